@@ -1,0 +1,1 @@
+"""The ports every room stands on: identifiers, clock, files, tasks. Imports nothing of tierlog."""

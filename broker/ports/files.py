@@ -1,0 +1,143 @@
+"""The file port: every file operation of the log and of the write-ahead log goes through `Files`.
+
+A test replaces it to enumerate crashes. Descriptors are plain integers, so that the hot path costs one
+attribute look-up more than calling `os` itself. `SharedFile` keeps a descriptor open for as long as a reader
+holds a slice of the file, also after the file was unlinked.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Files(Protocol):
+    """What tierlog asks of a file system. Errors are OSError, as `os` raises them."""
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        """Opens for reading and writing; returns a descriptor."""
+
+    def close(self, fd: int) -> None: ...
+    def size(self, fd: int) -> int: ...
+    def writev_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Writes all buffers at the position (retries short writes); returns the bytes written."""
+
+    def read_at(self, fd: int, count: int, position: int) -> bytes: ...
+    def truncate(self, fd: int, size: int) -> None: ...
+    def sync(self, fd: int) -> None:
+        """fdatasync: data and size are durable when it returns."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Makes creations, renames and unlinks in the directory durable."""
+
+    def rename(self, source: Path, target: Path) -> None: ...
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None: ...
+    def make_directory(self, path: Path) -> None: ...
+    def remove_directory(self, path: Path) -> None: ...
+    def list_directory(self, path: Path) -> list[str]: ...
+    def read_whole(self, path: Path) -> bytes: ...
+    def exists(self, path: Path) -> bool: ...
+
+
+class OsFiles:
+    """The real file system."""
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create or exclusive else 0) | (os.O_EXCL if exclusive else 0)
+        return os.open(path, flags, 0o644)
+
+    close = staticmethod(os.close)
+    truncate = staticmethod(os.ftruncate)
+    sync = staticmethod(os.fdatasync)
+    read_at = staticmethod(os.pread)
+    rename = staticmethod(os.replace)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def writev_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        total = sum(map(len, buffers))
+        written = os.pwritev(fd, buffers, position)
+        if written < total:
+            rest = memoryview(b"".join(buffers))
+            while written < total:  # a short write: nearly full disk, or a signal
+                written += os.pwrite(fd, rest[written:], position + written)
+        return total
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        path.unlink(missing_ok=missing_ok)
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def remove_directory(self, path: Path) -> None:
+        path.rmdir()
+
+    def list_directory(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def read_whole(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+
+def write_atomically(files: Files, path: Path, content: bytes) -> None:
+    """Replaces a small file: temporary name, fsync, rename, fsync of the directory. A crash leaves old or new."""
+    temporary = path.with_name(path.name + ".tmp")
+    files.unlink(temporary, missing_ok=True)
+    fd = files.open(temporary, exclusive=True)
+    try:
+        files.writev_at(fd, [content], 0)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.rename(temporary, path)
+    files.sync_directory(path.parent)
+
+
+class SharedFile:
+    """An open descriptor that is closed when the last holder lets go; readers survive an unlink."""
+
+    __slots__ = ("_files", "fd", "path")
+
+    def __init__(self, files: Files, path: Path, *, create: bool = False) -> None:
+        self._files = files
+        self.path = path
+        self.fd = -1
+        self.fd = files.open(path, create=create)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            self._files.close(self.fd)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """`count` bytes of a file from `position`; net sends it with sendfile, nobody else reads it."""
+
+    file: SharedFile
+    position: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read(self) -> bytes:
+        """The bytes, for the paths that cannot use sendfile."""
+        return os.pread(self.file.fd, self.count, self.position)
+
+
+Part = bytes | bytearray | memoryview | FileSlice
+"""What a response is made of: bytes, or an opaque slice of a file."""

@@ -1,0 +1,1 @@
+"""Settings under Kafka's names: definitions, topic settings, node settings. Frozen, validated once."""

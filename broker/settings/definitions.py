@@ -1,0 +1,94 @@
+"""What a setting is: its Kafka name, type, default, bounds and meaning; parsing and the error it gives."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+Value = bool | int | float | str | tuple[str, ...]
+
+
+class SettingType(IntEnum):
+    """Kafka's ConfigDef types, numbered as DescribeConfigs v3 reports them (KIP-569)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    PASSWORD = 9
+
+
+class InvalidSetting(ValueError):
+    """A setting's name or value cannot be used; the message tells the operator what would be accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    name: str
+    type: SettingType
+    default: Value
+    doc: str
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = field(default=())
+
+    def parse(self, text: str) -> Value:
+        """The typed value of a setting's text; raises InvalidSetting."""
+        try:
+            value = _PARSERS[self.type](text.strip())
+        except ValueError:
+            raise InvalidSetting(f"{self.name}: {text!r} is not a {self.type.name.lower()}") from None
+        self._check(value)
+        return value
+
+    def text(self, value: Value) -> str:
+        """The value as Kafka writes it."""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return ",".join(value) if isinstance(value, tuple) else str(value)
+
+    def _check(self, value: Value) -> None:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if self.least is not None and value < self.least:
+                raise InvalidSetting(f"{self.name}: {value} is below the least allowed, {self.least:g}")
+            if self.most is not None and value > self.most:
+                raise InvalidSetting(f"{self.name}: {value} is above the most allowed, {self.most:g}")
+        if self.choices:
+            for item in value if isinstance(value, tuple) else (value,):
+                if item not in self.choices:
+                    raise InvalidSetting(f"{self.name}: {item!r} is not one of {', '.join(self.choices)}")
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else _refuse(text)
+
+
+def _refuse(text: str) -> bool:
+    raise ValueError(text)
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+_PARSERS = {
+    SettingType.BOOLEAN: _boolean,
+    SettingType.STRING: str,
+    SettingType.INT: int,
+    SettingType.SHORT: int,
+    SettingType.LONG: int,
+    SettingType.DOUBLE: float,
+    SettingType.LIST: _list,
+    SettingType.PASSWORD: str,
+}
+
+
+def find_setting(settings: dict[str, Setting], name: str) -> Setting:
+    """The definition of a name; raises InvalidSetting that names the nearest known one."""
+    if name in settings:
+        return settings[name]
+    import difflib
+
+    near = difflib.get_close_matches(name, settings, 1)
+    raise InvalidSetting(f"unknown setting {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))

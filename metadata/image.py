@@ -1,0 +1,102 @@
+"""The immutable cluster image, and `evolve(image, record) -> image`, the only way it changes.
+
+Maps are persistent (library `immutables`), so holding an image costs nothing and readers need no lock. Brokers
+only ever see images made of committed records.
+"""
+
+import uuid
+from typing import NamedTuple
+
+import msgspec
+from immutables import Map
+
+from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.metadata.records import ConfigScope, PageRef, RemoteSegment
+
+
+class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
+    broker_id: int
+    broker_epoch: int
+    incarnation: uuid.UUID
+    host: str
+    port: int
+    admin_url: str
+    rack: str | None
+    fenced: bool
+
+
+class PartitionImage(msgspec.Struct, frozen=True, kw_only=True):
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+
+
+class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
+    topic_id: uuid.UUID
+    name: str
+    partitions: tuple[PartitionImage, ...]
+
+
+class StartedCopy(msgspec.Struct, frozen=True, kw_only=True):
+    uuid: uuid.UUID
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    at_ms: int
+
+
+class RemotePartition(msgspec.Struct, frozen=True, kw_only=True):
+    """What is remote of one partition: pages (oldest), entries (newest, at most 512), copies under way."""
+
+    log_start_offset: int = 0
+    pages: tuple[PageRef, ...] = ()
+    entries: tuple[RemoteSegment, ...] = ()
+    started: tuple[StartedCopy, ...] = ()
+
+    @property
+    def first_offset(self) -> int | None:
+        """First offset held remotely (may lie below log_start_offset by part of a segment); None if nothing."""
+        if self.pages:
+            return self.pages[0].base_offset
+        return self.entries[0].base_offset if self.entries else None
+
+    @property
+    def end_offset(self) -> int | None:
+        """One past the last offset held remotely; the next copy must start here. None if nothing yet."""
+        if self.entries:
+            return self.entries[-1].last_offset + 1
+        return self.pages[-1].last_offset + 1 if self.pages else None
+
+
+class DeletableObject(NamedTuple):
+    """A line of the durable delete queue; due once `queued_ms` + grace has passed."""
+
+    key: str
+    queued_ms: int
+
+
+class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
+    cluster_id: str
+    index: int = 0  # of the last log entry applied
+    brokers: Map[int, BrokerImage] = Map()
+    topics: Map[uuid.UUID, TopicImage] = Map()
+    topic_ids: Map[str, uuid.UUID] = Map()
+    configs: Map[tuple[ConfigScope, str], Map[str, str]] = Map()
+    next_producer_id: int = 0
+    remote: Map[TopicIdPartition, RemotePartition] = Map()
+    delete_queue: Map[str, int] = Map()  # object key -> queued_ms
+
+    def topic(self, name: str) -> TopicImage | None:
+        topic_id = self.topic_ids.get(name)
+        return None if topic_id is None else self.topics[topic_id]
+
+    def topic_overrides(self, name: str) -> Map[str, str]:
+        return self.configs.get((ConfigScope.TOPIC, name), Map())
+
+    def remote_partition(self, topic_id: uuid.UUID, partition: int) -> RemotePartition:
+        return self.remote.get(TopicIdPartition(topic_id, partition), _NOTHING_REMOTE)
+
+
+_NOTHING_REMOTE = RemotePartition()

@@ -1,0 +1,220 @@
+"""Every record of the metadata log, each with a number that never changes.
+
+A record is a frozen msgspec struct, tagged with its number; on disk and on the wire it is a msgpack array.
+New fields go to the end and have defaults, so that every older log stays readable. Nothing here reads a clock
+or draws a random number: the proposer writes both into the record.
+"""
+
+import uuid
+from enum import IntEnum, StrEnum
+
+import msgspec
+
+
+class RecordType(IntEnum):
+    """The numbers on disk. Never reuse one; a retired type keeps its line."""
+
+    NO_OP = 0
+    REGISTER_BROKER = 1
+    UNREGISTER_BROKER = 2
+    FENCE_BROKER = 3
+    CREATE_TOPIC = 10
+    DELETE_TOPIC = 11
+    PARTITION = 12
+    CONFIG = 20
+    PRODUCER_IDS = 30
+    COPY_STARTED = 40
+    COPY_FINISHED = 41
+    COPY_ABANDONED = 42
+    LOG_START_MOVED = 43
+    REMOTE_DELETED = 44
+    ENTRIES_SPILLED = 45
+
+
+class ConfigScope(StrEnum):
+    TOPIC = "topic"
+    BROKER = "broker"
+    CLUSTER = "cluster"
+
+
+class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A manifest entry: one rolled segment in the object store. Offsets are inclusive here, as in its key."""
+
+    uuid: uuid.UUID
+    base_offset: int
+    last_offset: int
+    leader_epochs: tuple[tuple[int, int], ...]  # (epoch, its first offset within or before the segment)
+    log_bytes: int
+    index_bytes: int
+    records: int
+    first_timestamp: int
+    max_timestamp: int
+    has_transactions: bool
+    has_aborts: bool
+    log_crc32c: int
+    index_crc32c: int
+    leader_epoch: int  # of the leader that uploaded it; part of the key
+
+    @property
+    def end_offset(self) -> int:
+        return self.last_offset + 1
+
+
+class PageRef(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A manifest page in the bucket that holds older entries; offsets inclusive."""
+
+    key: str
+    base_offset: int
+    last_offset: int
+    entries: int
+    log_bytes: int
+    max_timestamp: int
+    crc32c: int
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="type"):
+    """Base of all records; the first element of the array is the record's number."""
+
+
+class NoOp(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.NO_OP)):
+    """What a new leader commits first (Raft section 8)."""
+
+
+class RegisterBroker(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.REGISTER_BROKER)):
+    broker_id: int
+    broker_epoch: int
+    incarnation: uuid.UUID
+    host: str
+    port: int
+    admin_url: str
+    rack: str | None = None
+
+
+class UnregisterBroker(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.UNREGISTER_BROKER)):
+    broker_id: int
+
+
+class FenceBroker(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.FENCE_BROKER)):
+    broker_id: int
+    broker_epoch: int
+    fenced: bool
+
+
+class CreateTopic(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.CREATE_TOPIC)):
+    topic_id: uuid.UUID
+    name: str
+
+
+class DeleteTopic(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.DELETE_TOPIC)):
+    topic_id: uuid.UUID
+    at_ms: int
+
+
+class PartitionRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.PARTITION)):
+    """The whole state of one partition; replaces what was there."""
+
+    topic_id: uuid.UUID
+    partition: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+
+
+class ConfigRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.CONFIG)):
+    """Sets one setting, or removes it (value None). `name` is a topic's name, a broker's id, or "" (cluster)."""
+
+    scope: ConfigScope
+    name: str
+    key: str
+    value: str | None
+
+
+class ProducerIds(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.PRODUCER_IDS)):
+    """Ids below `next_id` are handed out; `broker_id` got the block that ends there."""
+
+    broker_id: int
+    next_id: int
+
+
+class CopyStarted(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.COPY_STARTED)):
+    """Committed before the first PUT, so that no object can be an orphan. Offsets inclusive."""
+
+    topic_id: uuid.UUID
+    partition: int
+    uuid: uuid.UUID
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    at_ms: int
+
+
+class CopyFinished(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.COPY_FINISHED)):
+    topic_id: uuid.UUID
+    partition: int
+    segment: RemoteSegment
+
+
+class CopyAbandoned(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.COPY_ABANDONED)):
+    """The copy will not finish: its objects go to the delete queue."""
+
+    topic_id: uuid.UUID
+    partition: int
+    uuid: uuid.UUID
+    at_ms: int
+
+
+class LogStartMoved(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.LOG_START_MOVED)):
+    """Retention or DeleteRecords: entries wholly below `log_start_offset` leave the manifest for the queue."""
+
+    topic_id: uuid.UUID
+    partition: int
+    log_start_offset: int
+    at_ms: int
+
+
+class RemoteDeleted(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.REMOTE_DELETED)):
+    """These keys are gone from the object store; they leave the delete queue."""
+
+    keys: tuple[str, ...]
+
+
+class EntriesSpilled(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.ENTRIES_SPILLED)):
+    """The oldest entries now live in a page in the bucket; the quorum keeps only the page's reference."""
+
+    topic_id: uuid.UUID
+    partition: int
+    page: PageRef
+
+
+AnyRecord = (
+    NoOp
+    | RegisterBroker
+    | UnregisterBroker
+    | FenceBroker
+    | CreateTopic
+    | DeleteTopic
+    | PartitionRecord
+    | ConfigRecord
+    | ProducerIds
+    | CopyStarted
+    | CopyFinished
+    | CopyAbandoned
+    | LogStartMoved
+    | RemoteDeleted
+    | EntriesSpilled
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[AnyRecord, ...])
+
+
+def encode_records(records: tuple[AnyRecord, ...]) -> bytes:
+    """One log entry's payload: a msgpack array of records."""
+    return _encoder.encode(records)
+
+
+def decode_records(payload: bytes | memoryview) -> tuple[AnyRecord, ...]:
+    """Raises msgspec.ValidationError or DecodeError on a payload that is not ours."""
+    return _decoder.decode(payload)
