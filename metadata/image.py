@@ -5,7 +5,6 @@ only ever see images made of committed records.
 """
 
 import uuid
-from typing import NamedTuple
 
 import msgspec
 from immutables import Map
@@ -70,10 +69,19 @@ class RemotePartition(msgspec.Struct, frozen=True, kw_only=True):
         return self.pages[-1].last_offset + 1 if self.pages else None
 
 
-class DeletableObject(NamedTuple):
-    """A line of the durable delete queue; due once `queued_ms` + grace has passed."""
+class QueuedDelete(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the durable delete queue: what the manifest dropped, due once the grace has passed.
 
-    key: str
+    A page is deleted after the segments that it names; keys are derived in tiering.format.
+    """
+
+    uuid: uuid.UUID
+    is_page: bool
+    topic_id: uuid.UUID
+    partition: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
     queued_ms: int
 
 
@@ -86,7 +94,7 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     configs: Map[tuple[ConfigScope, str], Map[str, str]] = Map()
     next_producer_id: int = 0
     remote: Map[TopicIdPartition, RemotePartition] = Map()
-    delete_queue: Map[str, int] = Map()  # object key -> queued_ms
+    delete_queue: Map[uuid.UUID, QueuedDelete] = Map()
 
     def topic(self, name: str) -> TopicImage | None:
         topic_id = self.topic_ids.get(name)

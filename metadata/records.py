@@ -63,7 +63,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 class PageRef(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A manifest page in the bucket that holds older entries; offsets inclusive."""
 
-    key: str
+    uuid: uuid.UUID
     base_offset: int
     last_offset: int
     entries: int
@@ -175,9 +175,9 @@ class LogStartMoved(Record, frozen=True, array_like=True, kw_only=True, tag=int(
 
 
 class RemoteDeleted(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.REMOTE_DELETED)):
-    """These keys are gone from the object store; they leave the delete queue."""
+    """The objects of these delete-queue lines are gone from the object store; the lines leave the queue."""
 
-    keys: tuple[str, ...]
+    uuids: tuple[uuid.UUID, ...]
 
 
 class EntriesSpilled(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.ENTRIES_SPILLED)):
