@@ -1,7 +1,8 @@
-"""The immutable cluster image, and `evolve(image, record) -> image`, the only way it changes.
+"""The immutable cluster image: what all committed metadata records add up to. `evolve` is the only way it changes.
 
 Maps are persistent (library `immutables`), so holding an image costs nothing and readers need no lock. Brokers
-only ever see images made of committed records.
+only ever see images made of committed records. The parts are arrays in a snapshot (image_codec): new fields go
+to the end and have defaults.
 """
 
 import uuid
@@ -13,7 +14,7 @@ from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.metadata.records import ConfigScope, PageRef, RemoteSegment
 
 
-class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     broker_id: int
     broker_epoch: int
     incarnation: uuid.UUID
@@ -24,7 +25,7 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
     fenced: bool
 
 
-class PartitionImage(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
     leader: int
@@ -32,13 +33,13 @@ class PartitionImage(msgspec.Struct, frozen=True, kw_only=True):
     partition_epoch: int
 
 
-class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
+class TopicImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     topic_id: uuid.UUID
     name: str
     partitions: tuple[PartitionImage, ...]
 
 
-class StartedCopy(msgspec.Struct, frozen=True, kw_only=True):
+class StartedCopy(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     uuid: uuid.UUID
     base_offset: int
     last_offset: int
@@ -46,13 +47,14 @@ class StartedCopy(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
 
 
-class RemotePartition(msgspec.Struct, frozen=True, kw_only=True):
+class RemotePartition(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """What is remote of one partition: pages (oldest), entries (newest, at most 512), copies under way."""
 
     log_start_offset: int = 0
     pages: tuple[PageRef, ...] = ()
     entries: tuple[RemoteSegment, ...] = ()
     started: tuple[StartedCopy, ...] = ()
+    copied_end_offset: int | None = None  # one past the newest offset ever finished, kept after its entry is gone
 
     @property
     def first_offset(self) -> int | None:
@@ -69,7 +71,7 @@ class RemotePartition(msgspec.Struct, frozen=True, kw_only=True):
         return self.pages[-1].last_offset + 1 if self.pages else None
 
 
-class QueuedDelete(msgspec.Struct, frozen=True, kw_only=True):
+class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A line of the durable delete queue: what the manifest dropped, due once the grace has passed.
 
     A page is deleted after the segments that it names; keys are derived in tiering.format.
@@ -102,6 +104,16 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
 
     def topic_overrides(self, name: str) -> Map[str, str]:
         return self.configs.get((ConfigScope.TOPIC, name), Map())
+
+    def partition(self, topic_id: uuid.UUID, partition: int) -> PartitionImage | None:
+        topic = self.topics.get(topic_id)
+        if topic is None or not 0 <= partition < len(topic.partitions):
+            return None
+        return topic.partitions[partition]
+
+    def live_brokers(self) -> list[BrokerImage]:
+        """Registered and not fenced, by id."""
+        return [self.brokers[broker_id] for broker_id in sorted(self.brokers) if not self.brokers[broker_id].fenced]
 
     def remote_partition(self, topic_id: uuid.UUID, partition: int) -> RemotePartition:
         return self.remote.get(TopicIdPartition(topic_id, partition), _NOTHING_REMOTE)
