@@ -104,7 +104,7 @@ class _Source:
         if not fields:
             return []
         layout = struct.Struct(">" + "".join(FIXED[field.type] for field in fields))
-        name = "fixed_" + layout.format[1:]
+        name = "fixed_" + layout.format[1:].replace("?", "t")
         self.names[name] = layout.unpack_from
         targets = "".join(f"v_{field.name}, " for field in fields).strip()
         lines = [f"{targets} = {name}(view, at)", f"at += {layout.size}"]

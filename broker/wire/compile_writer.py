@@ -63,7 +63,7 @@ class _Source:
 
     def _pack(self, values: list[tuple[str, str]]) -> str:
         layout = struct.Struct(">" + "".join(FIXED[kind] for kind, _ in values))
-        name = "pack_" + layout.format[1:]
+        name = "pack_" + layout.format[1:].replace("?", "t")
         self.names[name] = layout.pack
         arguments = ", ".join(f"{value}.bytes" if kind == "uuid" else value for kind, value in values)
         return f"put({name}({arguments}))"

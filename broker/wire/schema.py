@@ -23,7 +23,7 @@ class Field(NamedTuple):
     nullable: Versions | None = None
     tag: int | None = None
     tagged: Versions | None = None
-    nested: "type[Struct] | None" = None
+    nested: "StructType | None" = None
 
     def exists_in(self, version: int) -> bool:
         return self.least <= version <= self.most
@@ -49,6 +49,9 @@ class Message(Struct, Protocol):
 
     VERSIONS: ClassVar[Versions]
     FLEXIBLE: ClassVar[int | None]
+
+
+StructType = type[Struct]
 
 
 def _within(versions: Versions | None, version: int) -> bool:

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
+
 from tierlog.broker.wire.codec import decode, encode
 from tierlog.broker.wire.generate import DATA, QUORUM_KEYS, _is_optional, _read_field, _without_none
 from tierlog.broker.wire.schema import ZERO_UUID
@@ -112,12 +113,12 @@ def _translate_one(value: Any, kind: str, nested: Any) -> Any:
 CASES = _cases()
 
 
-
-
-@pytest.mark.parametrize(("api", "kind", "version", "theirs", "ours"), CASES, ids=[f"{c[0]}-{c[1]}-{c[2]}" for c in CASES])
+@pytest.mark.parametrize(
+    ("api", "kind", "version", "theirs", "ours"), CASES, ids=[f"{c[0]}-{c[1]}-{c[2]}" for c in CASES]
+)
 def test_bytes_equal_kio(api: str, kind: str, version: int, theirs: type, ours: Any) -> None:
     @settings(
-        max_examples=15, deadline=None, database=None, derandomize=True,
+        max_examples=8, deadline=None, database=None, derandomize=True,
         phases=[Phase.generate], suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(st.data())
