@@ -2,8 +2,8 @@
 
 `APIS` knows every API that tierlog could speak; what a node advertises is what has a handler. Message classes
 are imported when an API is first used. Servers use `decode_request_header` and `encode_response`, clients
-`encode_request` and `decode_response`. A header is flexible (v2 of requests, v1 of responses) when the body is,
-but the response of ApiVersions always has the old header: its reader does not know the version yet (KIP-511).
+`encode_request` and `decode_response`. A header is flexible (v2 of requests, v1 of responses) when the body
+is, but the response of ApiVersions always has the old header: its reader knows no version yet (KIP-511).
 """
 
 import importlib
@@ -65,7 +65,7 @@ BY_NAME: dict[str, Api] = {api.name: api for api in APIS.values()}
 
 
 class RequestHeader(NamedTuple):
-    """`body_at`: where the body starts; -1 when key or version are unknown, hence also the end of the header."""
+    """`body_at`: where the body starts; -1 when key or version are unknown and so the header's end is."""
 
     api_key: int
     api_version: int
