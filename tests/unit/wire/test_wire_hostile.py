@@ -139,7 +139,7 @@ def test_invalid_utf8() -> None:
         (b"\x02\x01\x01a\x01\x01a", "after tag"),  # twice the same
         (b"\x02\x05\x01a\x04\x01a", "after tag"),  # descending
         (b"\x7f\x01", "tagged"),  # more tags than bytes
-        (b"\x01\x80\x80", "range"),  # cut in the head
+        (b"\x01\x80\x80", "out of bounds"),  # cut in the head
     ],
 )
 def test_bad_tag_sections(tags: bytes, fault: str) -> None:
