@@ -1,8 +1,9 @@
-"""The classic group protocol: what JoinGroup, SyncGroup, Heartbeat, LeaveGroup and their timers do to a group.
+"""The classic group protocol: what JoinGroup, SyncGroup, Heartbeat, LeaveGroup and their timers do to a
+group.
 
-Follows Kafka's coordinator in every error and order of checks that a client can see: KIP-62 (rebalance timeout),
-KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member id required), KIP-559 (protocol in SyncGroup),
-KIP-814 (skip_assignment). States and transitions: states.py. Called by coordinator.py.
+Follows Kafka's coordinator in every error and order of checks that a client can see: KIP-62 (rebalance
+timeout), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member id required), KIP-559 (protocol
+in SyncGroup), KIP-814 (skip_assignment). States and transitions: states.py. Called by coordinator.py.
 """
 
 from tierlog.broker.coordinator.events import (
@@ -22,6 +23,7 @@ from tierlog.broker.coordinator.events import (
 from tierlog.broker.coordinator.group import Group, Member
 from tierlog.broker.coordinator.rebalance import (
     answer_join,
+    complete_join_if_all_joined,
     join_timed_out,
     membership_changed,
     prepare_rebalance,
@@ -33,7 +35,6 @@ from tierlog.broker.coordinator.rebalance import (
     sync_answer,
     sync_received,
     sync_timed_out,
-    complete_join_if_all_joined,
     wait_to_join,
     wait_to_sync,
 )
@@ -150,7 +151,7 @@ def _update(member: Member, request: Join, turn: Turn) -> None:
 
 
 def _replace_static(group: Group, request: Join, turn: Turn) -> None:
-    """A static member restarted: it takes over its predecessor's place, without a rebalance where that is safe."""
+    """A static member restarted: it takes its predecessor's place, without a rebalance where it can."""
     instance_id = request.group_instance_id or ""
     old_leader, old_id = group.leader_id, group.static_members[instance_id]
     refuse_waiting(group.members[old_id], turn, ErrorCode.FENCED_INSTANCE_ID)
@@ -179,6 +180,7 @@ def _store_static(group: Group, member: Member, request: Join, before: _Before, 
             return  # left, replaced, or answered by a rebalance meanwhile
         if error == ErrorCode.NONE:
             answer_join(member, turn, _static_answer(group, member, request, old_leader))
+            restart_session(group, member, turn)
             return
         answer_join(member, turn, JoinAnswer(error=response_error(error), generation=group.generation))
         turn.cancel_timer(session_key(group, member.member_id))
@@ -192,7 +194,7 @@ def _store_static(group: Group, member: Member, request: Join, before: _Before, 
 
 
 def _static_answer(group: Group, member: Member, request: Join, old_leader: str | None) -> JoinAnswer:
-    """KIP-814: a returning leader gets the members but must not assign; older ones are told that someone else leads."""
+    """KIP-814: a returning leader must not assign again; before version 9 it is told that another leads."""
     leads = member.member_id == group.leader_id
     skips = leads and request.may_skip_assignment
     leader = group.leader_id if request.may_skip_assignment else old_leader
@@ -232,7 +234,9 @@ def _check_sync(group: Group, request: Sync) -> ErrorCode:
         return error
     if request.generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    if _differ(request.protocol_type, group.protocol_type) or _differ(request.protocol_name, group.protocol_name):
+    if _differ(request.protocol_type, group.protocol_type) or _differ(
+        request.protocol_name, group.protocol_name
+    ):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     preparing = group.state is GroupState.PREPARING_REBALANCE
     return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE

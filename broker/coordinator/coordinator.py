@@ -1,8 +1,9 @@
 """One shard of the group coordinator: all groups whose id hashes to one partition of `__consumer_offsets`.
 
-`handle(event, now_ms)` is the one door; what it returns must be carried out in order (events.py). `replay` and `loaded`
-rebuild the shard from its partition. Membership is soft state, as in Kafka: it changes at once, and is stored when a
-generation's assignment is; offsets and deletions count only when they are durable. Owned by runtime/group_service.py.
+`handle(event, now_ms)` is the one door; what it returns must be carried out in order (events.py). `replay`
+and `loaded` rebuild the shard from its partition. Membership is soft state, as in Kafka: it changes at
+once, and is stored when a generation's assignment is; offsets and deletions count only when they are
+durable. Owned by runtime/group_service.py.
 """
 
 from collections.abc import Iterable
@@ -177,7 +178,9 @@ class Coordinator:
         group = self._groups.get(request.group_id)
         if group is None:
             error = _no_group(request.group_id)
-            turn.reply(request.token, LeaveAnswer(members=tuple((leaver, error) for leaver in request.leavers)))
+            turn.reply(
+                request.token, LeaveAnswer(members=tuple((leaver, error) for leaver in request.leavers))
+            )
         else:
             classic.leave(group, request, turn)
             self._forget_if_void(group)
@@ -189,7 +192,7 @@ class Coordinator:
             self._forget_if_void(group)
 
     def _forget_if_void(self, group: Group) -> None:
-        """A group that never came to be (its join was refused, or its pending member went away) costs no memory."""
+        """A group that never came to be (join refused, pending member gone) costs no memory."""
         void = group.state is GroupState.EMPTY and group.generation == 0 and not group.pending_members
         if void and not self._offsets.of(group.group_id):
             self._groups.pop(group.group_id, None)
@@ -210,7 +213,9 @@ class Coordinator:
             committed = to_store(request, item, self._settings, turn.now_ms)
             if committed is not None:
                 accepted[item.partition] = committed
-            results.append((item.partition, ErrorCode.NONE if committed else ErrorCode.OFFSET_METADATA_TOO_LARGE))
+            results.append(
+                (item.partition, ErrorCode.NONE if committed else ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            )
 
         def stored(turn: Turn, error: ErrorCode) -> None:
             if error != ErrorCode.NONE:
@@ -249,7 +254,10 @@ class Coordinator:
         def stored(turn: Turn, error: ErrorCode) -> None:
             if error == ErrorCode.NONE:
                 self._remove_offsets(request.group_id, leaving)
-            turn.reply(request.token, answer if error == ErrorCode.NONE else OffsetsAnswer(error=response_error(error)))
+            turn.reply(
+                request.token,
+                answer if error == ErrorCode.NONE else OffsetsAnswer(error=response_error(error)),
+            )
 
         turn.append([tombstone(request.group_id, place) for place in leaving], stored)
 
@@ -292,7 +300,7 @@ class Coordinator:
             self._append_deletion(group, turn, request)
 
     def _append_deletion(self, group: Group, turn: Turn, request: DeleteGroup | None = None) -> None:
-        """The group is out of reach at once, so that nobody joins what is about to go; a failed append brings it back."""
+        """Out of reach at once, so that nobody joins what is about to go; a failed append brings it back."""
         leaving = list(self._offsets.of(group.group_id))
         records = [tombstone(group.group_id, place) for place in leaving]
         records.append(StoredRecord(encode_key(GroupKey(group.group_id)), None))

@@ -1,9 +1,10 @@
 """What happens to a coordinator (events), what it asks for (effects), and what it answers (answers).
 
-`Coordinator.handle(event, now_ms)` returns effects in the order in which they must be carried out. A `Token` names the
-request that waits for an answer; each token gets exactly one `Reply`, at once or after a later event. What must be
-durable before it counts goes out as `AppendRecords`; the driver feeds `Appended` back when the records lie below the
-high watermark (or failed), in the order of the appends, and only then does the core answer.
+`Coordinator.handle(event, now_ms)` returns effects in the order in which they must be carried out. A
+`Token` names the request that waits for an answer; each token gets exactly one `Reply`, at once or after a
+later event. What must be durable before it counts goes out as `AppendRecords`; the driver feeds `Appended`
+back when the records lie below the high watermark (or failed), in the order of the appends, and only then
+does the core answer.
 """
 
 from dataclasses import dataclass
@@ -221,7 +222,7 @@ class LeaveAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsAnswer:
-    """Commit and DeleteOffsets: `error` for the whole request, else one per partition, in the order of the request."""
+    """Commit and DeleteOffsets: `error` for the whole, else one per partition, in the request's order."""
 
     error: ErrorCode = ErrorCode.NONE
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()

@@ -1,11 +1,14 @@
-"""The records of `__consumer_offsets`, in Kafka's own format, so that its tools read the topic and ours read Kafka's.
+"""The records of `__consumer_offsets`, in Kafka's own format, so that its tools read the topic and ours
+read Kafka's.
 
-Keys begin with an int16 that says what follows: 0 and 1 a committed offset, 2 the metadata of a classic group.
-Values begin with an int16 version. Written are the versions that Kafka writes (3; 1 for an offset that has its own
-expiry); versions 0 to 4 are read. A value of None is a tombstone. Records of a key that is not known here (those of
-KIP-848 groups among them) decode to None and are skipped, as Kafka does on a downgrade (KIP-915).
+Keys begin with an int16 that says what follows: 0 and 1 a committed offset, 2 the metadata of a classic
+group. Values begin with an int16 version. Written are the versions that Kafka writes (3; 1 for an offset
+that has its own expiry); versions 0 to 4 are read. A value of None is a tombstone. Records of a key that is
+not known here (those of KIP-848 groups among them) decode to None and are skipped, as Kafka does on a
+downgrade (KIP-915).
 
-Schemas: group-coordinator/src/main/resources/common/message/{OffsetCommit,GroupMetadata}{Key,Value}.json of Kafka.
+Schemas: group-coordinator/src/main/resources/common/message/{OffsetCommit,GroupMetadata}{Key,Value}.json of
+Kafka.
 """
 
 import struct
@@ -42,7 +45,7 @@ class GroupKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """`expire_timestamp_ms` is set only by clients that send a retention with the commit (versions 2 to 4)."""
+    """`expire_timestamp_ms` is set only where the client sent a retention (OffsetCommit 2 to 4)."""
 
     offset: int
     leader_epoch: int
@@ -83,7 +86,7 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
 
 
 def decode_key(data: bytes | memoryview) -> OffsetKey | GroupKey | None:
-    """None for a kind of record that is not known here; raises FormatError for one that is cut or malformed."""
+    """None for a kind that is not known here; raises FormatError for one that is cut or malformed."""
     reader = _Reader(data)
     kind = reader.int16()
     if kind in _KEY_VERSIONS_OF_OFFSETS:
@@ -116,10 +119,18 @@ def decode_offset(data: bytes | memoryview) -> CommittedOffset:
 
 def encode_group(group: StoredGroup) -> bytes:
     parts = [_int16(3), _string(group.protocol_type), _int32(group.generation), _nullable(group.protocol)]
-    parts += [_nullable(group.leader), struct.pack(">q", group.state_timestamp_ms), _int32(len(group.members))]
+    parts += [
+        _nullable(group.leader),
+        struct.pack(">q", group.state_timestamp_ms),
+        _int32(len(group.members)),
+    ]
     for member in group.members:
         parts += [_string(member.member_id), _nullable(member.group_instance_id), _string(member.client_id)]
-        parts += [_string(member.client_host), _int32(member.rebalance_timeout_ms), _int32(member.session_timeout_ms)]
+        parts += [
+            _string(member.client_host),
+            _int32(member.rebalance_timeout_ms),
+            _int32(member.session_timeout_ms),
+        ]
         parts += [_bytes(member.subscription), _bytes(member.assignment)]
     return b"".join(parts)
 
@@ -181,7 +192,7 @@ def _bytes(value: bytes) -> bytes:
 
 
 class _Reader:
-    """Reads Kafka's primitives, fixed or (from version 4) compact ones; every length is checked against what is left."""
+    """Kafka's primitives, fixed or (from version 4) compact; every length is checked against what is left."""
 
     __slots__ = ("_at", "_data", "_flexible")
 

@@ -1,7 +1,9 @@
-"""One classic group: its members, its generation, its state. Data and questions; the protocol is in rebalance.py.
+"""One classic group: its members, its generation, its state. Data and questions; the protocol is in
+rebalance.py.
 
-Invariants, tested by `check()`: a group in Empty or Dead has no members; the leader and every static member are members;
-a request waits to join only while the group prepares, and for an assignment only while it completes a rebalance.
+Invariants, tested by `check()`: a group in Empty or Dead has no members; the leader and every static member
+are members; a request waits to join only while the group prepares, and for an assignment only while it
+completes a rebalance.
 """
 
 from collections import Counter
@@ -59,11 +61,16 @@ class Group:
     members: dict[str, Member] = field(default_factory=dict)  # in the order of joining
     static_members: dict[str, str] = field(default_factory=dict)  # group.instance.id -> member id
     pending_members: set[str] = field(default_factory=set)  # were told their id (KIP-394), have not come back
-    pending_sync: set[str] = field(default_factory=set)  # know their generation, have not asked for the assignment
+    pending_sync: set[str] = field(
+        default_factory=set
+    )  # know their generation, have not asked for the assignment
     # The first join phase waits for more members as long as some keep coming (KIP-134); None outside of it.
     initial_join_left_ms: int | None = None
     member_came: bool = False
     subscribed: frozenset[str] | None = None
+    storing: bool = (
+        False  # this generation's assignment is being appended: a repeated SyncGroup must not change it
+    )
 
     # ---- changes ----
 
@@ -91,7 +98,7 @@ class Group:
         return member
 
     def rename_static(self, instance_id: str, new_member_id: str) -> Member:
-        """A static member came back: it keeps its place under a new member id; the old id is fenced from now on."""
+        """A static member came back: it keeps its place under a new id; the old id is fenced from now on."""
         old_id = self.static_members[instance_id]
         member = self.members[old_id]
         member.member_id = new_member_id
@@ -107,6 +114,7 @@ class Group:
         self.generation += 1
         self.initial_join_left_ms = None
         self.member_came = False
+        self.storing = False
         if self.members:
             self.protocol_name = self.select_protocol()
             self.subscribed = self.compute_subscribed()
@@ -151,7 +159,7 @@ class Group:
         return set.intersection(*({name for name, _ in member.protocols} for member in self.members.values()))
 
     def select_protocol(self) -> str:
-        """Each member votes for the first protocol in its list that all support; ties go to the earliest vote."""
+        """Each member votes for the first of its protocols that all support; the earliest vote wins a tie."""
         common = self.common_protocols()
         require(bool(common), f"group {self.group_id}: no protocol is common to all members")
         votes = Counter(
@@ -168,7 +176,9 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        return not self.pending_members and all(member.joining is not None for member in self.members.values())
+        return not self.pending_members and all(
+            member.joining is not None for member in self.members.values()
+        )
 
     @property
     def joining_count(self) -> int:
@@ -224,15 +234,28 @@ class Group:
         where = f"group {self.group_id} in {self.state}"
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             require(not self.members, f"{where} has members")
-        require(self.leader_id is None or self.leader_id in self.members, f"{where}: leader {self.leader_id} is no member")
-        require((self.leader_id is None) == (not self.members), f"{where}: leader {self.leader_id}, {len(self.members)} members")
+        require(
+            self.leader_id is None or self.leader_id in self.members,
+            f"{where}: leader {self.leader_id} is no member",
+        )
+        require(
+            (self.leader_id is None) == (not self.members),
+            f"{where}: leader {self.leader_id}, {len(self.members)} members",
+        )
         require(self.pending_members.isdisjoint(self.members), f"{where}: a pending member is a member")
         require(self.pending_sync <= self.members.keys(), f"{where}: waits for a sync of someone who left")
-        statics = {member.group_instance_id: name for name, member in self.members.items() if member.group_instance_id}
+        statics = {
+            member.group_instance_id: name
+            for name, member in self.members.items()
+            if member.group_instance_id
+        }
         require(statics == self.static_members, f"{where}: static members differ from members")
         for name, member in self.members.items():
             require(name == member.member_id, f"{where}: {name} is kept under another id")
-            require(member.syncing is None or self.state is GroupState.COMPLETING_REBALANCE, f"{where}: {name} waits to sync")
+            require(
+                member.syncing is None or self.state is GroupState.COMPLETING_REBALANCE,
+                f"{where}: {name} waits to sync",
+            )
 
 
 def group_from_record(group_id: str, stored: StoredGroup) -> Group:

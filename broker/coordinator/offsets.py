@@ -1,7 +1,7 @@
 """Committed offsets: who may commit, what is kept, and when it expires.
 
-`Offsets` holds what is durable; coordinator.py changes it only after the records were appended. Expiry follows KIP-211:
-the offsets of a group live as long as it has members, and offsets.retention.minutes more.
+`Offsets` holds what is durable; coordinator.py changes it only after the records were appended. Expiry
+follows KIP-211: the offsets of a group live as long as it has members, and offsets.retention.minutes more.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class Offsets:
 
 
 def check_commit(group: Group | None, request: Commit) -> ErrorCode:
-    """May this committer commit to this group? Members by their generation; others only while nobody is a member."""
+    """May it commit? Members by their generation; others only while the group has no members."""
     if group is None:
         # A consumer without group management, or an admin: its first commit makes the group.
         return ErrorCode.NONE if request.generation < 0 else ErrorCode.ILLEGAL_GENERATION
@@ -68,7 +68,9 @@ def check_commit(group: Group | None, request: Commit) -> ErrorCode:
     return error
 
 
-def to_store(request: Commit, item: OffsetToCommit, settings: GroupSettings, now_ms: int) -> CommittedOffset | None:
+def to_store(
+    request: Commit, item: OffsetToCommit, settings: GroupSettings, now_ms: int
+) -> CommittedOffset | None:
     """None if the metadata is over offset.metadata.max.bytes."""
     if len(item.metadata.encode()) > settings.offset_metadata_max_bytes:
         return None
@@ -90,7 +92,12 @@ def expired(group: Group, offsets: ByPartition, retention_ms: int, now_ms: int) 
         partition
         for partition, committed in offsets.items()
         if (since_ms := _unused_since_ms(group, partition, committed)) is not None
-        and now_ms >= (since_ms + retention_ms if committed.expire_timestamp_ms == NO_EXPIRY else committed.expire_timestamp_ms)
+        and now_ms
+        >= (
+            since_ms + retention_ms
+            if committed.expire_timestamp_ms == NO_EXPIRY
+            else committed.expire_timestamp_ms
+        )
     ]
 
 
@@ -100,6 +107,10 @@ def _unused_since_ms(group: Group, partition: TopicPartition, committed: Committ
         return committed.commit_timestamp_ms
     if group.state is GroupState.EMPTY:
         return max(group.state_timestamp_ms, committed.commit_timestamp_ms)
-    if group.state is GroupState.STABLE and group.subscribed is not None and partition.topic not in group.subscribed:
+    if (
+        group.state is GroupState.STABLE
+        and group.subscribed is not None
+        and partition.topic not in group.subscribed
+    ):
         return committed.commit_timestamp_ms
     return None

@@ -1,7 +1,9 @@
-"""The rebalance of a classic group: the join phase, the sync phase, and how members come into and out of them.
+"""The rebalance of a classic group: the join phase, the sync phase, and how members come into and out of
+them.
 
-Functions over one group and the turn under way; classic.py decides when to call them. A parked request is always
-answered: when its phase ends, when its member leaves or is replaced, or when the same member sends another.
+Functions over one group and the turn under way; classic.py decides when to call them. A parked request is
+always answered: when its phase ends, when its member leaves or is replaced, or when the same member sends
+another.
 """
 
 from tierlog.broker.coordinator.events import JoinAnswer, SyncAnswer, TimerKey, TimerKind, Token
@@ -27,7 +29,7 @@ def prepare_rebalance(group: Group, turn: Turn) -> None:
     was_empty = group.state is GroupState.EMPTY
     group.move(Cause.MEMBERSHIP_CHANGED, turn.now_ms)
     if was_empty:
-        # KIP-134: a deployment starts its members one after another; waiting a little saves a rebalance for each.
+        # KIP-134: a deployment starts its members one after another; a short wait saves rebalances.
         delay_ms = turn.settings.group_initial_rebalance_delay_ms
         group.member_came = False
         group.initial_join_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
@@ -70,7 +72,7 @@ def complete_join(group: Group, turn: Turn) -> None:
         return
     group.next_generation(turn.now_ms)
     if not group.members:
-        # A lost write is harmless: replay would find the members of the last generation and expire them again.
+        # A lost write is harmless: replay finds the last members and expires them again.
         turn.append([group.record({})], lambda turn, error: None)
         return
     for member in group.members.values():
@@ -83,6 +85,9 @@ def complete_join(group: Group, turn: Turn) -> None:
 
 def store_assignment(group: Group, assignments: dict[str, bytes], turn: Turn) -> None:
     """The leader's assignment counts once it is durable, if the group still is where it was."""
+    if group.storing:
+        return
+    group.storing = True
     generation = group.generation
 
     def stored(turn: Turn, error: ErrorCode) -> None:
@@ -107,7 +112,7 @@ def sync_received(group: Group, member_id: str, turn: Turn) -> None:
 
 
 def sync_timed_out(group: Group, turn: Turn) -> None:
-    """Members that took their generation but never asked for the assignment hold partitions that nobody reads."""
+    """Members that took their generation but never asked for their assignment hold what nobody reads."""
     if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
         return
     for member_id in sorted(group.pending_sync):
@@ -184,5 +189,6 @@ def _answer_syncs(group: Group, turn: Turn, error: ErrorCode = ErrorCode.NONE) -
             member.assignment = b""
         if member.syncing is not None:
             restart_session(group, member, turn)
-        answer_sync(member, turn, sync_answer(group, member) if error == ErrorCode.NONE else SyncAnswer(error=error))
-
+        answer_sync(
+            member, turn, sync_answer(group, member) if error == ErrorCode.NONE else SyncAnswer(error=error)
+        )

@@ -1,7 +1,8 @@
-"""The states of a classic group and every transition between them: one table, from which the reference page is drawn.
+"""The states of a classic group and every transition between them: one table, from which the reference page
+is drawn.
 
-Nothing else in tierlog assigns a group's state: `Group.move(cause, ...)` looks it up here. Called by group.py, and
-by the test that keeps docs/reference/group-states.md equal to `reference_page()`.
+Nothing else in tierlog assigns a group's state: `Group.move(cause, ...)` looks it up here. Called by
+group.py, and by the test that keeps docs/reference/group-states.md equal to `reference_page()`.
 """
 
 from enum import StrEnum
@@ -42,9 +43,9 @@ TRANSITIONS: dict[tuple[GroupState, Cause], GroupState] = {
 
 MEANINGS = {
     _STATES.EMPTY: "No members. Offsets may be committed by simple consumers, and expire in time.",
-    _STATES.PREPARING_REBALANCE: "The join phase: JoinGroup requests wait until every known member has sent one.",
-    _STATES.COMPLETING_REBALANCE: "The members know their generation; the leader is computing the assignment.",
-    _STATES.STABLE: "Every member has, or may fetch with SyncGroup, its part of the stored assignment.",
+    _STATES.PREPARING_REBALANCE: "The join phase: JoinGroup requests wait until each member has sent one.",
+    _STATES.COMPLETING_REBALANCE: "Members know their generation; the leader is computing the assignment.",
+    _STATES.STABLE: "Every member has, or may get by SyncGroup, its part of the assignment.",
     _STATES.DEAD: "The group is gone; whoever still asks must find its coordinator again.",
 }
 
@@ -78,6 +79,6 @@ stateDiagram-v2
 | --- | --- |
 {rows}
 
-After a restart a group is Stable if its stored metadata names members, and Empty if not: the members come back as
-known, each with a new session timeout, and go on without a rebalance.
+After a restart a group is Stable if its stored metadata names members, and Empty if not: the members come
+back as known, each with a new session timeout, and go on without a rebalance.
 """

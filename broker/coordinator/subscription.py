@@ -1,7 +1,8 @@
 """The topics of a consumer's subscription, read out of the metadata that it sends with JoinGroup.
 
-The coordinator needs them for one thing: OffsetDelete and expiry must spare topics that members consume. Every
-version of ConsumerProtocolSubscription begins with int16 version and the array of topic names. Called by group.py.
+The coordinator needs them for one thing: OffsetDelete and expiry must spare topics that members consume.
+Every version of ConsumerProtocolSubscription begins with int16 version and the array of topic names. Called
+by group.py.
 """
 
 PROTOCOL_TYPE = "consumer"

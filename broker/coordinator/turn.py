@@ -31,7 +31,7 @@ class GroupSettings:
     group_max_size: int = 2**31 - 1
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 3_600_000  # offsets.retention.minutes
-    # A member that waits in its first join cannot send heartbeats, as it does not know its id; Kafka's constant.
+    # A member in its first join does not know its id and cannot send heartbeats; Kafka's constant.
     new_member_join_timeout_ms: int = 5 * 60_000
 
 
@@ -56,7 +56,7 @@ class Turn:
 
 
 def response_error(error: ErrorCode) -> ErrorCode:
-    """What a failed append of group metadata or offsets means to a client (Kafka's appendGroupMetadataErrorToResponseError)."""
+    """What a failed append means to the client of a group; the same table as Kafka's coordinator has."""
     return _RESPONSES.get(error, error)
 
 
