@@ -1,4 +1,4 @@
-"""What the rest of a node sees of the metadata: the committed image, its changes, and a way to ask for one."""
+"""What the rest of a node sees of the metadata: the committed image, its changes, a way to ask for one."""
 
 import asyncio
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class MetadataClient:
     async def wait_for(
         self, predicate: Callable[[ClusterImage], bool], timeout_s: float = 30.0
     ) -> ClusterImage:
-        """The first image, from the present one on, that satisfies the predicate; raises MetadataUnavailable."""
+        """The first image from now on that satisfies the predicate; raises MetadataUnavailable."""
         if predicate(self.image):
             return self.image
         found: asyncio.Future[ClusterImage] = asyncio.get_running_loop().create_future()

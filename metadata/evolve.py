@@ -36,7 +36,7 @@ def evolve_all(image: ClusterImage, records: Iterable[r.AnyRecord]) -> ClusterIm
     return image
 
 
-def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:  # noqa: PLR0911: one line per record type
+def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
     match record:
         case r.NoOp():
             return image
@@ -131,7 +131,10 @@ def _partition(image: ClusterImage, record: r.PartitionRecord) -> ClusterImage:
     require(topic is not None, f"partition of unknown topic {record.topic_id}")
     if topic is None:
         return image
-    require(0 <= record.partition <= len(topic.partitions), f"{topic.name}: partition {record.partition} leaves a gap")
+    require(
+        0 <= record.partition <= len(topic.partitions),
+        f"{topic.name}: partition {record.partition} leaves a gap",
+    )
     partition = PartitionImage(
         replicas=record.replicas,
         in_sync=record.in_sync,
@@ -141,7 +144,10 @@ def _partition(image: ClusterImage, record: r.PartitionRecord) -> ClusterImage:
     )
     if record.partition < len(topic.partitions):
         before = topic.partitions[record.partition]
-        require(before.leader_epoch <= record.leader_epoch, f"{topic.name}-{record.partition}: leader epoch went back")
+        require(
+            before.leader_epoch <= record.leader_epoch,
+            f"{topic.name}-{record.partition}: leader epoch went back",
+        )
     partitions = (*topic.partitions[: record.partition], partition, *topic.partitions[record.partition + 1 :])
     return replace(image, topics=image.topics.set(topic.topic_id, replace(topic, partitions=partitions)))
 
@@ -174,7 +180,10 @@ def _copy_started(image: ClusterImage, record: r.CopyStarted) -> ClusterImage:
 def _copy_finished(image: ClusterImage, record: r.CopyFinished) -> ClusterImage:
     key, segment = TopicIdPartition(record.topic_id, record.partition), record.segment
     remote = image.remote.get(key, RemotePartition())
-    require(remote.end_offset in (None, segment.base_offset), f"{key}: a finished copy at {segment.base_offset} leaves a gap")
+    require(
+        remote.end_offset in (None, segment.base_offset),
+        f"{key}: a finished copy at {segment.base_offset} leaves a gap",
+    )
     return _with_remote(
         image,
         key,
@@ -213,17 +222,21 @@ def _log_start_moved(image: ClusterImage, record: r.LogStartMoved) -> ClusterIma
 
 
 def _remote_deleted(image: ClusterImage, record: r.RemoteDeleted) -> ClusterImage:
-    with image.delete_queue.mutate() as queue:
-        for uuid in record.uuids:
-            queue.pop(uuid, None)
-        return replace(image, delete_queue=queue.finish())
+    queue = image.delete_queue.mutate()
+    for uuid in record.uuids:
+        queue.pop(uuid, None)
+    return replace(image, delete_queue=queue.finish())
 
 
 def _entries_spilled(image: ClusterImage, record: r.EntriesSpilled) -> ClusterImage:
     key, page = TopicIdPartition(record.topic_id, record.partition), record.page
     remote = image.remote.get(key, RemotePartition())
     spilled, kept = remote.entries[: page.entries], remote.entries[page.entries :]
-    fits = bool(spilled) and spilled[0].base_offset == page.base_offset and spilled[-1].last_offset == page.last_offset
+    fits = (
+        bool(spilled)
+        and spilled[0].base_offset == page.base_offset
+        and spilled[-1].last_offset == page.last_offset
+    )
     require(fits, f"{key}: page {page.uuid} does not hold the oldest entries")
     return _with_remote(image, key, replace(remote, pages=(*remote.pages, page), entries=kept))
 
@@ -232,7 +245,9 @@ def _with_remote(
     image: ClusterImage, key: TopicIdPartition, remote: RemotePartition, dropped: Iterable[QueuedDelete] = ()
 ) -> ClusterImage:
     require(image.partition(*key) is not None, f"remote state of unknown partition {key}")
-    return replace(image, remote=image.remote.set(key, remote), delete_queue=_queued(image.delete_queue, dropped))
+    return replace(
+        image, remote=image.remote.set(key, remote), delete_queue=_queued(image.delete_queue, dropped)
+    )
 
 
 def _everything(key: TopicIdPartition, remote: RemotePartition, now_ms: int) -> Iterator[QueuedDelete]:

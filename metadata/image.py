@@ -1,11 +1,11 @@
-"""The immutable cluster image: what all committed metadata records add up to. `evolve` is the only way it changes.
+"""The immutable cluster image: what all committed records add up to. Only `evolve` changes it.
 
-Maps are persistent (library `immutables`), so holding an image costs nothing and readers need no lock. Brokers
-only ever see images made of committed records. The parts are arrays in a snapshot (image_codec): new fields go
-to the end and have defaults.
+Maps are persistent (library `immutables`), so holding an image costs nothing and readers need no lock.
+Brokers only ever see images made of committed records. The parts are arrays in a snapshot (image_codec):
+new fields go to the end and have defaults.
 """
 
-import uuid
+from uuid import UUID
 
 import msgspec
 from immutables import Map
@@ -17,7 +17,7 @@ from tierlog.metadata.records import ConfigScope, PageRef, RemoteSegment
 class BrokerImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     broker_id: int
     broker_epoch: int
-    incarnation: uuid.UUID
+    incarnation: UUID
     host: str
     port: int
     admin_url: str
@@ -34,13 +34,13 @@ class PartitionImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
 
 
 class TopicImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    topic_id: uuid.UUID
+    topic_id: UUID
     name: str
     partitions: tuple[PartitionImage, ...]
 
 
 class StartedCopy(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    uuid: uuid.UUID
+    uuid: UUID
     base_offset: int
     last_offset: int
     leader_epoch: int
@@ -54,11 +54,13 @@ class RemotePartition(msgspec.Struct, frozen=True, array_like=True, kw_only=True
     pages: tuple[PageRef, ...] = ()
     entries: tuple[RemoteSegment, ...] = ()
     started: tuple[StartedCopy, ...] = ()
-    copied_end_offset: int | None = None  # one past the newest offset ever finished, kept after its entry is gone
+    copied_end_offset: int | None = (
+        None  # one past the newest offset ever finished, kept after its entry is gone
+    )
 
     @property
     def first_offset(self) -> int | None:
-        """First offset held remotely (may lie below log_start_offset by part of a segment); None if nothing."""
+        """First offset held remotely; may lie a part of a segment below the log start. None if nothing."""
         if self.pages:
             return self.pages[0].base_offset
         return self.entries[0].base_offset if self.entries else None
@@ -77,9 +79,9 @@ class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     A page is deleted after the segments that it names; keys are derived in tiering.format.
     """
 
-    uuid: uuid.UUID
+    uuid: UUID
     is_page: bool
-    topic_id: uuid.UUID
+    topic_id: UUID
     partition: int
     base_offset: int
     last_offset: int
@@ -91,12 +93,12 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     index: int = 0  # of the last log entry applied
     brokers: Map[int, BrokerImage] = Map()
-    topics: Map[uuid.UUID, TopicImage] = Map()
-    topic_ids: Map[str, uuid.UUID] = Map()
+    topics: Map[UUID, TopicImage] = Map()
+    topic_ids: Map[str, UUID] = Map()
     configs: Map[tuple[ConfigScope, str], Map[str, str]] = Map()
     next_producer_id: int = 0
     remote: Map[TopicIdPartition, RemotePartition] = Map()
-    delete_queue: Map[uuid.UUID, QueuedDelete] = Map()
+    delete_queue: Map[UUID, QueuedDelete] = Map()
 
     def topic(self, name: str) -> TopicImage | None:
         topic_id = self.topic_ids.get(name)
@@ -105,7 +107,7 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     def topic_overrides(self, name: str) -> Map[str, str]:
         return self.configs.get((ConfigScope.TOPIC, name), Map())
 
-    def partition(self, topic_id: uuid.UUID, partition: int) -> PartitionImage | None:
+    def partition(self, topic_id: UUID, partition: int) -> PartitionImage | None:
         topic = self.topics.get(topic_id)
         if topic is None or not 0 <= partition < len(topic.partitions):
             return None
@@ -113,9 +115,13 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
 
     def live_brokers(self) -> list[BrokerImage]:
         """Registered and not fenced, by id."""
-        return [self.brokers[broker_id] for broker_id in sorted(self.brokers) if not self.brokers[broker_id].fenced]
+        return [
+            self.brokers[broker_id]
+            for broker_id in sorted(self.brokers)
+            if not self.brokers[broker_id].fenced
+        ]
 
-    def remote_partition(self, topic_id: uuid.UUID, partition: int) -> RemotePartition:
+    def remote_partition(self, topic_id: UUID, partition: int) -> RemotePartition:
         return self.remote.get(TopicIdPartition(topic_id, partition), _NOTHING_REMOTE)
 
 

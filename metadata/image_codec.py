@@ -1,4 +1,4 @@
-"""A snapshot of an image as bytes, and back: msgpack arrays, every map sorted, so equal images give equal bytes.
+"""A snapshot of an image as bytes, and back: msgpack arrays; equal images give equal bytes.
 
 Format in docs/formats/metadata.md; tests/golden keeps one file per version for ever. Checksums are the
 storage's and the transport's duty, not this module's.
@@ -57,7 +57,9 @@ def encode_image(image: ClusterImage) -> bytes:
             next_producer_id=image.next_producer_id,
             brokers=[image.brokers[broker_id] for broker_id in sorted(image.brokers)],
             topics=sorted(image.topics.values(), key=lambda topic: topic.topic_id),
-            configs=[_ConfigLine(*key, dict(sorted(image.configs[key].items()))) for key in sorted(image.configs)],
+            configs=[
+                _ConfigLine(*key, dict(sorted(image.configs[key].items()))) for key in sorted(image.configs)
+            ],
             remote=[_RemoteLine(*key, image.remote[key]) for key in sorted(image.remote)],
             delete_queue=sorted(image.delete_queue.values(), key=lambda line: line.uuid),
         )
@@ -68,7 +70,9 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
     """Raises UnknownSnapshotVersion, or msgspec.DecodeError on bytes that are not a snapshot."""
     snapshot = _decoder.decode(data)
     if snapshot.version != VERSION:
-        raise UnknownSnapshotVersion(f"metadata snapshot version {snapshot.version}; this node reads up to {VERSION}")
+        raise UnknownSnapshotVersion(
+            f"metadata snapshot version {snapshot.version}; this node reads up to {VERSION}"
+        )
     return ClusterImage(
         cluster_id=snapshot.cluster_id,
         index=snapshot.index,
@@ -77,6 +81,8 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
         topics=Map({topic.topic_id: topic for topic in snapshot.topics}),
         topic_ids=Map({topic.name: topic.topic_id for topic in snapshot.topics}),
         configs=Map({(line.scope, line.name): Map(line.settings) for line in snapshot.configs}),
-        remote=Map({TopicIdPartition(line.topic_id, line.partition): line.remote for line in snapshot.remote}),
+        remote=Map(
+            {TopicIdPartition(line.topic_id, line.partition): line.remote for line in snapshot.remote}
+        ),
         delete_queue=Map({line.uuid: line for line in snapshot.delete_queue}),
     )

@@ -2,7 +2,8 @@
 
 One task takes `ready()` after `ready()` and does it in order; fsyncs run in a worker thread, and whatever was
 proposed meanwhile shares the next one (group commit). The draft image exists only while this node leads, and
-is dropped the moment it does not. Subscribers see committed images only. Failure of the storage stops the node.
+is dropped the moment it does not. Subscribers see committed images only. Failure of the storage stops the
+node.
 """
 
 import asyncio
@@ -87,8 +88,8 @@ class MetadataNode:
         settings: RaftSettings | None = None,
         worker: Executor | None = None,
     ) -> None:
-        """`voters`: id -> URL of its admin server; empty: this node is the whole quorum. `peers` is needed for
-        more than one. `worker`: one thread for the files; its own if not given."""
+        """`voters`: id -> URL of its admin server; empty: this node is the whole quorum. `peers` is needed
+        for more than one. `worker`: one thread for the files; its own if not given."""
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.voters = dict(voters) or {node_id: ""}
@@ -142,7 +143,7 @@ class MetadataNode:
         return self.core.leader
 
     async def start(self) -> None:
-        """Returns once the files are read; a quorum of one also leads then. Raises DamagedLog, ForeignDirectory."""
+        """Returns once the files are read; a quorum of one also leads. Raises DamagedLog, ForeignDirectory."""
         loaded = await self._in_worker(self._storage.open)
         if loaded.snapshot.index:
             self._image = decode_image(loaded.snapshot.data)
@@ -187,7 +188,7 @@ class MetadataNode:
             self._work.set()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Calls subscriber(old, new) after each change, on the loop; returns what ends it. It must not raise."""
+        """Calls subscriber(old, new) after each change, on the loop; it must not raise. Returns its end."""
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
 
@@ -211,13 +212,15 @@ class MetadataNode:
                                 raise
                     await self._standing_change()
         except TimeoutError:
-            raise MetadataUnavailable("no quorum of metadata nodes answered in time", applied_unknown=sent) from None
+            raise MetadataUnavailable(
+                "no quorum of metadata nodes answered in time", applied_unknown=sent
+            ) from None
 
     # --- the leader's side
 
     async def _commit(self, command: AnyCommand) -> AnyReply:
-        """A reply that changes nothing is also held until what it was judged by is committed, and among several
-        voters until the quorum confirms that this node still leads."""
+        """A reply that changes nothing is also held until what it was judged by is committed, and among
+        several voters until the quorum confirms that this node still leads."""
         draft = self._draft
         if draft is None or len(self._waiting) >= MAX_WAITING:
             raise MetadataUnavailable("too many commands are waiting", applied_unknown=False)
@@ -288,7 +291,9 @@ class MetadataNode:
                     applied.set_result(None)
                 else:
                     applied.set_exception(
-                        MetadataUnavailable("another leader took over before this was committed", applied_unknown=False)
+                        MetadataUnavailable(
+                            "another leader took over before this was committed", applied_unknown=False
+                        )
                     )
         self._begin_snapshot()
 

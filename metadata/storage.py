@@ -1,5 +1,6 @@
-"""The node's files: write-ahead log segments, one snapshot, and whose they are. Blocking; the node calls it in a
-worker thread, one call at a time.
+"""The node's files: write-ahead log segments, one snapshot, and whose they are.
+
+Blocking; the node calls it in a worker thread, one call at a time.
 
 Invariants: what `save` and `save_snapshot` return from is durable; a failed write leaves the storage unusable
 (the kernel may have dropped the pages, so trying again would lie), and the node stops. Opening repairs a torn
@@ -21,7 +22,9 @@ from tierlog.metadata.wal import MAGIC, DamagedLog, Reset, WalRecord, encode_fra
 SEGMENT_BYTES = 16 << 20
 PROPERTIES = "quorum.properties"
 SNAPSHOT_MAGIC = b"TLSNAP\x00\x01"  # the last byte is the version
-_SNAPSHOT_HEADER = Struct(">8sQQQI")  # magic, index, term, length of the data, CRC-32C of the three and the data
+_SNAPSHOT_HEADER = Struct(
+    ">8sQQQI"
+)  # magic, index, term, length of the data, CRC-32C of the three and the data
 
 
 class ForeignDirectory(Exception):
@@ -201,7 +204,9 @@ class MetadataStorage:
         if not self._files.exists(path):
             write_atomically(self._files, path, self._owner)
         elif (found := self._files.read_whole(path)) != self._owner:
-            raise ForeignDirectory(f"{path} says {found.decode(errors='replace')!r}, not {self._owner.decode()!r}")
+            raise ForeignDirectory(
+                f"{path} says {found.decode(errors='replace')!r}, not {self._owner.decode()!r}"
+            )
 
 
 def encode_snapshot_file(snapshot: Snapshot) -> bytes:

@@ -1,8 +1,8 @@
-"""The write-ahead log's bytes: frames in segments. Pure; `storage` does the files. Format in docs/formats/metadata.md.
+"""The write-ahead log's bytes: frames in segments. Pure; `storage` does the files.
 
-A segment is a header and then frames. A frame carries its CRC-32C, and how far back its own write began: all
-before that was fsynced first. So a bad frame followed by a good one of a later write is damage to durable data
-and never mistaken for a write that a crash cut short.
+Format in docs/formats/metadata.md. A segment is a header and then frames. A frame carries its CRC-32C, and
+how far back its own write began: all before that was fsynced first. So a bad frame followed by a good one
+of a later write is damage to durable data, and never mistaken for a write that a crash cut short.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,9 @@ from crc32c import crc32c
 from tierlog.metadata.raft.messages import Entry, HardState
 
 MAGIC = b"TLWAL\x00\x00\x01"  # the last byte is the version
-_FRAME = Struct(">IIIB")  # payload length, CRC-32C of all that follows it, bytes back to the write's start, type
+_FRAME = Struct(
+    ">IIIB"
+)  # payload length, CRC-32C of all that follows it, bytes back to the write's start, type
 FRAME_HEADER = _FRAME.size
 MAX_PAYLOAD = 64 << 20
 
@@ -36,8 +38,12 @@ class Reset(msgspec.Struct, frozen=True, array_like=True):
 
 WalRecord = Entry | HardState | Reset
 
-_TYPES: dict[type, FrameType] = {Entry: FrameType.ENTRY, HardState: FrameType.HARD_STATE, Reset: FrameType.RESET}
-_DECODERS = {
+_TYPES: dict[type, FrameType] = {
+    Entry: FrameType.ENTRY,
+    HardState: FrameType.HARD_STATE,
+    Reset: FrameType.RESET,
+}
+_DECODERS: dict[FrameType, msgspec.msgpack.Decoder[WalRecord]] = {
     FrameType.ENTRY: msgspec.msgpack.Decoder(Entry),
     FrameType.HARD_STATE: msgspec.msgpack.Decoder(HardState),
     FrameType.RESET: msgspec.msgpack.Decoder(Reset),

@@ -53,11 +53,15 @@ def fence(image: ClusterImage, command: c.FenceBroker) -> Decision[c.Acknowledge
     if broker is None:
         return refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {command.broker_id} is not registered")
     if broker.broker_epoch != command.broker_epoch:
-        return refused(ErrorCode.STALE_BROKER_EPOCH, f"broker {command.broker_id} is at epoch {broker.broker_epoch}")
+        return refused(
+            ErrorCode.STALE_BROKER_EPOCH, f"broker {command.broker_id} is at epoch {broker.broker_epoch}"
+        )
     if broker.fenced == command.fenced:
         return done()
     change = election.broker_lost if command.fenced else election.broker_ready
-    record = r.FenceBroker(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=command.fenced)
+    record = r.FenceBroker(
+        broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=command.fenced
+    )
     return done(record, *change(image, command.broker_id))
 
 
@@ -67,9 +71,13 @@ def allocate_producer_ids(
     broker = image.brokers.get(command.broker_id)
     first, count = image.next_producer_id, command.count
     if broker is None or broker.broker_epoch != command.broker_epoch:
-        return _no_ids(ErrorCode.STALE_BROKER_EPOCH, f"broker {command.broker_id}: not the current registration")
+        return _no_ids(
+            ErrorCode.STALE_BROKER_EPOCH, f"broker {command.broker_id}: not the current registration"
+        )
     if not 0 < count <= MAX_PRODUCER_ID_BLOCK:
-        return _no_ids(ErrorCode.INVALID_REQUEST, f"a block holds 1 to {MAX_PRODUCER_ID_BLOCK} ids, not {count}")
+        return _no_ids(
+            ErrorCode.INVALID_REQUEST, f"a block holds 1 to {MAX_PRODUCER_ID_BLOCK} ids, not {count}"
+        )
     if first > MAX_PRODUCER_ID - count:
         return _no_ids(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
     record = r.ProducerIds(broker_id=command.broker_id, next_id=first + count)

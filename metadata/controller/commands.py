@@ -1,8 +1,9 @@
 """Every command that changes metadata, and its reply: values that travel over HTTP to the leader.
 
-They are msgpack maps with a tag, so that nodes of neighbouring versions understand each other: new fields have
-defaults. Errors are values: a Kafka error code and a message for people. Who sends what: handlers (topics,
-configs, producer ids), the broker's own lifecycle (registration), the tiering manager (copies, log start, deletes).
+They are msgpack maps with a tag, so that nodes of neighbouring versions understand each other: new fields
+have defaults. Errors are values: a Kafka error code and a message for people. Who sends what: handlers
+(topics, configs, producer ids), the broker's own lifecycle (registration), the tiering manager (copies, log
+start, deletes).
 """
 
 from enum import IntEnum

@@ -1,4 +1,4 @@
-"""Incremental changes of settings (KIP-339) at three scopes; a change is refused before it can break a broker.
+"""Incremental changes of settings (KIP-339) at three scopes; what a broker cannot use is refused.
 
 Topic settings are those of broker/settings/topic. A broker and the cluster have, as far as they can change at
 run time, the defaults of topic settings under their server names (KIP-226).
@@ -102,7 +102,9 @@ def _alter(image: ClusterImage, resource: c.ConfigResource) -> list[AnyRecord]:
     before = dict(image.configs.get((resource.scope, resource.name), {}))
     after = dict(before)
     if len({change.key for change in resource.changes}) < len(resource.changes):
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{_title(resource)}: a setting is changed twice in the request")
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, f"{_title(resource)}: a setting is changed twice in the request"
+        )
     definitions = TOPIC_SETTINGS if resource.scope is ConfigScope.TOPIC else DYNAMIC_NODE_SETTINGS
     for change in resource.changes:
         value = _changed(definitions, after.get(change.key), change)
@@ -165,8 +167,8 @@ def _check_tiering_stays(before: Mapping[str, str], after: Mapping[str, str]) ->
     old, new = TopicConfig.parse(before), TopicConfig.parse(after)
     if old.remote_storage_enable and not new.remote_storage_enable and not new.remote_log_delete_on_disable:
         _refuse(
-            "remote.storage.enable: switching it off loses the remote data; set remote.log.delete.on.disable=true to"
-            " accept that, or remote.log.copy.disable=true to only stop uploading (KIP-950)"
+            "remote.storage.enable: switching it off loses the remote data; set"
+            " remote.log.delete.on.disable=true to accept that, or remote.log.copy.disable=true to only stop uploading (KIP-950)"
         )
 
 

@@ -4,13 +4,13 @@ The leader's node calls it on its draft image, commits the records, and only the
 """
 
 from tierlog.broker.ports.types import Rng
-from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import brokers, configs, remote, topics
+from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision
 from tierlog.metadata.image import ClusterImage
 
 
-def decide(image: ClusterImage, command: c.AnyCommand, now_ms: int, rng: Rng) -> Decision[c.AnyReply]:  # noqa: PLR0911
+def decide(image: ClusterImage, command: c.AnyCommand, now_ms: int, rng: Rng) -> Decision[c.AnyReply]:
     match command:
         case c.RegisterBroker():
             return brokers.register(image, command)

@@ -1,4 +1,4 @@
-"""Who leads a partition when brokers come and go. Only in-sync replicas are eligible (no unclean election here)."""
+"""Who leads a partition when brokers come and go. Only in-sync replicas are eligible."""
 
 from collections.abc import Callable, Iterator
 from uuid import UUID
@@ -64,7 +64,9 @@ def _without(partition: PartitionImage, broker_id: int, live: set[int]) -> Parti
     eligible = [replica for replica in partition.replicas if replica in in_sync and replica in live]
     if not eligible and partition.leader == NO_LEADER:
         return partition
-    return _led_by(partition, eligible[0] if eligible else NO_LEADER, in_sync if eligible else partition.in_sync)
+    return _led_by(
+        partition, eligible[0] if eligible else NO_LEADER, in_sync if eligible else partition.in_sync
+    )
 
 
 def _led_by(partition: PartitionImage, leader: int, in_sync: tuple[int, ...]) -> PartitionImage:

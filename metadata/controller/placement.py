@@ -1,6 +1,7 @@
 """Which brokers hold a new partition's replicas: round robin over live brokers, zones taken in turn.
 
-Deterministic: the start is the number of partitions placed so far, so that topics of one partition spread too.
+Deterministic: the start is the number of partitions placed so far, so that topics of one partition spread
+too.
 """
 
 from collections.abc import Sequence
@@ -27,10 +28,7 @@ def _ring(brokers: Sequence[BrokerImage]) -> list[BrokerImage]:
         by_rack.setdefault(broker.rack or "", []).append(broker)
     rounds = max(map(len, by_rack.values()), default=0)
     return [
-        by_rack[rack][turn]
-        for turn in range(rounds)
-        for rack in sorted(by_rack)
-        if turn < len(by_rack[rack])
+        by_rack[rack][turn] for turn in range(rounds) for rack in sorted(by_rack) if turn < len(by_rack[rack])
     ]
 
 

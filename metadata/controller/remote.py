@@ -1,8 +1,9 @@
 """Copies to the object store and the manifest (KIP-405; rules in DESIGN 6).
 
-What holds whatever brokers do: entries of a partition are contiguous and never overlap; only the leader of the
-current epoch adds one; every object put was announced before, so what never finishes is found and deleted; the
-log start never goes back. All commands may be repeated: a repeat of what already happened is acknowledged.
+What holds whatever brokers do: entries of a partition are contiguous and never overlap; only the leader of
+the current epoch adds one; every object put was announced before, so what never finishes is found and
+deleted; the log start never goes back. All commands may be repeated: a repeat of what already happened is
+acknowledged.
 """
 
 from collections.abc import Sequence
@@ -108,7 +109,9 @@ def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Ac
         _check_epoch(partition, command.leader_epoch)
         spilled = remote.entries[: max(page.entries, 0)]
         if not spilled or len(spilled) != page.entries or not _stands_for(page, spilled):
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"page {page.uuid} is not the oldest entries as they are now")
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"page {page.uuid} is not the oldest entries as they are now"
+            )
     except Refusal as refusal:
         return refused(refusal.error, refusal.message)
     return done(r.EntriesSpilled(topic_id=command.topic_id, partition=command.partition, page=page))
@@ -117,7 +120,9 @@ def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Ac
 def _partition(image: ClusterImage, topic_id: UUID, number: int) -> PartitionImage:
     partition = image.partition(topic_id, number)
     if partition is None:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_id in image.topics else ErrorCode.UNKNOWN_TOPIC_ID
+        error = (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_id in image.topics else ErrorCode.UNKNOWN_TOPIC_ID
+        )
         raise Refusal(error, f"there is no partition {number} of topic {topic_id}")
     return partition
 
@@ -157,8 +162,9 @@ def _check_start(remote: RemotePartition, kept: Sequence[StartedCopy], copy: r.C
 
 
 def _check_base(remote: RemotePartition, base_offset: int) -> None:
-    """Contiguous with what was finished. Where all of that is gone again, the log start may lie inside a later
-    segment, and everything below the log start may be missing; the very first copy may start anywhere."""
+    """Contiguous with what was finished. Where all of that is gone again, the log start may lie inside a
+    later segment, and everything below the log start may be missing; the very first copy may start
+    anywhere."""
     least = remote.end_offset if remote.end_offset is not None else remote.copied_end_offset
     if least is None:
         return
@@ -168,7 +174,7 @@ def _check_base(remote: RemotePartition, base_offset: int) -> None:
 
 
 def _check_fresh_uuid(image: ClusterImage, remote: RemotePartition, uuid: UUID) -> None:
-    """A key is used for one attempt only; one that is queued for deletion would take the new object with it."""
+    """A key is used for one attempt only; a queued deletion would take the new object too."""
     used = uuid in image.delete_queue or _find(remote.started, uuid) is not None
     if used or any(entry.uuid == uuid for entry in remote.entries):
         raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {uuid} was used already")

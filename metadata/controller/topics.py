@@ -164,7 +164,9 @@ def _check_partition_count(count: int) -> None:
 def _check_replication_factor(draft: ClusterImage, factor: int) -> None:
     live = len(draft.live_brokers())
     if factor <= 0:
-        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"the replication factor must be 1 or more, not {factor}")
+        raise Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"the replication factor must be 1 or more, not {factor}"
+        )
     if factor > live:
         message = f"replication factor {factor} needs {factor} live brokers; there are {live}"
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, message)
@@ -229,7 +231,9 @@ def _each(
         try:
             made, outcome = judge(image, item)
             if len(records) + len(made) > MAX_RECORDS_PER_COMMAND:
-                raise Refusal(ErrorCode.POLICY_VIOLATION, "too much for one request: ask for fewer topics at a time")
+                raise Refusal(
+                    ErrorCode.POLICY_VIOLATION, "too much for one request: ask for fewer topics at a time"
+                )
         except Refusal as refusal:
             outcomes.append(replace(unchanged(item), error=refusal.error, message=refusal.message))
             continue

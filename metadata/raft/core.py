@@ -1,8 +1,9 @@
 """The Raft core: `step(message)`, `tick()`, `propose(payload)`, `ready()`. Pure; the node drives it.
 
-Invariants: at most one vote per term; a leader never overwrites its own log; only an entry of the current term
-commits by counting (thesis 3.6.2). Pre-vote (9.6) and check-quorum (6.2) keep a rejoining or cut-off node from
-disturbing the others; hence a vote is refused while a leader is heard from. The set of voters is fixed here.
+Invariants: at most one vote per term; a leader never overwrites its own log; only an entry of the current
+term commits by counting (thesis 3.6.2). Pre-vote (9.6) and check-quorum (6.2) keep a rejoining or cut-off
+node from disturbing the others; hence a vote is refused while a leader is heard from. The set of voters is
+fixed here.
 """
 
 from collections.abc import Collection
@@ -44,10 +45,10 @@ class RaftSettings:
 class Ready:
     """Work for the driver, in the order in which it must be done.
 
-    `hurried` may leave before anything is written: a leader's own copy counts only after `persisted` (10.2.1).
-    `snapshot`, `entries` and `hard_state` are then made durable, in this order, with one fsync at their end.
-    Only when that is done: `persisted(ready)` is called, `messages` leave (votes and acknowledgements, which
-    promise what was just written), and `committed` is applied.
+    `hurried` may leave before anything is written: a leader's own copy counts only after `persisted`
+    (10.2.1). `snapshot`, `entries` and `hard_state` are then made durable, in this order, with one fsync at
+    their end. Only when that is done: `persisted(ready)` is called, `messages` leave (votes and
+    acknowledgements, which promise what was just written), and `committed` is applied.
     """
 
     hurried: tuple[m.AnyMessage, ...]

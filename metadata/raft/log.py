@@ -74,7 +74,7 @@ class RaftLog:
             self.append(entry)
 
     def last_not_above(self, index: int, term: int) -> tuple[int, int]:
-        """The last (index, term) at or before `index` whose term is not above `term`; where logs may agree."""
+        """The last (index, term) not after `index` with a term not above `term`: where logs may agree."""
         index = min(index, self.last_index)
         while (found := self.term_at(index)) is not None and found > term:
             index -= 1
@@ -113,7 +113,10 @@ class RaftLog:
 
     def compact(self, snapshot: Snapshot, keep: int) -> None:
         """The snapshot is durable; entries up to `keep` before its end may go."""
-        require(self.snapshot.index <= snapshot.index <= self.applied, f"snapshot {snapshot.index} is out of order")
+        require(
+            self.snapshot.index <= snapshot.index <= self.applied,
+            f"snapshot {snapshot.index} is out of order",
+        )
         self.snapshot = snapshot
         cut = snapshot.index - keep
         term = self.term_at(cut)
@@ -123,7 +126,9 @@ class RaftLog:
         self._before, self._before_term = cut, term
 
     def check(self) -> None:
-        require(self.snapshot.index <= self.applied <= self.commit <= self.last_index, "log indexes out of order")
+        require(
+            self.snapshot.index <= self.applied <= self.commit <= self.last_index, "log indexes out of order"
+        )
         require(self.applied <= self.stable <= self.last_index, "applied what is not durable")
         require(self._before <= self.snapshot.index, "entries after the snapshot are missing")
         if self._entries:

@@ -1,6 +1,7 @@
-"""What Raft peers say to each other, and what a node keeps: msgpack arrays, tagged with a number that never changes.
+"""What Raft peers say to each other, and what a node keeps: msgpack arrays, each with a lasting number.
 
-Names follow the Raft paper (section numbers are those of Ongaro's thesis). New fields go to the end with defaults.
+Names follow the Raft paper (section numbers are those of Ongaro's thesis). New fields go to the end with
+defaults.
 """
 
 import msgspec
@@ -17,7 +18,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True):
-    """What must survive a crash besides the log. `commit` may lag; it only shortens the way after a restart."""
+    """What must survive a crash besides the log. `commit` may lag; it only shortens a restart."""
 
     term: int = 0
     voted_for: int = NOBODY
@@ -41,7 +42,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_fi
 
 
 class VoteRequest(Message, frozen=True, array_like=True, kw_only=True, tag=1):
-    """`transfer`: the leader itself asked for this election (3.10), so a live leader is no reason to refuse."""
+    """`transfer`: the leader itself asked for this election (3.10), so refusing for its sake is wrong."""
 
     last_index: int
     last_term: int
@@ -64,8 +65,9 @@ class Append(Message, frozen=True, array_like=True, kw_only=True, tag=3):
 
 
 class AppendReply(Message, frozen=True, array_like=True, kw_only=True, tag=4):
-    """Accepted: the log matches the leader's up to `match_index`. Refused: `refused_index` is the prev_index that
-    did not match, and the hint is where logs may agree: the last entry with a term not above the leader's there."""
+    """Accepted: the log matches the leader's up to `match_index`. Refused: `refused_index` is the
+    prev_index that did not match, and the hint is where logs may agree: the last entry with a term not
+    above the leader's there."""
 
     accepted: bool
     match_index: int = 0

@@ -15,7 +15,7 @@ def majority(voters: Collection[int]) -> int:
 
 
 def count_votes(voters: Collection[int], votes: Mapping[int, bool]) -> VoteResult:
-    """`votes`: voter -> granted; who has not answered is absent. Answers of others than voters do not count."""
+    """`votes`: voter -> granted; who has not answered is absent. Only voters' answers count."""
     granted = sum(votes.get(voter, False) for voter in voters)
     refused = sum(not votes[voter] for voter in voters if voter in votes)
     if granted >= majority(voters):
