@@ -43,7 +43,9 @@ Condition = Absent | str | None
 
 
 class ObjectStore(Protocol):
-    async def put(self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None) -> ObjectInfo:
+    async def put(
+        self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
+    ) -> ObjectInfo:
         """Stores the bytes, or a whole file, under the key. Readers see all of it or nothing."""
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:

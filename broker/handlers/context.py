@@ -1,0 +1,48 @@
+"""What a handler gets beside the request, and what it may answer with. Built by net, read by handlers."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tierlog.broker.ports.files import Part
+
+ANONYMOUS = "User:ANONYMOUS"
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One client connection as handlers see it; `id` is unique within the process and never reused."""
+
+    id: int
+    peer_host: str
+    peer_port: int
+    listener_host: str
+    listener_port: int
+    principal: str = ANONYMOUS
+    client_software: str = "unknown"
+    client_software_version: str = "unknown"
+
+
+@dataclass(slots=True, eq=False)
+class RequestContext:
+    """The header of one request and the connection that it came over."""
+
+    api: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class RawReply:
+    """A response body that is already encoded: bytes and file slices in order; net adds size and header."""
+
+    parts: list[Part]
+
+
+Reply = Any
+"""A response message of tierlog.broker.wire.messages, a RawReply, or None: send nothing (acks=0)."""
+
+Handler = Callable[[RequestContext, Any], "Reply | Awaitable[Reply]"]
+"""Sync where nothing has to be waited for (no task is made); else a coroutine or a Future."""
