@@ -1,4 +1,4 @@
-"""The admin HTTP API from the outside: JSON calls, and the stream of events that spares clients from polling."""
+"""The admin HTTP API from the outside: JSON calls, and the stream of events that saves polling."""
 
 import json
 import urllib.error
@@ -58,7 +58,7 @@ class AdminApi:
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[Event]:
-    """Events of a text/event-stream body (HTML standard, section 9.2); comments and unknown fields are skipped."""
+    """Events of a text/event-stream body (HTML standard, section 9.2); skips comments and unknown fields."""
     name, data = "message", ""
     for line in lines:
         field, _, value = line.rstrip("\r\n").partition(":")

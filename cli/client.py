@@ -1,8 +1,7 @@
 """A small synchronous Kafka client for the CLI: one socket per broker, one request at a time.
 
-Requests are the broker's own message classes (`broker.wire`), so the CLI needs no client library. Each request goes in
-the newest version that both sides speak, capped where newer versions name topics by id (`NEWEST`). A retriable
-error is tried again, after the metadata was read anew, until `timeout_s` has passed.
+Requests are the broker's own message classes (`broker.wire`), so the CLI needs no client library. Each goes
+in the newest version that both sides speak, capped where newer versions name topics by id (`NEWEST`).
 """
 
 import socket
@@ -10,7 +9,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from tierlog.broker.wire.api import APIS, Api, decode_response, encode_request
+from tierlog.broker.wire.api import BY_NAME, Api, decode_response, encode_request
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -33,11 +32,12 @@ class Connection:
 
     def __init__(self, address: Address, timeout_s: float) -> None:
         self.address = address
+        self.name = f"{address[0]}:{address[1]}"
         self._correlation_id = 0
         try:
             self._socket = socket.create_connection(address, timeout_s)
         except OSError as failure:
-            raise unreachable(f"{address[0]}:{address[1]}", failure.strerror or failure) from None
+            raise unreachable(self.name, failure.strerror or failure) from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         versions = cast(
             ApiVersionsResponse, self._exchange(_api_of(ApiVersionsRequest()), 0, ApiVersionsRequest())
@@ -45,14 +45,12 @@ class Connection:
         self._versions = {row.api_key: (row.min_version, row.max_version) for row in versions.api_keys}
 
     def call(self, request: Any) -> Any:
-        """Sends the request and returns its response; raises CliError if the broker lacks the call or goes away."""
+        """The response to the request; raises CliError if the broker lacks the call or goes away."""
         api = _api_of(request)
         least, most = self._versions.get(api.key, (1, 0))
         version = min(most, api.most, NEWEST.get(api.key, api.most))
         if version < max(least, api.least):
-            raise CliError(
-                f"the broker at {self.address[0]}:{self.address[1]} does not offer {api.name} in a version known here"
-            )
+            raise CliError(f"the broker at {self.name} offers no version of {api.name} that is known here")
         return self._exchange(api, version, request)
 
     def close(self) -> None:
@@ -61,23 +59,21 @@ class Connection:
     def _exchange(self, api: Api, version: int, request: Any) -> Any:
         self._correlation_id += 1
         try:
-            self._socket.sendall(
-                b"".join(encode_request(api, version, self._correlation_id, CLIENT_ID, request))
-            )
+            self._socket.sendall(encode_request(api, version, self._correlation_id, CLIENT_ID, request))
             frame = self._read_frame()
         except OSError as failure:
-            raise unreachable(f"{self.address[0]}:{self.address[1]}", failure) from None
+            raise unreachable(self.name, failure) from None
         correlation_id, response = decode_response(api, version, frame)
         if correlation_id != self._correlation_id:
             raise CliError(
-                f"{api.name}: answer {correlation_id} to request {self._correlation_id}; is this a Kafka port?"
+                f"{api.name}: answer {correlation_id} to request {self._correlation_id}; is it a Kafka port?"
             )
         return response
 
     def _read_frame(self) -> memoryview:
         size = struct.unpack(">i", self._read(4))[0]
         if not 0 < size <= FRAME_MAX_BYTES:
-            raise CliError(f"an answer of {size} bytes; is {self.address[0]}:{self.address[1]} a Kafka port?")
+            raise CliError(f"an answer of {size} bytes; is {self.name} a Kafka port?")
         return self._read(size)
 
     def _read(self, count: int) -> memoryview:
@@ -134,7 +130,7 @@ class KafkaClient:
         return response
 
     def topic(self, name: str) -> "MetadataResponseTopic":
-        """A topic's partitions and leaders, from the cache if it was seen; raises CliError if there is none."""
+        """A topic's partitions and leaders, cached once seen; raises CliError if there is none."""
         if name not in self._topics:
             found = self.metadata([name]).topics[0]
             if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -197,18 +193,14 @@ _HINTS = {
     "INVALID_CONFIG": "docs/reference/settings.md lists the settings of a topic.",
     "INVALID_PARTITIONS": "Partitions can only be added, and a topic has at least one.",
     "INVALID_REPLICATION_FACTOR": "`tierlog cluster info` shows how many brokers there are.",
-    "INVALID_TOPIC_EXCEPTION": "A name has 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-', and is not '.' or '..'.",
+    "INVALID_TOPIC_EXCEPTION": "A name has 1 to 249 of a-z A-Z 0-9 . _ - and is not '.' or '..'.",
     "UNKNOWN_TOPIC_OR_PARTITION": "`tierlog topic list` shows what there is.",
     "MESSAGE_TOO_LARGE": "The topic's setting max.message.bytes bounds a batch.",
 }
 
-_APIS_BY_REQUEST: dict[type, Api] = {}
-
 
 def _api_of(request: Any) -> Api:
-    if not _APIS_BY_REQUEST:
-        _APIS_BY_REQUEST.update({api.request: api for api in APIS.values()})
-    return _APIS_BY_REQUEST[type(request)]
+    return BY_NAME[type(request).__name__.removesuffix("Request")]
 
 
 def _address(text: str) -> Address:

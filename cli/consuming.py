@@ -1,4 +1,4 @@
-"""Reads a topic for `tierlog consume`: all partitions by assignment, records as they come, both tiers alike."""
+"""Reads a topic for `tierlog consume`: by assignment, records as they come, both tiers alike."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -44,7 +44,7 @@ class Consumer:
         self._topic = topic
 
     def read(self, *, follow: bool) -> Iterator[Consumed]:
-        """Records until the ends as they are now, or for ever if `follow`. One partition's come in offset order."""
+        """Records until the ends as they are now, or for ever if `follow`; each partition's in order."""
         count = len(self._client.topic(self._topic).partitions)
         ends = topics.offsets(self._client, self._topic, count, topics.LATEST)
         while follow or any(position < ends[partition] for partition, position in self.positions.items()):
@@ -88,7 +88,7 @@ class Consumer:
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise CliError(
                 f"{self._topic}-{partition} does not hold offset {self.positions[partition]:,}",
-                hint=f"`tierlog topic describe {self._topic}` shows the range; --from-beginning starts at its begin.",
+                hint=f"`tierlog topic describe {self._topic}` shows what it holds.",
             )
         if answer.error_code:
             if not ErrorCode(answer.error_code).retriable:

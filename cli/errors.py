@@ -26,7 +26,10 @@ class CliError(Exception):
 
 def unreachable(address: str, reason: object) -> CliError:
     """Nobody answers at a bootstrap address or admin URL."""
-    hint = "Is a broker running there? `tierlog dev` starts one; --bootstrap and --admin (or TIERLOG_BOOTSTRAP and TIERLOG_ADMIN) name another."
+    hint = (
+        "Is a broker running there? `tierlog dev` starts one; "
+        "--bootstrap and --admin (or TIERLOG_BOOTSTRAP and TIERLOG_ADMIN) name another."
+    )
     return CliError(f"cannot reach {address}: {reason}", hint=hint, code=ExitCode.UNREACHABLE)
 
 

@@ -1,4 +1,4 @@
-"""The console script `tierlog`: the tree of commands, and the one place where a failure becomes an exit code."""
+"""The console script `tierlog`: the tree of commands, and where a failure becomes an exit code."""
 
 import sys
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Runs a node in this process and tells the outside when it serves; used by `tierlog dev` and `tierlog server`."""
+"""Runs a node in this process and says when it serves; used by `tierlog dev` and `tierlog server`."""
 
 import os
 import sys

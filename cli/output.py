@@ -1,4 +1,7 @@
-"""What commands print: a rich table for people, or one JSON document for scripts. Results go to stdout, words to stderr."""
+"""What commands print: a rich table for people, or one JSON document for scripts.
+
+Results go to stdout, words about them to stderr.
+"""
 
 import json
 import sys

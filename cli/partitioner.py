@@ -11,7 +11,7 @@ def partition_of(key: bytes, count: int) -> int:
 
 
 def murmur2(data: bytes) -> int:
-    """Murmur2, 32 bits, with Kafka's seed (org.apache.kafka.common.utils.Utils.murmur2), as an unsigned number."""
+    """Murmur2, 32 bits, unsigned, with the seed of Kafka's Utils.murmur2."""
     whole = len(data) & ~3
     h = (_SEED ^ len(data)) & _MASK
     for at in range(0, whole, 4):

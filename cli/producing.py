@@ -1,4 +1,4 @@
-"""An idempotent producer for `tierlog produce`: collects records per partition, sends each batch until it is acknowledged."""
+"""An idempotent producer for `tierlog produce`: each partition's batch is sent until it is acknowledged."""
 
 import time
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ MAX_SEQUENCE = 2**31
 
 
 class Producer:
-    """Sends records to one topic with acks=all. A retry cannot write twice: batches carry sequences (KIP-98)."""
+    """Sends records to one topic with acks=all. A retry cannot write twice (KIP-98)."""
 
     def __init__(
         self, client: KafkaClient, topic: str, *, codec: Codec = Codec.NONE, partition: int | None = None

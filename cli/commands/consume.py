@@ -67,7 +67,7 @@ def consume(
     ] = Format.RAW,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Print the records of a topic. Where they lie, on the broker's disk or in the object store, makes no difference."""
+    """Print the records of a topic, wherever they lie: on a broker's disk or in the object store."""
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.consuming import Consumer, commit
 

@@ -15,7 +15,7 @@ def demo(
         float, typer.Option(min=0.001, max=1.0, help="Share of the flights to send: less is faster.")
     ] = 1.0,
 ) -> None:
-    """Send a year of flights through a broker that dies half way, tier them, and read them back with three clients."""
+    """Send a year of flights through a broker that dies half way, tier them, and read them back."""
     from tierlog.cli.demo.run import run
 
     run(picture, keep, fraction)

@@ -1,7 +1,7 @@
 """`tierlog dev`: a throw-away broker of one node, for a laptop or a test suite.
 
-Data lives in a temporary directory that goes when the broker stops, the object store in a directory beside it, and
-the settings suit one node. `--data-dir` keeps the data; `--json` prints one line as soon as the broker serves:
+Data lives in a temporary directory that goes when the broker stops, the object store inside it,
+and the settings suit one node. `--data-dir` keeps the data; `--json` prints one line as soon as it serves:
 `{"bootstrap": …, "admin": …, "pid": …}`, which `tierlog.testing` reads.
 """
 
@@ -46,7 +46,7 @@ def dev(
         str | None,
         typer.Option(
             metavar="URL",
-            help="file:///dir or s3://bucket/prefix?endpoint=…; default: a directory inside the data directory.",
+            help="file:///dir or s3://bucket/prefix?endpoint=…; default: inside the data directory.",
         ),
     ] = None,
     sets: Settings = None,

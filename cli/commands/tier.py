@@ -91,8 +91,8 @@ def status_row(partition: dict[str, Any]) -> dict[str, Any]:
         "topic": partition["topic"],
         "partition": partition["partition"],
         "log_start_offset": partition["log_start_offset"],
-        "remote": f"{partition.get('remote_start_offset') or 0:,} – {remote_end:,}" if remote_end else None,
-        "local": f"{local_start:,} – {end:,}",
+        "remote": f"{partition.get('remote_start_offset') or 0:,} to {remote_end:,}" if remote_end else None,
+        "local": f"{local_start:,} to {end:,}",
         "remote_size": size(partition["remote_bytes"]),
         "local_size": size(partition["local_bytes"]),
         "lag": end - (remote_end or partition["log_start_offset"])

@@ -5,8 +5,8 @@
 
 Each broker is a process of its own on free ports with its own directories; nothing is shared, nothing is left
 behind. Fixtures: `tierlog_broker` (fresh for each test), `tierlog_session_broker` (one for the session) and
-`tierlog_broker_factory` (as many as a test wants, with settings). A broker can be killed, stopped and restarted on the
-same ports and data. When a test fails, the end of each of its brokers' logs is attached to the report.
+`tierlog_broker_factory` (as many as a test wants, with settings). A broker can be killed, stopped and started
+again on the same ports and data. When a test fails, the end of each of its brokers' logs is attached to the report.
 """
 
 import json
@@ -33,7 +33,7 @@ class BrokerFailed(Exception):
 
 
 class TierlogBroker:
-    """One broker process. `start()` returns once it serves; use it as a context manager to be sure that it ends.
+    """One broker process. `start()` returns once it serves; a context manager, so that it surely ends.
 
     Args:
         directory: where its data, objects and log file live; made if missing.
@@ -209,7 +209,7 @@ BrokerFactory = Callable[..., TierlogBroker]
 
 @pytest.fixture
 def tierlog_broker_factory(request: pytest.FixtureRequest) -> Iterator[BrokerFactory]:
-    """Makes brokers: `factory({"num.partitions": 3}, object_store="s3://…", start=True)`; all end with the test."""
+    """Makes brokers: `factory({"num.partitions": 3}, object_store="s3://…")`; all end with the test."""
     made: list[TierlogBroker] = request.node.stash.setdefault(_BROKERS, [])
     with tempfile.TemporaryDirectory(prefix="tierlog-test-", ignore_cleanup_errors=True) as directory:
 
@@ -250,7 +250,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = outcome.get_result()  # type: ignore[attr-defined]
     if not report.failed:
         return
-    brokers = list(item.stash.get(_BROKERS, []))
+    none: list[TierlogBroker] = []
+    brokers = item.stash.get(_BROKERS, none)
     shared = getattr(item, "funcargs", {}).get("tierlog_session_broker")
     for broker in [*brokers, *([shared] if shared is not None else [])]:
         report.sections.append((f"tierlog broker {broker.bootstrap}", broker.log_tail()))
