@@ -6,7 +6,7 @@
 Each broker is a process of its own on free ports with its own directories; nothing is shared, nothing is left
 behind. Fixtures: `tierlog_broker` (fresh for each test), `tierlog_session_broker` (one for the session) and
 `tierlog_broker_factory` (as many as a test wants, with settings). A broker can be killed, stopped and started
-again on the same ports and data. When a test fails, the end of each of its brokers' logs is attached to the report.
+again on the same ports and data. The end of its log is attached to the report of a test that failed.
 """
 
 import json
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -243,15 +243,17 @@ def tierlog_session_broker() -> Iterator[TierlogBroker]:
         yield broker
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Attaches the end of each broker's log to the report of a failed test."""
-    outcome = yield
-    report = outcome.get_result()  # type: ignore[attr-defined]
+    report = yield
     if not report.failed:
-        return
+        return report
     none: list[TierlogBroker] = []
     brokers = item.stash.get(_BROKERS, none)
     shared = getattr(item, "funcargs", {}).get("tierlog_session_broker")
     for broker in [*brokers, *([shared] if shared is not None else [])]:
         report.sections.append((f"tierlog broker {broker.bootstrap}", broker.log_tail()))
+    return report
