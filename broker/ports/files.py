@@ -46,7 +46,9 @@ class OsFiles:
     """The real file system."""
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create or exclusive else 0) | (os.O_EXCL if exclusive else 0)
+        flags = os.O_RDWR | os.O_CLOEXEC
+        flags |= os.O_CREAT if create or exclusive else 0
+        flags |= os.O_EXCL if exclusive else 0
         return os.open(path, flags, 0o644)
 
     close = staticmethod(os.close)
@@ -94,7 +96,7 @@ class OsFiles:
 
 
 def write_atomically(files: Files, path: Path, content: bytes) -> None:
-    """Replaces a small file: temporary name, fsync, rename, fsync of the directory. A crash leaves old or new."""
+    """Replaces a small file (temporary, fsync, rename, fsync directory): a crash leaves old or new."""
     temporary = path.with_name(path.name + ".tmp")
     files.unlink(temporary, missing_ok=True)
     fd = files.open(temporary, exclusive=True)

@@ -1,4 +1,4 @@
-"""Background tasks that are never lost: each belongs to a group, and a failed one is reported, not swallowed."""
+"""Background tasks that are never lost: each belongs to a group, and a failed one is reported."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

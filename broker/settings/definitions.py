@@ -1,5 +1,6 @@
 """What a setting is: its Kafka name, type, default, bounds and meaning; parsing and the error it gives."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -61,18 +62,16 @@ class Setting:
 
 
 def _boolean(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else _refuse(text)
-
-
-def _refuse(text: str) -> bool:
-    raise ValueError(text)
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
 
 
 def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-_PARSERS = {
+_PARSERS: dict[SettingType, Callable[[str], Value]] = {
     SettingType.BOOLEAN: _boolean,
     SettingType.STRING: str,
     SettingType.INT: int,

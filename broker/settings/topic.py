@@ -18,34 +18,140 @@ def _setting(name: str, type: SettingType, default: Value, doc: str, **bounds: o
 TOPIC_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
-        _setting("cleanup.policy", LIST, ("delete",), "What retention does: delete old segments, compact by key, or both.", choices=("delete", "compact")),
-        _setting("compression.type", STRING, "producer", "The codec of stored batches; `producer` keeps what was sent.", choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
-        _setting("delete.retention.ms", LONG, 86_400_000, "How long a tombstone of a compacted topic is kept.", least=0),
+        _setting(
+            "cleanup.policy",
+            LIST,
+            ("delete",),
+            "What retention does: delete old segments, compact by key, or both.",
+            choices=("delete", "compact"),
+        ),
+        _setting(
+            "compression.type",
+            STRING,
+            "producer",
+            "The codec of stored batches; `producer` keeps what was sent.",
+            choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        ),
+        _setting(
+            "delete.retention.ms",
+            LONG,
+            86_400_000,
+            "How long a tombstone of a compacted topic is kept.",
+            least=0,
+        ),
         _setting("file.delete.delay.ms", LONG, 60_000, "How long a deleted segment's file is kept.", least=0),
-        _setting("flush.messages", LONG, MAX_LONG, "Records appended before an fsync; 1 makes every acknowledged write durable.", least=1),
+        _setting(
+            "flush.messages",
+            LONG,
+            MAX_LONG,
+            "Records appended before an fsync; 1 makes every acknowledged write durable.",
+            least=1,
+        ),
         _setting("flush.ms", LONG, MAX_LONG, "Longest time before an fsync.", least=0),
-        _setting("index.interval.bytes", INT, 4096, "Bytes of log between two entries of the offset index.", least=0),
-        _setting("local.retention.bytes", LONG, USE_TOTAL_RETENTION, "Bytes per partition kept on local disk once tiered; -2: as retention.bytes.", least=-2),
-        _setting("local.retention.ms", LONG, USE_TOTAL_RETENTION, "How long tiered data also stays on local disk; -2: as retention.ms.", least=-2),
-        _setting("max.compaction.lag.ms", LONG, MAX_LONG, "Longest time a record stays uncompacted.", least=1),
+        _setting(
+            "index.interval.bytes",
+            INT,
+            4096,
+            "Bytes of log between two entries of the offset index.",
+            least=0,
+        ),
+        _setting(
+            "local.retention.bytes",
+            LONG,
+            USE_TOTAL_RETENTION,
+            "Bytes per partition kept on local disk once tiered; -2: as retention.bytes.",
+            least=-2,
+        ),
+        _setting(
+            "local.retention.ms",
+            LONG,
+            USE_TOTAL_RETENTION,
+            "How long tiered data also stays on local disk; -2: as retention.ms.",
+            least=-2,
+        ),
+        _setting(
+            "max.compaction.lag.ms", LONG, MAX_LONG, "Longest time a record stays uncompacted.", least=1
+        ),
         _setting("max.message.bytes", INT, 1_048_588, "The largest record batch accepted.", least=0),
-        _setting("message.timestamp.after.max.ms", LONG, MAX_LONG, "How far a record's timestamp may lie in the future.", least=0),
-        _setting("message.timestamp.before.max.ms", LONG, MAX_LONG, "How far a record's timestamp may lie in the past.", least=0),
-        _setting("message.timestamp.type", STRING, "CreateTime", "Whose timestamp a record keeps.", choices=("CreateTime", "LogAppendTime")),
-        _setting("min.cleanable.dirty.ratio", DOUBLE, 0.5, "Share of a log that must be dirty before it is compacted.", least=0, most=1),
+        _setting(
+            "message.timestamp.after.max.ms",
+            LONG,
+            MAX_LONG,
+            "How far a record's timestamp may lie in the future.",
+            least=0,
+        ),
+        _setting(
+            "message.timestamp.before.max.ms",
+            LONG,
+            MAX_LONG,
+            "How far a record's timestamp may lie in the past.",
+            least=0,
+        ),
+        _setting(
+            "message.timestamp.type",
+            STRING,
+            "CreateTime",
+            "Whose timestamp a record keeps.",
+            choices=("CreateTime", "LogAppendTime"),
+        ),
+        _setting(
+            "min.cleanable.dirty.ratio",
+            DOUBLE,
+            0.5,
+            "Share of a log that must be dirty before it is compacted.",
+            least=0,
+            most=1,
+        ),
         _setting("min.compaction.lag.ms", LONG, 0, "Shortest time a record stays uncompacted.", least=0),
-        _setting("min.insync.replicas", INT, 1, "Replicas that must hold an acks=all write before it is acknowledged.", least=1),
+        _setting(
+            "min.insync.replicas",
+            INT,
+            1,
+            "Replicas that must hold an acks=all write before it is acknowledged.",
+            least=1,
+        ),
         _setting("preallocate", BOOLEAN, False, "Allocate a segment's file at its creation."),
-        _setting("remote.storage.enable", BOOLEAN, False, "Upload rolled segments to the object store (KIP-405)."),
-        _setting("remote.log.copy.disable", BOOLEAN, False, "Stop uploading; what is remote stays readable (KIP-950)."),
-        _setting("remote.log.delete.on.disable", BOOLEAN, False, "Delete remote data when tiering is switched off (KIP-950)."),
+        _setting(
+            "remote.storage.enable", BOOLEAN, False, "Upload rolled segments to the object store (KIP-405)."
+        ),
+        _setting(
+            "remote.log.copy.disable",
+            BOOLEAN,
+            False,
+            "Stop uploading; what is remote stays readable (KIP-950).",
+        ),
+        _setting(
+            "remote.log.delete.on.disable",
+            BOOLEAN,
+            False,
+            "Delete remote data when tiering is switched off (KIP-950).",
+        ),
         _setting("retention.bytes", LONG, -1, "Bytes per partition over both tiers; -1: no limit.", least=-1),
-        _setting("retention.ms", LONG, 604_800_000, "How long records are kept over both tiers; -1: for ever.", least=-1),
+        _setting(
+            "retention.ms",
+            LONG,
+            604_800_000,
+            "How long records are kept over both tiers; -1: for ever.",
+            least=-1,
+        ),
         _setting("segment.bytes", INT, 1_073_741_824, "Size at which a segment is rolled.", least=14),
-        _setting("segment.index.bytes", INT, 10_485_760, "Largest size of a segment's offset index.", least=4),
-        _setting("segment.jitter.ms", LONG, 0, "Random part taken off segment.ms, so that segments do not roll all at once.", least=0),
+        _setting(
+            "segment.index.bytes", INT, 10_485_760, "Largest size of a segment's offset index.", least=4
+        ),
+        _setting(
+            "segment.jitter.ms",
+            LONG,
+            0,
+            "Random part taken off segment.ms, so that segments do not roll all at once.",
+            least=0,
+        ),
         _setting("segment.ms", LONG, 604_800_000, "Age at which a segment is rolled.", least=1),
-        _setting("unclean.leader.election.enable", BOOLEAN, False, "Whether a replica that may have lost data can lead."),
+        _setting(
+            "unclean.leader.election.enable",
+            BOOLEAN,
+            False,
+            "Whether a replica that may have lost data can lead.",
+        ),
     )
 }
 
@@ -85,14 +191,19 @@ class TopicConfig:
 
     @property
     def effective_local_retention_ms(self) -> int:
-        return self.retention_ms if self.local_retention_ms == USE_TOTAL_RETENTION else self.local_retention_ms
+        given = self.local_retention_ms
+        return self.retention_ms if given == USE_TOTAL_RETENTION else given
 
     @property
     def effective_local_retention_bytes(self) -> int:
-        return self.retention_bytes if self.local_retention_bytes == USE_TOTAL_RETENTION else self.local_retention_bytes
+        given = self.local_retention_bytes
+        return self.retention_bytes if given == USE_TOTAL_RETENTION else given
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str]) -> "TopicConfig":
         """The settings of a topic from its overrides (Kafka name -> text); raises InvalidSetting."""
-        values = {name.replace(".", "_"): find_setting(TOPIC_SETTINGS, name).parse(text) for name, text in overrides.items()}
+        values = {
+            name.replace(".", "_"): find_setting(TOPIC_SETTINGS, name).parse(text)
+            for name, text in overrides.items()
+        }
         return cls(**values)  # type: ignore[arg-type]

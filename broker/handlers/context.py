@@ -1,0 +1,64 @@
+"""What a handler gets beside the request, and what it may answer with. Built by net, read by handlers.
+
+Responses leave in the order of the requests, whichever is ready first. The bytes of a request: Produce
+records are views into net's receive buffer, writable and valid until the handler returns; one that needs them
+later calls `context.keep_frame()` before, and net takes another buffer. A coroutine has not begun to run when
+its handler returns, so net keeps its frame without being asked. Every other request is decoded from a copy of
+its own, whose views stay valid.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tierlog.broker.ports.files import Part
+from tierlog.broker.wire.errors import ErrorCode
+
+ANONYMOUS = "User:ANONYMOUS"
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One client connection as handlers see it; `id` is unique within the process and never reused."""
+
+    id: int
+    peer_host: str
+    peer_port: int
+    listener_host: str
+    listener_port: int
+    principal: str = ANONYMOUS
+    client_software: str = "unknown"
+    client_software_version: str = "unknown"
+
+
+@dataclass(slots=True, eq=False)
+class RequestContext:
+    """The header of one request and the connection that it came over."""
+
+    api: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    connection: Connection
+    frame_kept: bool = False
+
+    def keep_frame(self) -> None:
+        """Views into this request's frame stay valid after the handler has returned."""
+        self.frame_kept = True
+
+
+@dataclass(frozen=True, slots=True)
+class RawReply:
+    """A response body that is already encoded: bytes and file slices in order; net adds size and header."""
+
+    parts: list[Part]
+
+
+Reply = Any
+"""A response message of tierlog.broker.wire.messages, a RawReply, or None: send nothing (acks=0)."""
+
+Handler = Callable[[RequestContext, Any], "Reply | Awaitable[Reply]"]
+"""Sync where nothing has to be waited for (no task); else a Future (a callback) or a coroutine (a task)."""
+
+ErrorReply = Callable[[RequestContext, Any, ErrorCode, "str | None"], Reply]
+"""(context, request, code, message) -> the error response, or None where the API has no room for one."""

@@ -1,0 +1,204 @@
+"""Incremental fetch sessions (KIP-227): what a client fetches is remembered, only what changed is answered.
+
+Epoch 0 opens a session, -1 closes it; every following request carries the next epoch. The cache is bounded;
+a new session takes a slot only from one that is stale, or (if it is more valuable: a follower's, or larger)
+from one that had its chance for `EVICTION_MS`. No clock, no I/O (`now_ms` is monotonic). For handlers.fetch.
+"""
+
+import random
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+EVICTION_MS = 120_000
+"""A session unused for so long is stale; one younger than this is protected from others of its kind."""
+
+NO_SESSION, INITIAL_EPOCH, FINAL_EPOCH = 0, 0, -1
+MAX_EPOCH = 2**31 - 1
+
+SessionKey = tuple[str | uuid.UUID, int]
+"""Topic (its id from Fetch v13 on, its name before) and partition."""
+
+
+class SessionFault(Enum):
+    """Why a request does not fit its session; handlers map them to codes 70, 71 and 106."""
+
+    ID_NOT_FOUND = auto()
+    INVALID_EPOCH = auto()
+    TOPIC_ID_MIX = auto()
+
+
+@dataclass(slots=True, eq=False)
+class SessionPartition:
+    """What the client last asked of a partition, and what it was last told."""
+
+    topic: str | uuid.UUID
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+    told_high_watermark: int = -1
+    told_log_start_offset: int = -1
+    told_error: int = 0
+
+    @property
+    def key(self) -> SessionKey:
+        return self.topic, self.partition
+
+    def ask(self, other: "SessionPartition") -> None:
+        """Takes over the position of a newer request."""
+        self.fetch_offset = other.fetch_offset
+        self.max_bytes = other.max_bytes
+        self.current_leader_epoch = other.current_leader_epoch
+        self.last_fetched_epoch = other.last_fetched_epoch
+        self.log_start_offset = other.log_start_offset
+
+    def tell(self, *, error: int, high_watermark: int, log_start_offset: int, noteworthy: bool) -> bool:
+        """Whether the client must hear of this answer; `noteworthy`: it has records or a diverging epoch."""
+        changed = (
+            noteworthy
+            or error != 0  # an error is repeated until it is gone
+            or error != self.told_error
+            or high_watermark != self.told_high_watermark
+            or log_start_offset != self.told_log_start_offset
+        )
+        self.told_error = error
+        self.told_high_watermark = high_watermark
+        self.told_log_start_offset = log_start_offset
+        return changed
+
+
+@dataclass(slots=True, eq=False)
+class FetchSession:
+    id: int
+    privileged: bool  # a follower's
+    uses_topic_ids: bool
+    created_ms: int
+    used_ms: int
+    partitions: dict[SessionKey, SessionPartition]
+    next_epoch: int = 1
+
+    def rotate(self, sent: Iterable[SessionKey]) -> None:
+        """Those that got records go to the end, so that no partition starves behind full ones."""
+        for key in sent:
+            if (partition := self.partitions.pop(key, None)) is not None:
+                self.partitions[key] = partition
+
+
+@dataclass(slots=True, eq=False)
+class FetchScope:
+    """What one request fetches, in order. `session` is None for a full fetch, which may open one."""
+
+    partitions: list[SessionPartition]
+    session: FetchSession | None
+    may_open: bool
+
+
+class FetchSessions:
+    """The bounded cache."""
+
+    def __init__(self, slots: int, rng: random.Random) -> None:
+        self._slots = slots
+        self._rng = rng
+        self._sessions: dict[int, FetchSession] = {}
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        return sum(len(session.partitions) for session in self._sessions.values())
+
+    def begin(
+        self,
+        session_id: int,
+        epoch: int,
+        asked: Iterable[SessionPartition],
+        forgotten: Iterable[SessionKey],
+        *,
+        uses_topic_ids: bool,
+        now_ms: int,
+    ) -> FetchScope | SessionFault:
+        """Matches a request with its session and updates that one."""
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(session_id, None)
+            return FetchScope(list(asked), None, may_open=epoch == INITIAL_EPOCH)
+        session = self._sessions.get(session_id)
+        if session is None:
+            return SessionFault.ID_NOT_FOUND
+        if session.next_epoch != epoch:
+            return SessionFault.INVALID_EPOCH
+        if session.uses_topic_ids != uses_topic_ids:
+            return SessionFault.TOPIC_ID_MIX
+        _update(session, asked, forgotten)
+        if not session.partitions:
+            del self._sessions[session_id]
+            return FetchScope([], None, may_open=False)
+        session.used_ms = now_ms
+        session.next_epoch = 1 if epoch == MAX_EPOCH else epoch + 1
+        return FetchScope(list(session.partitions.values()), session, may_open=False)
+
+    def open(
+        self, partitions: Iterable[SessionPartition], *, privileged: bool, uses_topic_ids: bool, now_ms: int
+    ) -> int:
+        """The id of a new session, or NO_SESSION if the cache keeps its slots for others."""
+        held = {partition.key: partition for partition in partitions}
+        if not held or not self._make_room(privileged, len(held), now_ms):
+            return NO_SESSION
+        session_id = self._new_id()
+        self._sessions[session_id] = FetchSession(
+            session_id, privileged, uses_topic_ids, now_ms, now_ms, held
+        )
+        return session_id
+
+    def _make_room(self, privileged: bool, size: int, now_ms: int) -> bool:
+        if len(self._sessions) < self._slots:
+            return True
+        if not self._sessions:
+            return False  # no slots at all
+        oldest = min(self._sessions.values(), key=lambda session: session.used_ms)
+        if now_ms - oldest.used_ms > EVICTION_MS:
+            return self._evict(oldest)
+        evictable = [
+            session
+            for session in self._sessions.values()
+            if now_ms - session.created_ms > EVICTION_MS or (privileged and not session.privileged)
+        ]
+        if not evictable:
+            return False
+        least = min(evictable, key=_worth)
+        if (privileged, size) < (least.privileged, len(least.partitions)):
+            return False
+        return self._evict(least)
+
+    def _evict(self, session: FetchSession) -> bool:
+        del self._sessions[session.id]
+        self.evictions += 1
+        return True
+
+    def _new_id(self) -> int:
+        while True:
+            session_id = self._rng.randint(1, MAX_EPOCH)
+            if session_id not in self._sessions:
+                return session_id
+
+
+def _worth(session: FetchSession) -> tuple[bool, int, int]:
+    return session.privileged, len(session.partitions), session.id
+
+
+def _update(
+    session: FetchSession, asked: Iterable[SessionPartition], forgotten: Iterable[SessionKey]
+) -> None:
+    for partition in asked:
+        held = session.partitions.get(partition.key)
+        if held is None:
+            session.partitions[partition.key] = partition
+        else:
+            held.ask(partition)
+    for key in forgotten:
+        session.partitions.pop(key, None)

@@ -1,0 +1,376 @@
+"""Settings of a node: Kafka's names, defaults and meaning, as one frozen value, validated once.
+
+Sources, the later one wins: TOML file (dotted keys), `TIERLOG_…` in the environment, `--set key=value`.
+A field's name is the setting's name with `_` for `.`; its definition lives in the field's metadata, so that
+type, default, bounds and documentation stand in one place. Called by the CLI and by the composition root.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, Value, find_setting
+from tierlog.broker.settings.topic import MAX_LONG, TOPIC_SETTINGS, TopicConfig
+
+ENVIRONMENT_PREFIX = "TIERLOG_"
+NOT_SETTINGS = frozenset(
+    {"TIERLOG_BOOTSTRAP", "TIERLOG_ADMIN", "TIERLOG_CONFIG"}
+)  # read by the CLI as a client
+BROKER, CONTROLLER = "broker", "controller"
+MIB = 1 << 20
+
+
+def _setting(type: SettingType, default: Value, doc: str, **bounds: Any) -> Any:
+    return field(default=default, metadata={"type": type, "doc": doc, "bounds": bounds})
+
+
+def _boolean(default: bool, doc: str) -> Any:
+    return _setting(SettingType.BOOLEAN, default, doc)
+
+
+def _int(default: int, doc: str, **bounds: Any) -> Any:
+    return _setting(SettingType.INT, default, doc, **bounds)
+
+
+def _long(default: int, doc: str, **bounds: Any) -> Any:
+    return _setting(SettingType.LONG, default, doc, **bounds)
+
+
+def _string(default: str, doc: str, **bounds: Any) -> Any:
+    return _setting(SettingType.STRING, default, doc, **bounds)
+
+
+def _list(default: tuple[str, ...], doc: str, **bounds: Any) -> Any:
+    return _setting(SettingType.LIST, default, doc, **bounds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """Everything that an operator can set on one node."""
+
+    # Who it is, and where it is reached
+    node_id: int = _int(1, "Number of this node, unique in the cluster.", least=0)
+    cluster_id: str = _string("", "Id of the cluster; empty: the one in meta.properties, or a new one.")
+    process_roles: tuple[str, ...] = _list(
+        (BROKER, CONTROLLER), "What this process does.", choices=(BROKER, CONTROLLER)
+    )
+    listeners: tuple[str, ...] = _list(
+        ("PLAINTEXT://127.0.0.1:9092",),
+        "Where clients connect: PLAINTEXT://host:port; port 0 picks a free one.",
+    )
+    advertised_listeners: tuple[str, ...] = _list(
+        (), "What clients are told to connect to; empty: the listener's address."
+    )
+    admin_listener: str = _string(
+        "127.0.0.1:9644", "host:port of the admin HTTP server; port 0 picks a free one."
+    )
+    controller_quorum_voters: tuple[str, ...] = _list(
+        (), "The metadata quorum, id@host:port of each admin listener; empty: this node alone."
+    )
+    broker_rack: str = _string("", "Zone and host of this broker, for placement.")
+
+    # Directories and the object store
+    log_dirs: tuple[str, ...] = _list(("tierlog-data",), "Directories of partition data; the first is used.")
+    metadata_log_dir: str = _string("", "Directory of the metadata log; empty: inside the first of log.dirs.")
+    object_store_url: str = _string(
+        "", "file:///dir, s3://bucket/prefix?endpoint=…, memory://; empty: a directory inside log.dirs."
+    )
+    remote_cache_bytes: int = _long(1024 * MIB, "Disk for cached chunks of remote segments.", least=16 * MIB)
+
+    # Bounds of the network side
+    socket_request_max_bytes: int = _int(100 * MIB, "The largest request.", least=1024)
+    max_connections: int = _int(10_000, "Connections in all; a further one is closed at once.", least=1)
+    connections_max_idle_ms: int = _long(600_000, "An idle connection is closed after this time.", least=1)
+    max_in_flight_requests_per_connection: int = _int(
+        64, "Requests of one connection handled at a time; then reading stops.", least=1
+    )
+    queued_max_response_bytes: int = _int(
+        64 * MIB, "Response bytes queued on one connection before reading from it stops.", least=1
+    )
+    fetch_max_bytes: int = _int(55 * MIB, "The most that one Fetch answers with.", least=1024)
+    max_incremental_fetch_session_cache_slots: int = _int(1000, "Fetch sessions kept (KIP-227).", least=0)
+    purgatory_max_operations: int = _int(
+        100_000, "Waiting fetches and produces; beyond, a request is answered at once.", least=0
+    )
+
+    # Topics
+    auto_create_topics_enable: bool = _boolean(True, "Create a topic when a client asks for its metadata.")
+    num_partitions: int = _int(1, "Partitions of a topic created without a number.", least=1)
+    default_replication_factor: int = _int(1, "Replicas of a topic created without a number.", least=1)
+    log_segment_bytes: int = _int(1024 * MIB, "Default of segment.bytes.", least=1)
+    log_roll_ms: int = _long(604_800_000, "Default of segment.ms.", least=1)
+    log_roll_jitter_ms: int = _long(0, "Default of segment.jitter.ms.", least=0)
+    log_retention_ms: int = _long(604_800_000, "Default of retention.ms.", least=-1)
+    log_retention_bytes: int = _long(-1, "Default of retention.bytes.", least=-1)
+    log_local_retention_ms: int = _long(-2, "Default of local.retention.ms.", least=-2)
+    log_local_retention_bytes: int = _long(-2, "Default of local.retention.bytes.", least=-2)
+    log_cleanup_policy: tuple[str, ...] = _list(
+        ("delete",), "Default of cleanup.policy.", choices=("delete", "compact")
+    )
+    log_index_interval_bytes: int = _int(4096, "Default of index.interval.bytes.", least=0)
+    log_index_size_max_bytes: int = _int(10 * MIB, "Default of segment.index.bytes.", least=4)
+    log_flush_interval_messages: int = _long(MAX_LONG, "Default of flush.messages.", least=1)
+    log_flush_interval_ms: int = _long(MAX_LONG, "Default of flush.ms.", least=0)
+    log_segment_delete_delay_ms: int = _long(60_000, "Default of file.delete.delay.ms.", least=0)
+    log_message_timestamp_type: str = _string(
+        "CreateTime", "Default of message.timestamp.type.", choices=("CreateTime", "LogAppendTime")
+    )
+    message_max_bytes: int = _int(1_048_588, "Default of max.message.bytes.", least=0)
+    compression_type: str = _string(
+        "producer",
+        "Default of compression.type.",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    )
+    min_insync_replicas: int = _int(1, "Default of min.insync.replicas.", least=1)
+    producer_id_expiration_ms: int = _int(
+        86_400_000, "An idle producer's sequences are forgotten after it.", least=1
+    )
+
+    # Groups
+    group_min_session_timeout_ms: int = _int(
+        6_000, "The shortest session timeout of a group member.", least=1
+    )
+    group_max_session_timeout_ms: int = _int(
+        1_800_000, "The longest session timeout of a group member.", least=1
+    )
+    group_initial_rebalance_delay_ms: int = _int(
+        3_000, "How long an empty group waits for more members before its first rebalance.", least=0
+    )
+    group_max_size: int = _int(2**31 - 1, "Members of one group.", least=1)
+    offset_metadata_max_bytes: int = _int(4096, "Metadata kept with a committed offset.", least=0)
+    offsets_retention_minutes: int = _int(10_080, "Offsets of an empty group are kept this long.", least=1)
+    offsets_retention_check_interval_ms: int = _long(
+        600_000, "How often expired offsets are sought.", least=1
+    )
+    offsets_topic_num_partitions: int = _int(50, "Partitions of __consumer_offsets.", least=1)
+    offsets_topic_replication_factor: int = _int(
+        3, "Replicas of __consumer_offsets, at most one per broker.", least=1
+    )
+    offsets_topic_segment_bytes: int = _int(100 * MIB, "Segment size of __consumer_offsets.", least=1)
+
+    # Background work
+    log_retention_check_interval_ms: int = _long(
+        300_000, "How often retention and segment age are checked.", least=1
+    )
+    log_flush_scheduler_interval_ms: int = _long(
+        1_000, "How often logs with flush.ms are looked at.", least=1
+    )
+    log_flush_offset_checkpoint_interval_ms: int = _int(
+        60_000, "How often logs are flushed and their recovery points written.", least=1
+    )
+    num_recovery_threads_per_data_dir: int = _int(2, "Threads that recover logs at start.", least=1)
+    remote_log_manager_task_interval_ms: int = _long(
+        30_000, "How often a partition's tiering is planned.", least=1
+    )
+    remote_log_delete_grace_ms: int = _long(
+        3_600_000, "How long an object stays after the manifest dropped it.", least=0
+    )
+    remote_log_reader_threads: int = _int(10, "Remote reads under way at a time.", least=1)
+
+    explicit: frozenset[str] = field(default=frozenset())
+    """Names that a source gave, as against defaults (DescribeConfigs tells them apart)."""
+
+    @property
+    def listener(self) -> tuple[str, int]:
+        """Host and port to bind for clients."""
+        return _host_and_port("listeners", self.listeners[0].partition("://")[2])
+
+    @property
+    def advertised(self) -> tuple[str, int] | None:
+        """What clients are told, if it is not the address bound."""
+        if not self.advertised_listeners:
+            return None
+        return _host_and_port("advertised.listeners", self.advertised_listeners[0].partition("://")[2])
+
+    @property
+    def admin(self) -> tuple[str, int]:
+        """Host and port to bind for the admin HTTP server."""
+        return _host_and_port("admin.listener", self.admin_listener.removeprefix("http://"))
+
+    @property
+    def data_directory(self) -> Path:
+        return Path(self.log_dirs[0])
+
+    @property
+    def metadata_directory(self) -> Path:
+        return (
+            Path(self.metadata_log_dir)
+            if self.metadata_log_dir
+            else self.data_directory / "__cluster_metadata"
+        )
+
+    @property
+    def object_store(self) -> str:
+        return self.object_store_url or f"file://{(self.data_directory / 'objects').absolute()}"
+
+    @property
+    def voters(self) -> dict[int, str]:
+        """Voter id -> URL of its admin server; empty: this node is the whole quorum."""
+        found = {}
+        for voter in self.controller_quorum_voters:
+            number, at, address = voter.partition("@")
+            if not at or not number.isdigit():
+                raise InvalidSetting(f"controller.quorum.voters: {voter!r} is not id@host:port")
+            host, port = _host_and_port("controller.quorum.voters", address)
+            found[int(number)] = f"http://{host}:{port}"
+        return found
+
+    def topic_defaults(self) -> dict[str, str]:
+        """Topic setting -> text, for those whose node-wide default an operator gave."""
+        return {
+            topic_name: TOPIC_SETTINGS[topic_name].text(getattr(self, name.replace(".", "_")))
+            for name, topic_name in TOPIC_DEFAULTS.items()
+            if name in self.explicit
+        }
+
+    def topic_config(self, overrides: Mapping[str, str]) -> TopicConfig:
+        """Its overrides, then this node's defaults, then Kafka's; raises InvalidSetting."""
+        return TopicConfig.parse({**self.topic_defaults(), **overrides})
+
+    def validate(self) -> "NodeSettings":
+        """Checks what a single field cannot say; raises InvalidSetting."""
+        if not self.log_dirs:
+            raise InvalidSetting("log.dirs: at least one directory is needed")
+        if len(self.listeners) != 1 or not self.listeners[0].startswith("PLAINTEXT://"):
+            raise InvalidSetting(
+                f"listeners: one PLAINTEXT://host:port is accepted, not {','.join(self.listeners)!r}"
+            )
+        if self.advertised_listeners and self.advertised and self.advertised[1] == 0:
+            raise InvalidSetting("advertised.listeners: port 0 cannot be connected to")
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise InvalidSetting("group.min.session.timeout.ms is above group.max.session.timeout.ms")
+        voters = self.voters
+        if voters and CONTROLLER in self.process_roles and self.node_id not in voters:
+            raise InvalidSetting(f"controller.quorum.voters does not name this node, {self.node_id}")
+        _ = self.listener, self.admin
+        return self
+
+
+NODE_SETTINGS: dict[str, Setting] = {
+    name: Setting(
+        name=name,
+        type=item.metadata["type"],
+        default=item.default,  # type: ignore[arg-type]
+        doc=item.metadata["doc"],
+        **item.metadata["bounds"],
+    )
+    for item in fields(NodeSettings)
+    if item.metadata
+    for name in [item.name.replace("_", ".")]
+}
+
+TOPIC_DEFAULTS: dict[str, str] = {
+    "log.segment.bytes": "segment.bytes",
+    "log.roll.ms": "segment.ms",
+    "log.roll.jitter.ms": "segment.jitter.ms",
+    "log.retention.ms": "retention.ms",
+    "log.retention.bytes": "retention.bytes",
+    "log.local.retention.ms": "local.retention.ms",
+    "log.local.retention.bytes": "local.retention.bytes",
+    "log.cleanup.policy": "cleanup.policy",
+    "log.index.interval.bytes": "index.interval.bytes",
+    "log.index.size.max.bytes": "segment.index.bytes",
+    "log.flush.interval.messages": "flush.messages",
+    "log.flush.interval.ms": "flush.ms",
+    "log.segment.delete.delay.ms": "file.delete.delay.ms",
+    "log.message.timestamp.type": "message.timestamp.type",
+    "message.max.bytes": "max.message.bytes",
+    "compression.type": "compression.type",
+    "min.insync.replicas": "min.insync.replicas",
+}
+"""Node setting -> the topic setting whose default it is."""
+
+ALIASES: dict[str, tuple[str, int]] = {
+    "log.dir": ("log.dirs", 1),
+    "broker.id": ("node.id", 1),
+    "log.retention.hours": ("log.retention.ms", 3_600_000),
+    "log.retention.minutes": ("log.retention.ms", 60_000),
+    "log.roll.hours": ("log.roll.ms", 3_600_000),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms", 3_600_000),
+}
+"""Kafka's other names of a setting, and the factor to the unit of the one used here."""
+
+
+def load_settings(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> NodeSettings:
+    """The settings from all sources; raises InvalidSetting (also for a file that is not TOML)."""
+    texts: dict[str, str] = {}
+    for source in (
+        read_toml(file) if file is not None else {},
+        read_environment(environment or {}),
+        overrides or {},
+    ):
+        texts.update(_without_aliases(source))
+    return settings_from(texts)
+
+
+def settings_from(texts: Mapping[str, str]) -> NodeSettings:
+    """Settings from Kafka's names and texts."""
+    texts = _without_aliases(texts)
+    values = {
+        name.replace(".", "_"): find_setting(NODE_SETTINGS, name).parse(text) for name, text in texts.items()
+    }
+    return replace(NodeSettings(**values), explicit=frozenset(texts)).validate()  # type: ignore[arg-type]
+
+
+def read_toml(file: Path) -> dict[str, str]:
+    """Dotted keys and tables of a TOML file, flattened to setting names and texts."""
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as failure:
+        raise InvalidSetting(f"{file}: {failure}") from None
+    return dict(_flatten("", tables))
+
+
+def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """`TIERLOG_LOG_DIRS` is `log.dirs`; a TIERLOG_ variable that names no setting is an error."""
+    found = {}
+    for variable, text in environment.items():
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in NOT_SETTINGS:
+            found[variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")] = text
+    return found
+
+
+def _without_aliases(texts: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, text in texts.items():
+        if name not in ALIASES:
+            found[name] = text
+            continue
+        real, factor = ALIASES[name]
+        if real in texts:
+            continue  # as in Kafka, the finer unit wins
+        if factor == 1:
+            found[real] = text
+            continue
+        number = int(Setting(name=name, type=SettingType.LONG, default=0, doc="").parse(text))  # type: ignore[arg-type]
+        found[real] = str(number if number < 0 else number * factor)
+    return found
+
+
+def _flatten(prefix: str, tables: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = []
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            found += _flatten(f"{prefix}{key}.", value)
+        else:
+            found.append((prefix + key, _text(value)))
+    return found
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _host_and_port(name: str, address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65_535:
+        raise InvalidSetting(f"{name}: {address!r} is not host:port")
+    return host.strip("[]") or "0.0.0.0", int(port)

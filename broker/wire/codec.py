@@ -1,0 +1,105 @@
+"""Reads and writes any message of the protocol from its schema.
+
+The first use of a message at a version compiles a straight-line function from the message's `FIELDS`; after
+that the schema is not looked at any more. Compiling takes about a millisecond, so none happens at start.
+
+Hostile input: every length is compared with the bytes left, and every count with the bytes left divided by
+the least size of an element, before anything is allocated. As an element of three bytes becomes an object of
+a hundred, the elements of a whole message are limited too (`ELEMENTS_MAX`). Whatever is wrong, the caller
+sees MalformedFrame.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tierlog.broker.wire import compile_reader, compile_writer
+from tierlog.broker.wire.primitives import MalformedFrame
+from tierlog.broker.wire.schema import Buffer, Message
+
+__all__ = ["ELEMENTS_MAX", "MalformedFrame", "decode", "decode_from", "encode", "reader", "writer"]
+
+M = TypeVar("M", bound=Message)
+Reader = Callable[[memoryview, int, int, list[int]], tuple[Any, int]]
+Writer = Callable[[Any, Callable[[bytes], None]], None]
+
+ELEMENTS_MAX = 65_536
+"""Array elements in one request, nested ones included: about 8 MiB of objects at most."""
+
+_readers: dict[tuple[type, int], Reader] = {}
+_writers: dict[tuple[type, int], Writer] = {}
+
+
+def decode(
+    message: type[M],
+    version: int,
+    buffer: Buffer,
+    at: int = 0,
+    end: int | None = None,
+    *,
+    elements_max: int = ELEMENTS_MAX,
+) -> M:
+    """The message that fills buffer[at:end]; raises MalformedFrame, also when bytes are left over.
+
+    Bytes and records fields are views into the buffer: they live as long as the caller keeps it unchanged.
+    """
+    decoded, next_at = decode_from(message, version, buffer, at, end, elements_max=elements_max)
+    if next_at != (len(buffer) if end is None else end):
+        raise MalformedFrame(f"{message.__name__} v{version}: bytes left over after byte {next_at}")
+    return decoded
+
+
+def decode_from(
+    message: type[M],
+    version: int,
+    buffer: Buffer,
+    at: int = 0,
+    end: int | None = None,
+    *,
+    elements_max: int = ELEMENTS_MAX,
+) -> tuple[M, int]:
+    """Like `decode`, for callers to whom more bytes may follow: the message and the position after it."""
+    end = len(buffer) if end is None else end
+    read = _readers.get((message, version)) or reader(message, version)
+    try:
+        found: tuple[M, int] = read(memoryview(buffer)[:end], at, end, [elements_max])
+    except (struct.error, IndexError, UnicodeDecodeError, MalformedFrame) as fault:
+        raise MalformedFrame(f"{message.__name__} v{version}: {fault}") from None
+    if found[1] > end:
+        raise MalformedFrame(f"{message.__name__} v{version}: cut short")
+    return found
+
+
+def encode(message: Message, version: int) -> bytes:
+    """The message's bytes; fields that the version lacks are dropped. ValueError if a value does not fit."""
+    kind = type(message)
+    write = _writers.get((kind, version)) or writer(kind, version)
+    parts: list[bytes] = []
+    try:
+        write(message, parts.append)
+    except (struct.error, AttributeError, TypeError) as fault:
+        raise ValueError(f"{kind.__name__} v{version} cannot be encoded: {fault}") from fault
+    return b"".join(parts)
+
+
+def reader(message: type[Message], version: int) -> Reader:
+    """The compiled reader: (view cut at end, at, end, [elements left]) -> (message, next position)."""
+    found = _readers[message, version] = compile_reader.compile_reader(
+        message, version, _flexible(message, version)
+    )
+    return found
+
+
+def writer(message: type[Message], version: int) -> Writer:
+    """The compiled writer: (message, append) appends the message's bytes piece by piece."""
+    found = _writers[message, version] = compile_writer.compile_writer(
+        message, version, _flexible(message, version)
+    )
+    return found
+
+
+def _flexible(message: type[Message], version: int) -> bool:
+    least, most = message.VERSIONS
+    if not least <= version <= most:
+        raise ValueError(f"{message.__name__} has no version {version}, only {least} to {most}")
+    return message.FLEXIBLE is not None and version >= message.FLEXIBLE

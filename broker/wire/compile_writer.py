@@ -1,0 +1,131 @@
+"""Compiles a message's schema at one version into a writer: straight-line Python, one function per struct.
+
+Called by `codec`. A writer appends the pieces of the message; adjacent fields of fixed size take one call.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from tierlog.broker.wire.compile_reader import FIXED
+from tierlog.broker.wire.primitives import uvarint
+from tierlog.broker.wire.schema import Field, Struct
+
+
+def compile_writer(message: type[Struct], version: int, flexible: bool) -> Callable[..., None]:
+    """The writer of one message at one version: (message, append) -> None."""
+    source = _Source(version, flexible)
+    name = source.struct_writer(message)
+    exec("\n".join(source.lines), source.names)
+    compiled: Callable[..., None] = source.names[name]
+    return compiled
+
+
+class _Source:
+    """The growing source text and the names that it uses."""
+
+    def __init__(self, version: int, flexible: bool) -> None:
+        self.version = version
+        self.flexible = flexible
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {
+            "uvarint": uvarint,
+            "i16": struct.Struct(">h").pack,
+            "i32": struct.Struct(">i").pack,
+            "Struct": struct.Struct,
+        }
+
+    def struct_writer(self, kind: type[Struct]) -> str:
+        """Writes the writer of a struct, after those of its nested ones; returns its name."""
+        name = f"write_{kind.__name__}"
+        if name in self.names:
+            return name
+        self.names[name] = None
+        fields = [field for field in kind.FIELDS if field.exists_in(self.version)]
+        body: list[str] = []
+        fixed: list[Field] = []
+        for field in [*(field for field in fields if not field.is_tagged_in(self.version)), None]:
+            if field is not None and field.type in FIXED and not field.array:
+                fixed.append(field)
+                continue
+            body += self._fixed(fixed)
+            fixed = []
+            if field is not None:
+                body += self._value(field, f"m.{field.name}")
+        if self.flexible:
+            body += self._tags(kind, [field for field in fields if field.is_tagged_in(self.version)])
+        self.lines.append(f"def {name}(m, put):")
+        self.lines += [f"    {line}" for line in body or ["pass"]]
+        return name
+
+    def _fixed(self, fields: list[Field]) -> list[str]:
+        return [self._pack([(field.type, f"m.{field.name}") for field in fields])] if fields else []
+
+    def _pack(self, values: list[tuple[str, str]]) -> str:
+        layout = struct.Struct(">" + "".join(FIXED[kind] for kind, _ in values))
+        name = "pack_" + layout.format[1:].replace("?", "t")
+        self.names[name] = layout.pack
+        arguments = ", ".join(f"{value}.bytes" if kind == "uuid" else value for kind, value in values)
+        return f"put({name}({arguments}))"
+
+    def _value(self, field: Field, value: str) -> list[str]:
+        nullable = field.is_nullable_in(self.version)
+        if field.type == "struct" and not field.array:
+            return self._struct(field, value, nullable)
+        if field.type in FIXED and not field.array:
+            return [self._pack([(field.type, value)])]
+        if field.array:
+            lines = [
+                "    " + self._length(f"len({value})", short=False),
+                *(f"    {line}" for line in self._elements(field, value)),
+            ]
+        elif field.type == "string":
+            lines = [f"    s = {value}.encode()", "    " + self._length("len(s)", short=True), "    put(s)"]
+        else:
+            lines = ["    " + self._length(f"len({value})", short=False), f"    put({value})"]
+        if nullable:
+            null = self._length("-1", short=field.type == "string" and not field.array)
+            return [f"if {value} is None:", f"    {null}", "else:", *lines]
+        return [line[4:] for line in lines]
+
+    def _length(self, length: str, short: bool) -> str:
+        if self.flexible:
+            return "put(b'\\0')" if length == "-1" else f"put(uvarint({length} + 1))"
+        return f"put({'i16' if short else 'i32'}({length}))"
+
+    def _elements(self, field: Field, value: str) -> list[str]:
+        if field.type in FIXED and field.type != "uuid":
+            return [f"put(Struct(f'>{{len({value})}}{FIXED[field.type]}').pack(*{value}))"]
+        element = field._replace(array=False, nullable=None)
+        return [f"for e in {value}:", *(f"    {line}" for line in self._value(element, "e"))]
+
+    def _struct(self, field: Field, value: str, nullable: bool) -> list[str]:
+        if field.nested is None:
+            raise ValueError(f"{field.name} names no struct")
+        call = f"{self.struct_writer(field.nested)}({value}, put)"
+        if not nullable:
+            return [call]
+        # KIP-893: one byte, negative for null
+        return [f"if {value} is None:", "    put(b'\\xff')", "else:", "    put(b'\\x01')", f"    {call}"]
+
+    def _tags(self, kind: type[Struct], fields: list[Field]) -> list[str]:
+        """Tags whose value is not the default, in ascending order, each with its size."""
+        if not fields:
+            return ["put(b'\\0')"]
+        self.names[f"default_{kind.__name__}"] = kind()
+        lines = ["tags = []"]
+        for field in sorted(fields, key=lambda field: field.tag or 0):
+            value = f"m.{field.name}"
+            lines += [
+                f"if {value} != default_{kind.__name__}.{field.name}:",
+                "    outer, pieces = put, []",
+                "    put = pieces.append",
+            ]
+            lines += [f"    {line}" for line in self._value(field, value)]
+            lines += ["    put = outer", f"    tags.append(({field.tag}, b''.join(pieces)))"]
+        return [
+            *lines,
+            "put(uvarint(len(tags)))",
+            "for tag, content in tags:",
+            "    put(uvarint(tag) + uvarint(len(content)) + content)",
+        ]

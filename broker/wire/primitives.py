@@ -1,0 +1,76 @@
+"""The primitives that compiled readers and writers call: varints, tag sections, strings, uuids."""
+
+import uuid
+
+from tierlog.broker.wire.schema import ZERO_UUID
+
+VARINT_BYTES_MAX = 5
+
+
+class MalformedFrame(Exception):
+    """The bytes are not a message of the protocol; the connection they came on is closed."""
+
+
+def read_uvarint(view: memoryview, at: int) -> tuple[int, int]:
+    """An unsigned varint of at most 32 bits and the position after it; IndexError past the end."""
+    value = shift = 0
+    for _ in range(VARINT_BYTES_MAX):
+        byte = view[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                break
+            return value, at
+        shift += 7
+    raise MalformedFrame("over-long varint")
+
+
+def uvarint(value: int) -> bytes:
+    """An unsigned varint."""
+    if value < 0x80:
+        return _SHORT[value]
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_uuid(raw: bytes) -> uuid.UUID:
+    """A uuid of 16 bytes; the zero one is shared, as it stands for none."""
+    return uuid.UUID(bytes=raw) if raw != _ZERO else ZERO_UUID
+
+
+def skip_tags(view: memoryview, at: int, end: int) -> int:
+    """Checks and skips a tag section with no known tag; the position after it."""
+    count, at = read_uvarint(view, at)
+    if count > (end - at) // 2:
+        raise MalformedFrame(f"{count} tagged fields in {end - at} bytes")
+    last = -1
+    for _ in range(count):
+        tag, size, at = read_tag(view, at, end, last)
+        last = tag
+        at += size
+    return at
+
+
+def read_tag(view: memoryview, at: int, end: int, last: int) -> tuple[int, int, int]:
+    """One tagged field's head: tag, size of its value, position of its value. Tags must ascend (KIP-482)."""
+    tag, at = read_uvarint(view, at)
+    size, at = read_uvarint(view, at)
+    if tag <= last:
+        raise MalformedFrame(f"tag {tag} after tag {last}")
+    if size > end - at:
+        raise MalformedFrame(f"tagged field {tag} of {size} bytes, {end - at} left")
+    return tag, size, at
+
+
+def refuse(fault: str) -> MalformedFrame:
+    """What a compiled reader raises."""
+    return MalformedFrame(fault)
+
+
+_SHORT = [bytes([value]) for value in range(0x80)]
+_ZERO = bytes(16)

@@ -1,0 +1,58 @@
+"""What a message looks like on the wire: the class-level data that the generated messages carry.
+
+`codec` compiles a reader and a writer from it; nobody else reads it. A version range is (least, most), both
+inclusive.
+"""
+
+import uuid
+from typing import ClassVar, NamedTuple, Protocol
+
+Buffer = bytes | bytearray | memoryview
+Versions = tuple[int, int]
+ZERO_UUID = uuid.UUID(int=0)
+
+
+class Field(NamedTuple):
+    """One field over all versions. `tagged`: the versions where it is in the tag section (KIP-482)."""
+
+    name: str
+    type: str
+    least: int
+    most: int
+    array: bool = False
+    nullable: Versions | None = None
+    tag: int | None = None
+    tagged: Versions | None = None
+    nested: "StructType | None" = None
+
+    def exists_in(self, version: int) -> bool:
+        return self.least <= version <= self.most
+
+    def is_nullable_in(self, version: int) -> bool:
+        return _within(self.nullable, version)
+
+    def is_tagged_in(self, version: int) -> bool:
+        return _within(self.tagged, version)
+
+
+Fields = tuple[Field, ...]
+
+
+class Struct(Protocol):
+    """A generated dataclass; nested ones have only this."""
+
+    FIELDS: ClassVar[Fields]
+
+
+class Message(Struct, Protocol):
+    """A generated top-level dataclass. FLEXIBLE: the first version with compact lengths and tags, or None."""
+
+    VERSIONS: ClassVar[Versions]
+    FLEXIBLE: ClassVar[int | None]
+
+
+StructType = type[Struct]
+
+
+def _within(versions: Versions | None, version: int) -> bool:
+    return versions is not None and versions[0] <= version <= versions[1]

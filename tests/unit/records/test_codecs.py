@@ -1,0 +1,92 @@
+"""Compression: bombs are bounded, broken streams are CORRUPT, the framings are those that clients read."""
+
+import struct
+import tracemalloc
+
+import cramjam
+import pytest
+import zstandard
+
+from tierlog.broker.records.batch import RecordsError, RecordsFault
+from tierlog.broker.records.codecs import Codec, compress, decompress
+
+TEXT = b'{"carrier":"AA","flight":1545}' * 4_000
+COMPRESSING = [codec for codec in Codec if codec is not Codec.NONE]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("data", [b"x", TEXT, bytes(range(256)) * 700])
+def test_round_trip(codec: Codec, data: bytes) -> None:
+    assert decompress(codec, memoryview(bytearray(compress(codec, data))), len(data)) == data
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_one_byte_over_the_bound_is_too_large(codec: Codec) -> None:
+    with pytest.raises(RecordsError) as refused:
+        decompress(codec, compress(codec, TEXT), len(TEXT) - 1)
+    assert refused.value.fault is RecordsFault.TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_a_bomb_costs_no_more_than_the_bound_and_a_block(codec: Codec) -> None:
+    bound = 1 << 20
+    bomb = compress(codec, bytes(64 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordsError) as refused:
+            decompress(codec, bomb, bound)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refused.value.fault is RecordsFault.TOO_LARGE
+    assert peak < 2 * bound + (1 << 20)
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_cut_empty_and_foreign_streams_are_corrupt(codec: Codec) -> None:
+    whole = compress(codec, TEXT)
+    cuts = [whole[:length] for length in (1, 5, len(whole) // 2, len(whole) - 5, len(whole) - 1)]
+    for broken in [b"", b"\xff" * 50, *cuts]:
+        with pytest.raises(RecordsError) as refused:
+            decompress(codec, broken, 1 << 24)
+        assert refused.value.fault is RecordsFault.CORRUPT
+
+
+def test_zstd_without_a_content_size_as_streaming_producers_write_it() -> None:
+    packer = zstandard.ZstdCompressor().compressobj()
+    frame = packer.compress(TEXT) + packer.flush()
+    assert zstandard.get_frame_parameters(frame).content_size == zstandard.CONTENTSIZE_UNKNOWN
+    assert decompress(Codec.ZSTD, frame, len(TEXT)) == TEXT
+    assert decompress(Codec.ZSTD, frame + frame, 2 * len(TEXT)) == TEXT + TEXT
+    for length in range(1, len(frame)):
+        with pytest.raises(RecordsError):
+            decompress(Codec.ZSTD, frame[:length], 1 << 20)
+
+
+def test_snappy_is_written_framed_and_read_raw_too() -> None:
+    framed = compress(Codec.SNAPPY, TEXT)
+    assert framed.startswith(b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1))
+    assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT)), len(TEXT)) == TEXT
+
+
+def test_snappy_block_lengths_are_checked() -> None:
+    for length in (-1, 10_000):
+        with pytest.raises(RecordsError) as refused:
+            decompress(Codec.SNAPPY, b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 1, length) + b"abc", 1 << 20)
+        assert refused.value.fault is RecordsFault.CORRUPT
+
+
+def test_lz4_blocks_are_independent_because_the_java_client_requires_it() -> None:
+    frame = compress(Codec.LZ4, TEXT)
+    assert frame[:4] == bytes.fromhex("04224d18") and frame[4] & 0x20
+
+
+def test_lz4_linked_blocks_of_other_writers_are_read() -> None:
+    assert decompress(Codec.LZ4, bytes(cramjam.lz4.compress(TEXT)), len(TEXT)) == TEXT
+
+
+def test_gzip_members_may_follow_one_another() -> None:
+    member = compress(Codec.GZIP, TEXT)
+    assert decompress(Codec.GZIP, member + member, 2 * len(TEXT)) == TEXT + TEXT
+    with pytest.raises(RecordsError):
+        decompress(Codec.GZIP, member + b"tail", 4 * len(TEXT))

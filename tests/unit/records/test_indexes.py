@@ -1,0 +1,115 @@
+"""Index look-ups against a plain scan, and the exact bytes of each entry."""
+
+import random
+
+import pytest
+
+from tierlog.broker.records.batch import RecordsError
+from tierlog.broker.records.indexes import (
+    AbortedTxn,
+    OffsetEntry,
+    TimeEntry,
+    decode_offset_index,
+    decode_time_index,
+    decode_txn_index,
+    encode_offset_entry,
+    encode_offset_index,
+    encode_time_index,
+    encode_txn_entry,
+    encode_txn_index,
+    find_aborted,
+    find_end_position,
+    find_offset_for_time,
+    find_position,
+)
+
+BASE = 5_000_000_000
+
+
+def batches(seed: int, count: int = 60) -> list[tuple[int, int, int]]:
+    """(first offset, last offset, position) of a made-up segment."""
+    rng = random.Random(seed)
+    made, offset, position = [], BASE, 0
+    for _ in range(count):
+        last = offset + rng.randrange(30)
+        made.append((offset, last, position))
+        offset, position = last + 1 + rng.randrange(3), position + rng.randrange(61, 500)
+    return made
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_read_between_the_positions_found_misses_nothing(seed: int) -> None:
+    segment = batches(seed)
+    index = encode_offset_index(BASE, [OffsetEntry(last, at) for _, last, at in segment[1::4]])
+    for first, last, position in segment:
+        for offset in (first, last):
+            assert find_position(index, BASE, offset) <= position
+        end = find_end_position(index, BASE, first + 1)
+        assert end is None or end > position
+    assert find_position(index, BASE, BASE) == 0
+    assert find_position(b"", BASE, BASE + 10) == 0
+    assert find_end_position(b"", BASE, BASE + 10) is None
+
+
+def test_the_look_up_is_tight() -> None:
+    index = encode_offset_index(BASE, [OffsetEntry(BASE + 10 * i, 1_000 * i) for i in range(1, 100)])
+    assert find_position(index, BASE, BASE + 505) == 50_000
+    assert find_end_position(index, BASE, BASE + 505) == 52_000
+
+
+def test_time_look_up_starts_at_or_before_the_first_record_that_is_late_enough() -> None:
+    stamps = [(100, BASE), (300, BASE + 7), (300, BASE + 7), (900, BASE + 30)]
+    index = encode_time_index(BASE, [TimeEntry(*stamp) for stamp in stamps])
+    assert [find_offset_for_time(index, BASE, ts) for ts in (0, 100, 101, 300, 301, 900, 901)] == [
+        BASE,
+        BASE,
+        BASE,
+        BASE,
+        BASE + 7,
+        BASE + 7,
+        BASE + 30,
+    ]
+
+
+def test_bytes_are_kafkas() -> None:
+    assert encode_offset_entry(BASE, BASE + 258, 4096).hex() == "0000010200001000"
+    assert encode_time_index(BASE, [TimeEntry(1, BASE + 2)]).hex() == "0000000000000001" + "00000002"
+    entry = encode_txn_entry(AbortedTxn(1, 2, 3, 4))
+    assert entry.hex() == "0000" + "".join(f"{n:016x}" for n in (1, 2, 3, 4)) and len(entry) == 34
+
+
+def test_decoding_gives_back_what_was_encoded() -> None:
+    offsets = [OffsetEntry(BASE + i, 100 * i) for i in range(1, 20)]
+    times = [TimeEntry(i // 2, BASE + i // 2) for i in range(20)]
+    txns = [AbortedTxn(i, 10 * i, 10 * i + 15, 10 * i) for i in range(20)]
+    assert list(decode_offset_index(encode_offset_index(BASE, offsets), BASE)) == offsets
+    assert list(decode_time_index(memoryview(encode_time_index(BASE, times)), BASE)) == times
+    assert list(decode_txn_index(bytearray(encode_txn_index(txns)))) == txns
+    assert find_aborted(encode_txn_index(txns), 25, 30) == txns[1:3]
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        b"\x00" * 7,
+        encode_offset_index(BASE, [OffsetEntry(BASE + 5, 10), OffsetEntry(BASE + 5, 20)]),
+        encode_offset_index(BASE, [OffsetEntry(BASE + 5, 10), OffsetEntry(BASE + 6, 10)]),
+    ],
+)
+def test_an_index_that_goes_back_is_corrupt(index: bytes) -> None:
+    with pytest.raises(RecordsError):
+        list(decode_offset_index(index, BASE))
+
+
+def test_cut_and_foreign_entries_are_corrupt() -> None:
+    with pytest.raises(RecordsError):
+        list(decode_txn_index(b"\x00" * 35))
+    with pytest.raises(RecordsError):
+        list(decode_txn_index(b"\x00\x01" + b"\x00" * 32))
+    with pytest.raises(RecordsError):
+        list(decode_time_index(encode_time_index(BASE, [TimeEntry(9, BASE), TimeEntry(8, BASE + 1)]), BASE))
+
+
+def test_offsets_too_far_from_the_base_do_not_fit() -> None:
+    with pytest.raises(RecordsError):
+        encode_offset_entry(0, 2**31, 0)

@@ -1,0 +1,91 @@
+"""Hostile bytes inside a batch whose CRC is right: every length is checked before it is used."""
+
+import pytest
+
+from tierlog.broker.records.batch import HEADER_SIZE, RecordsError, RecordsFault, seal
+from tierlog.broker.records.codecs import Codec
+from tierlog.broker.records.record import Record, count_check, iter_records
+from tierlog.broker.records.writer import NewRecord, encode_batch
+
+LIMIT = 1 << 20
+GOOD = bytes.fromhex("10 00 00 00 02 6b 02 76 00".replace(" ", ""))  # key k, value v, no headers
+
+
+def batch_of(section: bytes, records: int = 1) -> bytearray:
+    """A sealed batch around any bytes."""
+    batch = encode_batch([NewRecord(0, None, None)] * records)[:HEADER_SIZE] + section
+    batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
+    seal(batch, 0, len(batch))
+    return batch
+
+
+def test_the_good_record_of_this_file_is_good() -> None:
+    assert list(iter_records(batch_of(GOOD), max_bytes=LIMIT)) == [Record(0, 0, b"k", b"v", ())]
+    assert count_check(batch_of(GOOD), max_bytes=LIMIT) == len(GOOD)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        b"",
+        GOOD[:-1],
+        GOOD + b"\x00",
+        b"\x00" + GOOD[1:],  # no length
+        b"\x01" + GOOD[1:],  # length -1
+        b"\x12" + GOOD[1:],  # one byte more than there is
+        b"\x0e" + GOOD[1:],  # one byte less than the fields need
+        b"\x80\x80\x80\x80\x80\x01" + GOOD[1:],  # over-long length
+        b"\xff\xff\xff\xff\x0f" + GOOD[1:],  # length -2^31
+        bytes.fromhex("100000000 26b 7e 76 00".replace(" ", "")),  # value past the record
+        bytes.fromhex("1000000003 6b 02 76 00".replace(" ", "")),  # key length -2
+        bytes.fromhex("1000000002 6b 02 76 02".replace(" ", "")),  # one header, but no bytes for it
+        bytes.fromhex("1000000002 6b 02 76 01".replace(" ", "")),  # header count -1
+        bytes.fromhex("14 00 00 00 02 6b 02 76 02 01 01".replace(" ", "")),  # header without key
+        bytes.fromhex("18 00 00 00 02 6b 02 76 02 02 ff 00 00".replace(" ", "")),  # header key not UTF-8
+    ],
+)
+def test_a_bad_record_is_invalid(section: bytes) -> None:
+    with pytest.raises(RecordsError) as refused:
+        list(iter_records(batch_of(section), max_bytes=LIMIT))
+    assert refused.value.fault is RecordsFault.INVALID
+
+
+def test_a_record_count_that_cannot_fit_is_refused_at_once() -> None:
+    with pytest.raises(RecordsError) as refused:
+        next(iter_records(batch_of(GOOD, records=50_000), max_bytes=LIMIT))
+    assert refused.value.fault is RecordsFault.INVALID
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        encode_batch([NewRecord(0, b"k", b"v")] * 3, offset_deltas=[0, 2, 3]),
+        encode_batch([NewRecord(0, b"k", b"v")] * 3, offset_deltas=[0, 1, 1]),
+        batch_of(GOOD * 2),
+        batch_of(GOOD, records=2),
+    ],
+)
+def test_count_check_wants_deltas_one_by_one(batch: bytearray) -> None:
+    with pytest.raises(RecordsError) as refused:
+        count_check(batch, max_bytes=LIMIT)
+    assert refused.value.fault is RecordsFault.INVALID
+
+
+def test_count_check_bounds_what_a_batch_becomes() -> None:
+    bomb = encode_batch([NewRecord(0, None, bytes(LIMIT))], codec=Codec.ZSTD)
+    with pytest.raises(RecordsError) as refused:
+        count_check(bomb, max_bytes=LIMIT)
+    assert refused.value.fault is RecordsFault.TOO_LARGE
+
+
+def test_nulls_and_empties_stay_apart() -> None:
+    records = [NewRecord(-1, None, b"", [("", None), ("a", b"")]), NewRecord(5, b"", None)]
+    assert list(iter_records(encode_batch(records), max_bytes=LIMIT)) == [
+        Record(0, -1, None, b"", (("", None), ("a", b""))),
+        Record(1, 5, b"", None, ()),
+    ]
+
+
+def test_a_batch_without_records_is_not_written() -> None:
+    with pytest.raises(ValueError):
+        encode_batch([])

@@ -1,0 +1,163 @@
+"""KIP-227: opening, stepping and closing a session, what an incremental answer holds, and who is evicted."""
+
+import random
+import uuid
+
+import pytest
+
+from tierlog.broker.runtime.fetch_sessions import (
+    EVICTION_MS,
+    MAX_EPOCH,
+    NO_SESSION,
+    FetchScope,
+    FetchSessions,
+    SessionFault,
+    SessionPartition,
+)
+
+TOPIC = uuid.UUID(int=1)
+
+
+def asked(*numbers: int, offset: int = 0) -> list[SessionPartition]:
+    return [SessionPartition(TOPIC, number, offset, 1000) for number in numbers]
+
+
+def opened(sessions: FetchSessions, *numbers: int, privileged: bool = False, now_ms: int = 0) -> int:
+    return sessions.open(asked(*numbers), privileged=privileged, uses_topic_ids=True, now_ms=now_ms)
+
+
+def step(
+    sessions: FetchSessions,
+    session_id: int,
+    epoch: int,
+    *numbers: int,
+    forget: tuple[int, ...] = (),
+    offset: int = 0,
+) -> FetchScope | SessionFault:
+    forgotten = [(TOPIC, number) for number in forget]
+    return sessions.begin(
+        session_id, epoch, asked(*numbers, offset=offset), forgotten, uses_topic_ids=True, now_ms=0
+    )
+
+
+@pytest.fixture
+def sessions() -> FetchSessions:
+    return FetchSessions(2, random.Random(1))
+
+
+def test_epoch_zero_may_open_and_the_next_request_adds_changes_and_forgets(sessions: FetchSessions) -> None:
+    scope = step(sessions, NO_SESSION, 0, 0, 1)
+    assert isinstance(scope, FetchScope)
+    assert scope.may_open
+    session_id = opened(sessions, 0, 1)
+    scope = step(sessions, session_id, 1, 1, 2, forget=(0,), offset=5)
+    assert isinstance(scope, FetchScope)
+    assert [(item.partition, item.fetch_offset) for item in scope.partitions] == [(1, 5), (2, 5)]
+    assert isinstance(step(sessions, session_id, 2), FetchScope)
+
+
+@pytest.mark.parametrize(
+    ("known", "epoch", "ids", "fault"),
+    [
+        (False, 1, True, SessionFault.ID_NOT_FOUND),
+        (True, 2, True, SessionFault.INVALID_EPOCH),
+        (True, 1, False, SessionFault.TOPIC_ID_MIX),
+    ],
+)
+def test_what_does_not_fit_is_told(
+    sessions: FetchSessions, known: bool, epoch: int, ids: bool, fault: SessionFault
+) -> None:
+    session_id = opened(sessions, 0)
+    wanted = session_id if known else session_id + 1
+    assert sessions.begin(wanted, epoch, [], [], uses_topic_ids=ids, now_ms=0) is fault
+
+
+def test_the_final_epoch_closes(sessions: FetchSessions) -> None:
+    session_id = opened(sessions, 0)
+    scope = step(sessions, session_id, -1, 0)
+    assert isinstance(scope, FetchScope)
+    assert not scope.may_open
+    assert step(sessions, session_id, 1) is SessionFault.ID_NOT_FOUND
+
+
+def test_a_session_that_forgot_everything_ends(sessions: FetchSessions) -> None:
+    session_id = opened(sessions, 0)
+    scope = step(sessions, session_id, 1, forget=(0,))
+    assert isinstance(scope, FetchScope)
+    assert scope.session is None
+    assert len(sessions) == 0
+
+
+def test_the_epoch_wraps_to_one(sessions: FetchSessions) -> None:
+    session_id = opened(sessions, 0)
+    scope = step(sessions, session_id, 1)
+    assert isinstance(scope, FetchScope)
+    assert scope.session is not None
+    scope.session.next_epoch = MAX_EPOCH
+    step(sessions, session_id, MAX_EPOCH)
+    assert scope.session.next_epoch == 1
+
+
+def test_only_changes_are_told() -> None:
+    partition = SessionPartition(TOPIC, 0, 0, 1000)
+
+    def tell(error: int = 0, high_watermark: int = 5, log_start: int = 0, records: bool = False) -> bool:
+        return partition.tell(
+            error=error, high_watermark=high_watermark, log_start_offset=log_start, noteworthy=records
+        )
+
+    assert tell()
+    assert not tell()
+    assert tell(records=True)
+    assert tell(high_watermark=6)
+    assert tell(high_watermark=6, log_start=1)
+    assert tell(error=3, high_watermark=6, log_start=1)
+    assert tell(error=3, high_watermark=6, log_start=1), "an error is repeated"
+    assert tell(high_watermark=6, log_start=1), "the end of an error is told"
+    assert not tell(high_watermark=6, log_start=1)
+
+
+def test_those_that_got_records_go_to_the_end(sessions: FetchSessions) -> None:
+    session_id = opened(sessions, 0, 1, 2)
+    scope = step(sessions, session_id, 1)
+    assert isinstance(scope, FetchScope)
+    assert scope.session is not None
+    scope.session.rotate([(TOPIC, 0)])
+    scope = step(sessions, session_id, 2)
+    assert isinstance(scope, FetchScope)
+    assert [item.partition for item in scope.partitions] == [1, 2, 0]
+
+
+def test_a_full_cache_refuses_a_newcomer_while_all_are_young(sessions: FetchSessions) -> None:
+    opened(sessions, 0)
+    opened(sessions, 0)
+    assert opened(sessions, 0, 1, 2) == NO_SESSION
+
+
+def test_a_stale_session_gives_way(sessions: FetchSessions) -> None:
+    stale = opened(sessions, 0, 1, 2)
+    fresh = opened(sessions, 0, now_ms=EVICTION_MS)
+    assert opened(sessions, 0, now_ms=EVICTION_MS + 1) != NO_SESSION
+    assert step(sessions, stale, 1) is SessionFault.ID_NOT_FOUND
+    assert isinstance(step(sessions, fresh, 1), FetchScope)
+
+
+def test_a_follower_takes_the_slot_of_the_smallest_consumer(sessions: FetchSessions) -> None:
+    small, large = opened(sessions, 0), opened(sessions, 0, 1)
+    assert opened(sessions, 0, privileged=True) != NO_SESSION
+    assert step(sessions, small, 1) is SessionFault.ID_NOT_FOUND
+    assert isinstance(step(sessions, large, 1), FetchScope)
+
+
+def test_a_larger_session_takes_the_slot_of_a_smaller_one_that_had_its_time(sessions: FetchSessions) -> None:
+    old = [opened(sessions, 0, 1), opened(sessions, 0, 1, 2)]
+    late = EVICTION_MS + 1
+    for session_id in old:  # used just now, so that neither is stale
+        sessions.begin(session_id, 1, [], [], uses_topic_ids=True, now_ms=late)
+    assert opened(sessions, 0, now_ms=late) == NO_SESSION
+    assert opened(sessions, 0, 1, now_ms=late) != NO_SESSION
+    assert sessions.evictions == 1
+
+
+def test_no_slots_means_no_sessions() -> None:
+    assert opened(FetchSessions(0, random.Random(1)), 0) == NO_SESSION

@@ -1,0 +1,106 @@
+"""Waiting operations: woken by touch, together, once; expired at their time; bounded."""
+
+import asyncio
+
+import pytest
+
+from tierlog.broker.runtime.purgatory import Purgatory
+
+LONG_MS = 3_600_000
+
+
+class Box:
+    """What an operation waits for: `bytes` reaching `enough`."""
+
+    def __init__(self, enough: int) -> None:
+        self.bytes = 0
+        self.enough = enough
+        self.attempts = 0
+
+    def attempt(self) -> str | None:
+        self.attempts += 1
+        return f"{self.bytes} bytes" if self.bytes >= self.enough else None
+
+    def expire(self) -> str:
+        return f"expired with {self.bytes}"
+
+
+async def test_a_touch_completes_what_has_enough() -> None:
+    purgatory, box = Purgatory(10), Box(2)
+    future = purgatory.wait(["a", "b"], LONG_MS, box.attempt, box.expire)
+    assert isinstance(future, asyncio.Future)
+    box.bytes = 1
+    purgatory.touch("a")
+    await asyncio.sleep(0)
+    assert not future.done()
+    box.bytes = 2
+    purgatory.touch("b")
+    assert await future == "2 bytes"
+    assert len(purgatory) == 0
+
+
+async def test_touches_of_one_turn_make_one_attempt() -> None:
+    purgatory, box = Purgatory(10), Box(1)
+    purgatory.wait(["a", "b"], LONG_MS, box.attempt, box.expire)
+    for key in ("a", "b", "a", "c"):
+        purgatory.touch(key)
+    await asyncio.sleep(0)
+    assert box.attempts == 1
+
+
+async def test_a_deadline_answers_with_what_there_is() -> None:
+    purgatory, box = Purgatory(10), Box(100)
+    later = purgatory.wait(["a"], LONG_MS, box.attempt, box.expire)
+    soon = purgatory.wait(["a"], 1, box.attempt, box.expire)
+    box.bytes = 7
+    assert isinstance(soon, asyncio.Future)
+    assert await soon == "expired with 7"
+    assert isinstance(later, asyncio.Future)
+    assert not later.done()
+    assert len(purgatory) == 1
+
+
+async def test_no_time_or_no_room_answers_at_once() -> None:
+    purgatory, box = Purgatory(1), Box(1)
+    assert purgatory.wait(["a"], 0, box.attempt, box.expire) == "expired with 0"
+    purgatory.wait(["a"], LONG_MS, box.attempt, box.expire)
+    assert purgatory.wait(["a"], LONG_MS, box.attempt, box.expire) == "expired with 0"
+
+
+async def test_a_cancelled_wait_is_forgotten_and_frees_its_place() -> None:
+    purgatory, box = Purgatory(1), Box(1)
+    for _ in range(200):
+        future = purgatory.wait(["a"], LONG_MS, box.attempt, box.expire)
+        assert isinstance(future, asyncio.Future)
+        future.cancel()
+        await asyncio.sleep(0)
+    purgatory.touch("a")
+    await asyncio.sleep(0)
+    assert box.attempts == 0
+    assert len(purgatory) == 0
+    assert len(purgatory._deadlines) <= 65, "cancelled waits pile up in the heap"
+
+
+async def test_close_completes_everything_and_refuses_to_wait() -> None:
+    purgatory, box = Purgatory(10), Box(1)
+    future = purgatory.wait(["a"], LONG_MS, box.attempt, box.expire)
+    purgatory.close()
+    assert isinstance(future, asyncio.Future)
+    assert await future == "expired with 0"
+    assert purgatory.wait(["a"], LONG_MS, box.attempt, box.expire) == "expired with 0"
+
+
+async def test_an_attempt_that_fails_fails_its_own_waiter_only() -> None:
+    purgatory, box = Purgatory(10), Box(0)
+
+    def broken() -> str:
+        raise RuntimeError("cannot read")
+
+    failing = purgatory.wait(["a"], LONG_MS, broken, box.expire)
+    other = purgatory.wait(["a"], LONG_MS, box.attempt, box.expire)
+    purgatory.touch("a")
+    assert isinstance(failing, asyncio.Future)
+    assert isinstance(other, asyncio.Future)
+    with pytest.raises(RuntimeError, match="cannot read"):
+        await failing
+    assert await other == "0 bytes"

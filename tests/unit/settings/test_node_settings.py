@@ -1,0 +1,97 @@
+"""Settings of a node: sources and their order, aliases, topic defaults, and errors that help."""
+
+from pathlib import Path
+
+import pytest
+
+from tierlog.broker.settings.definitions import InvalidSetting
+from tierlog.broker.settings.node import (
+    NODE_SETTINGS,
+    TOPIC_DEFAULTS,
+    NodeSettings,
+    load_settings,
+    settings_from,
+)
+from tierlog.broker.settings.topic import TOPIC_SETTINGS
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "tierlog.toml"
+    file.write_text('node.id = 7\nlog.dirs = ["/a", "/b"]\n[num]\npartitions = 3\n', encoding="utf-8")
+    settings = load_settings(file, {"TIERLOG_NUM_PARTITIONS": "4", "HOME": "/root"}, {"node.id": "9"})
+    assert settings.node_id == 9
+    assert settings.num_partitions == 4
+    assert settings.log_dirs == ("/a", "/b")
+    assert settings.explicit == {"node.id", "num.partitions", "log.dirs"}
+
+
+def test_an_override_by_alias_beats_a_file_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "tierlog.toml"
+    file.write_text("log.retention.ms = 5\n", encoding="utf-8")
+    assert load_settings(file, {}, {"log.retention.hours": "2"}).log_retention_ms == 7_200_000
+
+
+@pytest.mark.parametrize(("hours", "ms"), [("168", 604_800_000), ("-1", -1)])
+def test_hours_become_milliseconds(hours: str, ms: int) -> None:
+    assert settings_from({"log.retention.hours": hours}).log_retention_ms == ms
+
+
+def test_the_finer_unit_wins_within_one_source() -> None:
+    assert settings_from({"log.retention.hours": "2", "log.retention.ms": "5"}).log_retention_ms == 5
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"num.partition": "1"}, "did you mean 'num.partitions'"),
+        ({"num.partitions": "many"}, "is not a int"),
+        ({"num.partitions": "0"}, "below the least allowed, 1"),
+        ({"listeners": "SSL://h:1"}, "PLAINTEXT"),
+        ({"listeners": "PLAINTEXT://h"}, "not host:port"),
+        ({"advertised.listeners": "PLAINTEXT://h:0"}, "port 0"),
+        ({"process.roles": "worker"}, "not one of broker, controller"),
+        ({"controller.quorum.voters": "1"}, "id@host:port"),
+        ({"controller.quorum.voters": "2@h:1"}, "does not name this node"),
+        ({"log.dirs": ""}, "at least one directory"),
+        ({"group.min.session.timeout.ms": "9", "group.max.session.timeout.ms": "8"}, "above"),
+    ],
+)
+def test_what_is_refused_says_why(texts: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidSetting, match=message):
+        settings_from(texts)
+
+
+def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "broken.toml"
+    file.write_text("= 1", encoding="utf-8")
+    with pytest.raises(InvalidSetting, match=r"broken\.toml"):
+        load_settings(file)
+
+
+def test_an_unknown_environment_variable_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match=r"unknown setting 'log\.dirz'"):
+        load_settings(None, {"TIERLOG_LOG_DIRZ": "/a"})
+
+
+def test_voters_and_addresses() -> None:
+    settings = settings_from({"controller.quorum.voters": "1@a:1,2@b:2", "listeners": "PLAINTEXT://[::1]:0"})
+    assert settings.voters == {1: "http://a:1", 2: "http://b:2"}
+    assert settings.listener == ("::1", 0)
+
+
+def test_a_topic_takes_the_nodes_default_and_its_own_override() -> None:
+    settings = settings_from({"log.segment.bytes": "1000", "log.retention.ms": "5"})
+    config = settings.topic_config({"retention.ms": "6"})
+    assert (config.segment_bytes, config.retention_ms, config.segment_ms) == (1000, 6, 604_800_000)
+
+
+def test_defaults_of_node_and_topic_agree() -> None:
+    for name, topic_name in TOPIC_DEFAULTS.items():
+        assert NODE_SETTINGS[name].default == TOPIC_SETTINGS[topic_name].default, name
+        assert NODE_SETTINGS[name].type == TOPIC_SETTINGS[topic_name].type, name
+
+
+def test_every_default_is_valid() -> None:
+    NodeSettings().validate()
+    for setting in NODE_SETTINGS.values():
+        assert setting.parse(setting.text(setting.default)) == setting.default

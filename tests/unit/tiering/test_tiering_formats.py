@@ -1,0 +1,205 @@
+"""Keys, manifests and index bundles: what they accept, and what they refuse."""
+
+import json
+import struct
+import uuid
+
+import crc32c
+import msgspec
+import pytest
+import zstandard
+
+from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.metadata.records import RemoteSegment
+from tierlog.tiering.format.bundle import BundleError, IndexBundle, decode_bundle, encode_bundle
+from tierlog.tiering.format.keys import AttemptKey, InvalidKey, Keys, parse_attempt
+from tierlog.tiering.format.manifest import (
+    ManifestError,
+    ManifestPage,
+    ManifestRoot,
+    decode_page,
+    decode_root,
+    decode_topic,
+    encode_page,
+    encode_root,
+    page_reference,
+)
+
+TOPIC = uuid.UUID("00000000-0000-4000-8000-000000000001")
+ATTEMPT = uuid.UUID("00000000-0000-4000-8000-0000000000aa")
+PARTITION = TopicIdPartition(TOPIC, 3)
+
+
+def segment(base: int, last: int, **changes: object) -> RemoteSegment:
+    fields: dict[str, object] = {
+        "uuid": uuid.UUID(int=base + 1, version=4),
+        "base_offset": base,
+        "last_offset": last,
+        "leader_epochs": ((0, 0), (2, base)),
+        "log_bytes": 1000,
+        "index_bytes": 100,
+        "records": last - base + 1,
+        "first_timestamp": 1_000,
+        "max_timestamp": 2_000,
+        "has_transactions": False,
+        "has_aborts": False,
+        "log_crc32c": 1,
+        "index_crc32c": 2,
+        "leader_epoch": 2,
+    }
+    return RemoteSegment(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def root(*entries: RemoteSegment) -> ManifestRoot:
+    return ManifestRoot(
+        topic_id=TOPIC,
+        partition=3,
+        version=7,
+        metadata_index=99,
+        leader_epoch=2,
+        log_start_offset=5,
+        pages=(),
+        entries=entries,
+    )
+
+
+BUNDLE = IndexBundle(
+    offset_index=b"o" * 16,
+    time_index=b"t" * 12,
+    txn_index=b"",
+    producer_snapshot=b"snapshot",
+    leader_epochs=((0, 0), (4, 2**40)),
+)
+
+
+def test_keys_of_a_segment_sort_by_offset_and_say_what_they_are():
+    keys = Keys("cluster-1")
+    log, index = keys.attempt(PARTITION, 5, 1_000, 7, ATTEMPT)
+    assert log == f"{keys.data(PARTITION)}00000000000000000005-00000000000000001000-7-{ATTEMPT}.log"
+    assert index == log.removesuffix("log") + "idx"
+    assert parse_attempt(log) == AttemptKey(5, 1_000, 7, ATTEMPT, "log")
+    assert (
+        keys.log(PARTITION, segment(9, 10))
+        < keys.log(PARTITION, segment(10, 11))
+        < keys.log(PARTITION, segment(100, 101))
+    )
+
+
+def test_the_two_digits_are_the_checksum_of_the_partition():
+    spread = f"{crc32c.crc32c(f'{TOPIC}/3'.encode()):08x}"[:2]
+    assert Keys("c").root(PARTITION) == f"c/manifests/{spread}/{TOPIC}/3/root"
+
+
+def test_no_key_is_a_folder_of_another_and_components_are_short():
+    keys = Keys("c" * 200)
+    entry = segment(2**62, 2**62 + 1, leader_epoch=2**31 - 1)
+    all_keys = [
+        keys.cluster(),
+        keys.topic(TOPIC),
+        keys.root(PARTITION),
+        keys.log(PARTITION, entry),
+        keys.index(PARTITION, entry),
+    ]
+    all_keys.append(keys.page_of(PARTITION, 0, 2**62, ATTEMPT))
+    for key in all_keys:
+        assert not any(other.startswith(key + "/") for other in all_keys)
+        assert max(map(len, key.split("/"))) <= 255
+
+
+@pytest.mark.parametrize("cluster_id", ["", "..", "a/b", "x" * 201, "ü"])
+def test_a_cluster_id_that_cannot_be_a_folder_is_refused(cluster_id):
+    with pytest.raises(InvalidKey):
+        Keys(cluster_id)
+
+
+def test_other_keys_are_not_segments():
+    with pytest.raises(InvalidKey):
+        parse_attempt(Keys("c").root(PARTITION))
+
+
+def test_a_root_survives_the_round_trip():
+    page = ManifestPage(topic_id=TOPIC, partition=3, entries=(segment(0, 9), segment(10, 19)))
+    ref = page_reference(ATTEMPT, page, encode_page(page))
+    before = msgspec.structs.replace(root(segment(20, 29), segment(30, 30)), pages=(ref,))
+    assert decode_root(encode_root(before)) == before
+
+
+def test_a_root_with_a_gap_is_refused():
+    with pytest.raises(ManifestError, match="gap or overlap"):
+        decode_root(encode_root(root(segment(0, 9), segment(11, 20))))
+
+
+def test_a_changed_body_is_noticed():
+    document = zstandard.ZstdDecompressor().decompress(encode_root(root(segment(0, 9))))
+    changed = zstandard.ZstdCompressor().compress(
+        document.replace(b'"log_start_offset":5', b'"log_start_offset":6')
+    )
+    with pytest.raises(ManifestError, match="checksum"):
+        decode_root(changed)
+
+
+def test_a_newer_format_is_refused_by_name():
+    document = json.loads(zstandard.ZstdDecompressor().decompress(encode_root(root())))
+    newer = zstandard.ZstdCompressor().compress(json.dumps({**document, "format_version": 2}).encode())
+    with pytest.raises(ManifestError, match="format version 2 is not supported"):
+        decode_root(newer)
+
+
+def test_a_page_is_not_a_root():
+    page = ManifestPage(topic_id=TOPIC, partition=3, entries=(segment(0, 9),))
+    with pytest.raises(ManifestError, match=r"expected a document of format tierlog\.manifest\.root"):
+        decode_root(encode_page(page))
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"nonsense", zstandard.ZstdCompressor().compress(b"[1]")])
+def test_what_is_no_document_is_refused(data):
+    with pytest.raises(ManifestError):
+        decode_root(data)
+    with pytest.raises(ManifestError):
+        decode_topic(data)
+
+
+def test_a_frame_that_claims_too_much_is_refused_before_it_is_unpacked():
+    bomb = zstandard.ZstdCompressor().compress(bytes(65 << 20))
+    with pytest.raises(ManifestError, match="over the limit"):
+        decode_root(bomb)
+
+
+def test_a_page_that_is_not_the_one_referred_to_is_refused():
+    page = ManifestPage(topic_id=TOPIC, partition=3, entries=(segment(0, 9),))
+    other = ManifestPage(topic_id=TOPIC, partition=3, entries=(segment(0, 8),))
+    ref = page_reference(ATTEMPT, page, encode_page(page))
+    assert decode_page(encode_page(page), ref) == page
+    with pytest.raises(ManifestError, match="checksum differs"):
+        decode_page(encode_page(other), ref)
+    with pytest.raises(ManifestError, match="another range"):
+        decode_page(
+            encode_page(other), msgspec.structs.replace(ref, crc32c=crc32c.crc32c(encode_page(other)))
+        )
+
+
+def test_a_bundle_survives_the_round_trip():
+    assert decode_bundle(encode_bundle(BUNDLE)) == BUNDLE
+
+
+def test_a_flipped_bit_anywhere_in_a_bundle_is_noticed_or_harmless():
+    good = encode_bundle(BUNDLE)
+    for at in range(len(good)):
+        damaged = bytearray(good)
+        damaged[at] ^= 0x10
+        with pytest.raises(BundleError):
+            decode_bundle(bytes(damaged))
+
+
+def test_a_bundle_cut_anywhere_is_refused():
+    good = encode_bundle(BUNDLE)
+    for end in range(len(good)):
+        with pytest.raises(BundleError):
+            decode_bundle(good[:end])
+
+
+def test_a_newer_bundle_is_refused_by_name():
+    newer = bytearray(encode_bundle(BUNDLE))
+    struct.pack_into(">H", newer, 8, 9)
+    with pytest.raises(BundleError, match="version 9 is not supported"):
+        decode_bundle(bytes(newer))

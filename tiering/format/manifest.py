@@ -1,0 +1,251 @@
+"""Manifests: what of a partition is committed in the bucket, readable with the bucket alone.
+
+A root names the newest entries and the immutable pages that hold the older ones. Every document is a JSON
+envelope `{format, format_version, crc32c, body}` whose checksum covers the body's bytes; roots and pages are
+compressed with zstd (`zstd -dc root | jq` shows one). A root carries its own version, one more at each write,
+and the index of the metadata log that it reflects, since some stores can answer a GET with a new body under
+an old ETag. Written by the manager, read by the remote log and by Spark; see docs/formats/remote.md.
+"""
+
+import uuid
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+import crc32c
+import msgspec
+import zstandard
+
+from tierlog.metadata.records import PageRef, RemoteSegment
+
+FORMAT_VERSION = 1
+MAX_DOCUMENT_BYTES = 64 << 20  # decompressed; a root with 512 entries has about 0.3 MB
+_ZSTD_LEVEL = 3
+
+
+class ManifestError(ValueError):
+    """A document of the bucket that is not ours, is damaged, or comes from a newer version."""
+
+
+class EntryDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A RemoteSegment with its field names spelled out, so that other tools can read it."""
+
+    uuid: uuid.UUID
+    base_offset: int
+    last_offset: int
+    leader_epochs: tuple[tuple[int, int], ...]
+    log_bytes: int
+    index_bytes: int
+    records: int
+    first_timestamp: int
+    max_timestamp: int
+    has_transactions: bool
+    has_aborts: bool
+    log_crc32c: int
+    index_crc32c: int
+    leader_epoch: int
+
+
+class PageRefDocument(msgspec.Struct, frozen=True, kw_only=True):
+    uuid: uuid.UUID
+    base_offset: int
+    last_offset: int
+    entries: int
+    log_bytes: int
+    max_timestamp: int
+    crc32c: int
+
+
+class ManifestRoot(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one partition as of `metadata_index`. Entries follow the pages without a gap."""
+
+    topic_id: uuid.UUID
+    partition: int
+    version: int  # of this root: one more at every write
+    metadata_index: (
+        int  # of the last metadata record reflected; a root never replaces one with a greater index
+    )
+    leader_epoch: int
+    log_start_offset: int
+    pages: tuple[PageRef, ...]
+    entries: tuple[RemoteSegment, ...]
+
+
+class ManifestPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Older entries of one partition; immutable."""
+
+    topic_id: uuid.UUID
+    partition: int
+    entries: tuple[RemoteSegment, ...]
+
+
+class ClusterDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """cluster.json: marks a prefix as a cluster's."""
+
+    cluster_id: str
+
+
+class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """topics/<topic id>.json: what a reader of the bucket needs to find a topic by name."""
+
+    topic_id: uuid.UUID
+    name: str
+    partitions: int
+    configs: dict[str, str]
+
+
+class _RootBody(msgspec.Struct, frozen=True, kw_only=True):
+    topic_id: uuid.UUID
+    partition: int
+    version: int
+    metadata_index: int
+    leader_epoch: int
+    log_start_offset: int
+    pages: tuple[PageRefDocument, ...]
+    entries: tuple[EntryDocument, ...]
+
+
+class _PageBody(msgspec.Struct, frozen=True, kw_only=True):
+    topic_id: uuid.UUID
+    partition: int
+    entries: tuple[EntryDocument, ...]
+
+
+class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    format: str
+    format_version: int
+    crc32c: int
+    body: msgspec.Raw
+
+
+Body = TypeVar("Body")
+
+
+def encode_root(root: ManifestRoot) -> bytes:
+    body = _RootBody(
+        **{
+            **msgspec.structs.asdict(root),
+            "pages": _page_documents(root.pages),
+            "entries": _entry_documents(root.entries),
+        }
+    )
+    return _compress(_seal("tierlog.manifest.root", body))
+
+
+def decode_root(data: bytes) -> ManifestRoot:
+    """Raises ManifestError also when entries and pages do not follow each other without a gap."""
+    body = _open(_decompress(data), "tierlog.manifest.root", _RootBody)
+    pages = tuple(PageRef(**msgspec.structs.asdict(page)) for page in body.pages)
+    entries = _segments(body.entries)
+    _check_contiguous([*pages, *entries])
+    return ManifestRoot(**{**msgspec.structs.asdict(body), "pages": pages, "entries": entries})
+
+
+def encode_page(page: ManifestPage) -> bytes:
+    body = _PageBody(topic_id=page.topic_id, partition=page.partition, entries=_entry_documents(page.entries))
+    return _compress(_seal("tierlog.manifest.page", body))
+
+
+def decode_page(data: bytes, ref: PageRef | None = None) -> ManifestPage:
+    """The page; with its reference given, bytes and range are checked against it. Raises ManifestError."""
+    if ref is not None and crc32c.crc32c(data) != ref.crc32c:
+        raise ManifestError(f"manifest page {ref.uuid}: checksum differs from its reference")
+    body = _open(_decompress(data), "tierlog.manifest.page", _PageBody)
+    page = ManifestPage(topic_id=body.topic_id, partition=body.partition, entries=_segments(body.entries))
+    _check_contiguous(page.entries)
+    if ref is not None and _span(page.entries) != (ref.base_offset, ref.last_offset, ref.entries):
+        raise ManifestError(f"manifest page {ref.uuid}: holds another range than its reference says")
+    return page
+
+
+def page_reference(page_id: uuid.UUID, page: ManifestPage, encoded: bytes) -> PageRef:
+    """The reference that a root and the quorum keep of an encoded page."""
+    return PageRef(
+        uuid=page_id,
+        base_offset=page.entries[0].base_offset,
+        last_offset=page.entries[-1].last_offset,
+        entries=len(page.entries),
+        log_bytes=sum(entry.log_bytes for entry in page.entries),
+        max_timestamp=max(entry.max_timestamp for entry in page.entries),
+        crc32c=crc32c.crc32c(encoded),
+    )
+
+
+def encode_cluster(document: ClusterDocument) -> bytes:
+    return _seal("tierlog.cluster", document)
+
+
+def decode_cluster(data: bytes) -> ClusterDocument:
+    return _open(data, "tierlog.cluster", ClusterDocument)
+
+
+def encode_topic(document: TopicDocument) -> bytes:
+    return _seal("tierlog.topic", document)
+
+
+def decode_topic(data: bytes) -> TopicDocument:
+    return _open(data, "tierlog.topic", TopicDocument)
+
+
+def _seal(format: str, body: msgspec.Struct) -> bytes:
+    raw = msgspec.json.encode(body, order="deterministic")
+    envelope = _Envelope(
+        format=format, format_version=FORMAT_VERSION, crc32c=crc32c.crc32c(raw), body=msgspec.Raw(raw)
+    )
+    return msgspec.json.encode(envelope)
+
+
+def _open(data: bytes, format: str, body_type: type[Body]) -> Body:
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        if envelope.format != format:
+            raise ManifestError(f"expected a document of format {format}, found {envelope.format!r}")
+        if envelope.format_version != FORMAT_VERSION:
+            raise ManifestError(
+                f"{format}: format version {envelope.format_version} is not supported"
+                f" (this version reads {FORMAT_VERSION})"
+            )
+        if crc32c.crc32c(bytes(envelope.body)) != envelope.crc32c:
+            raise ManifestError(f"{format}: checksum of the body does not match")
+        return msgspec.json.decode(envelope.body, type=body_type)
+    except msgspec.MsgspecError as error:
+        raise ManifestError(f"{format}: {error}") from error
+
+
+def _compress(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compress(data)
+
+
+def _decompress(data: bytes) -> bytes:
+    """The frame's size, which our writer always states, is checked before anything is allocated."""
+    try:
+        size = zstandard.frame_content_size(data)
+        if size < 0 or size > MAX_DOCUMENT_BYTES:
+            raise ManifestError(f"manifest of {size} bytes is over the limit of {MAX_DOCUMENT_BYTES}")
+        return zstandard.ZstdDecompressor().decompress(data)
+    except zstandard.ZstdError as error:
+        raise ManifestError(f"manifest is not readable zstd: {error}") from error
+
+
+def _entry_documents(entries: tuple[RemoteSegment, ...]) -> tuple[EntryDocument, ...]:
+    return tuple(EntryDocument(**msgspec.structs.asdict(entry)) for entry in entries)
+
+
+def _page_documents(pages: tuple[PageRef, ...]) -> tuple[PageRefDocument, ...]:
+    return tuple(PageRefDocument(**msgspec.structs.asdict(page)) for page in pages)
+
+
+def _segments(entries: tuple[EntryDocument, ...]) -> tuple[RemoteSegment, ...]:
+    return tuple(RemoteSegment(**msgspec.structs.asdict(entry)) for entry in entries)
+
+
+def _span(entries: tuple[RemoteSegment, ...]) -> tuple[int, int, int]:
+    return (entries[0].base_offset, entries[-1].last_offset, len(entries)) if entries else (0, -1, 0)
+
+
+def _check_contiguous(ranges: Sequence[PageRef | RemoteSegment]) -> None:
+    for before, after in pairwise(ranges):
+        if after.base_offset != before.last_offset + 1:
+            raise ManifestError(
+                f"manifest has a gap or overlap between offsets {before.last_offset} and {after.base_offset}"
+            )
