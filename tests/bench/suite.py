@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`make bench`: the load cases against a tierlog broker of its own; JSON and a plot under tests/bench/results.
+"""`make bench`: the load cases against a broker of its own; JSON and a plot under tests/bench/results.
 
 Each line of the summary holds [min, median, max] of three repetitions after a warm-up. The broker and the
 generator share the machine's cores: read MB per broker CPU second first, MB/s second.
@@ -104,7 +104,8 @@ def startup(_broker: Broker, _pace: list[str]) -> list[dict[str, object]]:
         pid_file = Path(scratch) / "pid"
         command = " ".join([*TIERLOG, "dev", "--port", str(STARTUP_PORT), "--data-dir", f"{scratch}/data"])
         start = f"{command} & echo $! > {pid_file}"
-        stop = f"test ! -f {pid_file} || {{ kill $(cat {pid_file}); tail --pid=$(cat {pid_file}) -f /dev/null; }}"
+        await_end = f"tail --pid=$(cat {pid_file}) -f /dev/null"
+        stop = f"test ! -f {pid_file} || {{ kill $(cat {pid_file}); {await_end}; }}"
         here = Broker(f"127.0.0.1:{STARTUP_PORT}", os.getpid())
         settle = ("--settle", "2", "--pid-file", str(pid_file))
         try:
@@ -123,7 +124,11 @@ CASES = {
 
 
 def machine() -> dict[str, object]:
-    model = [line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
+    model = [
+        line.split(":", 1)[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     return {
         "cores": os.cpu_count(),
         "cpu": model[0] if model else platform.processor(),
