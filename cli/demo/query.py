@@ -1,4 +1,4 @@
-"""Step 5: Spark reads the bucket alone, the broker being stopped, and must find what pandas finds in the source."""
+"""Step 5: Spark reads the bucket alone, the broker being stopped, and must find what pandas finds."""
 
 import math
 import time
@@ -57,7 +57,7 @@ def query(
 
 
 def _session() -> Any:
-    from tierlog.spark import session
+    from tierlog.spark import session  # type: ignore[attr-defined]
 
     return session("tierlog demo")
 

@@ -1,4 +1,4 @@
-"""Step 4: a consumer group of two members, in another client library (aiokafka), reads everything from offset 0."""
+"""Step 4: a consumer group of two members of another client library, aiokafka, reads all from offset 0."""
 
 import asyncio
 import time
@@ -97,12 +97,12 @@ async def _pump(name: str, member: Any, total: int, sent: Sent, received: Receiv
 
 def _take(partition: int, message: Any, sent: Sent, received: Received) -> None:
     headers = dict(message.headers)
-    index, sequence = int(headers["index"]), int(headers["sequence"])
+    row, sequence = int(headers["row"]), int(headers["sequence"])
     received.count += 1
     received.value_bytes += len(message.value)
-    received.doubled += index in received.seen
-    received.seen.add(index)
-    received.misplaced += (sent.partition[index], sent.offset[index]) != (partition, message.offset)
+    received.doubled += row in received.seen
+    received.seen.add(row)
+    received.misplaced += (sent.partition[row], sent.offset[row]) != (partition, message.offset)
     received.out_of_order += received.next_sequence.get(message.key, 0) != sequence
     received.next_sequence[message.key] = sequence + 1
 

@@ -1,4 +1,4 @@
-"""What the demo tells: headings and progress of its steps, comparisons that must hold, and a table of figures."""
+"""What the demo tells: its steps and their progress, comparisons that must hold, a table of figures."""
 
 import time
 from collections.abc import Iterator

@@ -4,6 +4,7 @@ import os
 import resource
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.demo.flights import Flights
@@ -13,6 +14,9 @@ from tierlog.cli.demo.tiers import Sample, TierWatcher
 from tierlog.cli.errors import CliError
 from tierlog.cli.output import console, size
 from tierlog.cli.process import TierlogBroker
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 TOPIC = "flights"
 PARTITIONS = 4
@@ -44,7 +48,7 @@ def _run(directory: Path, picture: Path, fraction: float) -> None:
     flights = Flights(fraction)
     with TierlogBroker(directory, BROKER_SETTINGS) as broker:
         report.console.print(
-            f"[bold]tierlog[/] serves at {broker.bootstrap} as process {broker.pid}; data in {directory}"
+            f"[bold]tierlog[/] serves at {broker.bootstrap}, process {broker.pid}, data in {directory}"
         )
         sent, bucket_ends = _steps_with_broker(report, broker, watcher, flights)
         broker.stop()
@@ -71,7 +75,7 @@ def _run(directory: Path, picture: Path, fraction: float) -> None:
 def _steps_with_broker(
     report: Report, broker: TierlogBroker, watcher: TierWatcher, flights: Flights
 ) -> tuple[Sent, dict[int, int]]:
-    """Steps 1 to 4, and the flush; returns where the flights are, and where the remote range of each partition ends."""
+    """Steps 1 to 4, and the flush; where each flight is, and where each partition's remote range ends."""
     from tierlog.cli.demo.receive import consume
     from tierlog.cli.demo.send import produce
 
@@ -100,7 +104,7 @@ def _steps_with_broker(
 
 def _create_topic(report: Report, bootstrap: str) -> None:
     """Through a real client's admin API, as a user's own tools would."""
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
     with report.progress("created with librdkafka's admin client", 1) as bar:
@@ -123,7 +127,7 @@ def _wait_until_tiered(report: Report, watcher: TierWatcher, admin: AdminApi) ->
     return settled
 
 
-def _table(sample: Sample) -> object:
+def _table(sample: Sample) -> "Table":
     from rich.table import Table
 
     table = Table(title=f"{TOPIC}, {sample.seconds:.1f} s after its creation", title_justify="left")
@@ -142,7 +146,7 @@ def _table(sample: Sample) -> object:
 
 
 def _remote_share(sample: Sample) -> float:
-    """Share of the log's bytes that only the object store holds: a reader from offset 0 gets them from there."""
+    """Share of the log's bytes that a reader from offset 0 gets from the object store."""
     tiers = sample.partitions.values()
     remote, local = sum(tier.remote_bytes for tier in tiers), sum(tier.local_bytes for tier in tiers)
     return remote / max(remote + local, 1)

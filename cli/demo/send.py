@@ -1,7 +1,7 @@
 """Step 2: the flights are produced with librdkafka, and the broker is killed half way.
 
-The producer is idempotent with acks=all, so a record that was acknowledged must be there once, and one that was
-not must still arrive: nothing is sent twice by hand.
+The producer is idempotent with acks=all, so a record that was acknowledged must be there once, and one that
+was not must still arrive: nothing is sent twice by hand.
 """
 
 import threading
@@ -62,7 +62,7 @@ def produce(
     with report.progress("produced and acknowledged", len(flights)) as bar:
         for record in flights.records():
             _send(producer, topic, record, sent)
-            if record.index % POLL_EVERY == 0:
+            if record.row % POLL_EVERY == 0:
                 producer.poll(0)
                 bar.reach(sent.acknowledged)
                 if sent.acknowledged * 2 >= len(flights):
@@ -85,18 +85,18 @@ def produce(
 
 
 def _send(producer: Any, topic: str, record: FlightRecord, sent: Sent) -> None:
-    index = record.index
+    row = record.row
     sent.value_bytes += len(record.value)
 
     def delivered(error: object, message: Any) -> None:
         if error is not None:
             sent.errors += 1
             return
-        sent.partition[index] = message.partition()
-        sent.offset[index] = message.offset()
+        sent.partition[row] = message.partition()
+        sent.offset[row] = message.offset()
         sent.acknowledged += 1
 
-    headers = [("index", b"%d" % index), ("sequence", b"%d" % record.sequence)]
+    headers = [("row", b"%d" % row), ("sequence", b"%d" % record.sequence)]
     while True:
         try:
             producer.produce(

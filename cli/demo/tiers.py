@@ -1,7 +1,7 @@
 """Follows where a topic's offsets lie: listens to the admin API's events, asks for the status after each.
 
-A thread per life of the broker. Every status becomes a `Sample`; the live table shows the newest, the picture all of
-them. Who waits, waits on the condition that a new sample notifies.
+A thread per life of the broker. Every status becomes a `Sample`; the live table shows the newest, the picture
+all of them. Who waits, waits on the condition that a new sample notifies.
 """
 
 import threading
@@ -16,7 +16,7 @@ from tierlog.cli.errors import CliError
 
 @dataclass(frozen=True, slots=True)
 class PartitionTiers:
-    """Ranges of one partition, ends exclusive: remote [log_start, remote_end), local [local_start, log_end)."""
+    """Ends are exclusive: remote is [log_start, remote_end), local is [local_start, log_end)."""
 
     log_start: int
     remote_end: int
@@ -49,7 +49,7 @@ class TierWatcher:
         self._changed = threading.Condition()
 
     def listen(self, admin_url: str) -> None:
-        """Starts to follow a broker that has just started; ends by itself when the broker does."""
+        """Follows a broker that has just started; ends by itself when the broker does."""
         threading.Thread(target=self._follow, args=(admin_url,), name="tier watcher", daemon=True).start()
 
     def mark(self, words: str) -> None:
@@ -70,7 +70,7 @@ class TierWatcher:
     def wait(
         self, enough: Callable[[Sample], bool], show: Callable[[Sample], None], timeout_s: float
     ) -> Sample:
-        """Returns the first sample that is enough; shows each on the way. Raises CliError after the timeout."""
+        """The first sample that is enough; shows each on the way. Raises CliError after the timeout."""
         deadline = time.monotonic() + timeout_s
         seen = max(len(self.samples) - 1, 0)
         while True:
