@@ -115,11 +115,11 @@ def plan(
         start = max(start, _retained_from(remote, segments, policy, view, now_ms))
         if start > remote.log_start_offset:
             actions.append(MoveLogStart(start))
-    if len(remote.entries) > SPILL_ABOVE_ENTRIES:
-        actions.append(Spill(remote.entries[:SPILL_ENTRIES]))
     dropped = _droppable_end(remote, segments, policy, view, start, now_ms)
     if segments and dropped > segments[0].base_offset:
         actions.append(DropLocal(dropped))
+    if len(remote.entries) > SPILL_ABOVE_ENTRIES:
+        actions.append(Spill(remote.entries[:SPILL_ENTRIES]))
     if policy.copy:
         actions += _copies(remote, segments, view, start)
     return actions
