@@ -126,7 +126,7 @@ class BucketWriter:
 
 
 def index_of(log: bytes, index_bytes: int) -> tuple[list[OffsetEntry], list[TimeEntry]]:
-    """Sparse indexes as Kafka makes them: an entry for a batch once index_bytes have passed since the last."""
+    """Sparse indexes as Kafka makes them: an entry for a batch once index_bytes have passed."""
     offsets, times, since = [], [], 0
     newest = TimeEntry(-1, -1)
     for at, header in iter_batches(log):

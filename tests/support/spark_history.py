@@ -1,4 +1,4 @@
-"""The history that the Spark tests read: all codecs, nulls, headers, gaps, pages, old and uncommitted segments."""
+"""The history of the Spark tests: all codecs, nulls, headers, pages, deleted and uncommitted segments."""
 
 import random
 from pathlib import Path
