@@ -90,7 +90,7 @@ class PartitionLog:
         self._jitter_ms = self._draw_jitter()
         self._graveyard = Graveyard(files, directory)
         self._unsynced: list[Segment] = [s for s in loaded.segments[:-1] if s.end_offset > recovery_point]
-        self._epochs_dirty = False
+        self._epochs_dirty = loaded.rebuilt
         self._hints: dict[int, tuple[Segment, int]] = {}
         self._open: OrderedDict[int, Segment] = OrderedDict()
         self.log_end_offset = self._active.end_offset
