@@ -1,4 +1,4 @@
-"""Who speaks on the quorum's HTTP routes: cluster, sender and receiver, signed with the cluster's shared secret.
+"""Who speaks on the quorum's HTTP routes: cluster, sender, receiver, signed with the shared secret.
 
 HMAC-SHA256 over all of it and the body. This authenticates nodes on a trusted network; it does not hide
 what they say, and a recorded request can be replayed (harmless to Raft, not to commands): across networks

@@ -1,4 +1,4 @@
-"""Raft cores on a bad network, by seed: loss, duplicates, reordering, partitions, crashes between any two steps.
+"""Raft cores on a bad network, by seed: loss, duplicates, reordering, partitions, crashes at any step.
 
 After every event: one leader per term, logs match, a leader holds all that was ever committed, and what is
 applied is the same everywhere. After healing: progress. A failing seed is in the test's name.
@@ -41,7 +41,11 @@ class Member:
         self.core = RaftCore(
             node_id,
             voters,
-            RaftLog(disk.snapshot, [e for e in disk.entries if e.index > disk.snapshot.index], disk.hard_state.commit),
+            RaftLog(
+                disk.snapshot,
+                [e for e in disk.entries if e.index > disk.snapshot.index],
+                disk.hard_state.commit,
+            ),
             disk.hard_state,
             random.Random(seed),
             first_payload=b"first",
@@ -141,7 +145,18 @@ class Cluster:
     def step(self) -> None:
         member = self.members[self.rng.choice(self.voters)]
         action = self.rng.choices(
-            ["deliver", "tick", "start", "end", "propose", "snapshot", "crash", "partition", "heal", "transfer"],
+            [
+                "deliver",
+                "tick",
+                "start",
+                "end",
+                "propose",
+                "snapshot",
+                "crash",
+                "partition",
+                "heal",
+                "transfer",
+            ],
             [60, 12, 30, 30, 6, 1, 0.5, 0.5, 1, 0.3],
         )[0]
         match action:
