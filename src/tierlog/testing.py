@@ -1,0 +1,77 @@
+"""Real tierlog brokers for test suites: a pytest plugin, installed with tierlog, and a class to use by hand.
+
+    def test_round_trip(tierlog_broker):
+        producer = Producer({"bootstrap.servers": tierlog_broker.bootstrap})
+
+Each broker is a process of its own on free ports with its own directories; nothing is shared, nothing is left
+behind. Fixtures: `tierlog_broker` (fresh for each test), `tierlog_session_broker` (one for the session) and
+`tierlog_broker_factory` (as many as a test wants, with settings). A broker can be killed, stopped and started
+again on the same ports and data. The end of its log is attached to the report of a test that failed.
+"""
+
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tierlog.cli.process import BrokerFailed, TierlogBroker
+
+__all__ = ["BrokerFactory", "BrokerFailed", "TierlogBroker"]
+
+_BROKERS: pytest.StashKey[list[TierlogBroker]] = pytest.StashKey()
+BrokerFactory = Callable[..., TierlogBroker]
+"""`factory(settings=None, *, object_store=None, start=True) -> TierlogBroker`."""
+
+
+@pytest.fixture
+def tierlog_broker_factory(request: pytest.FixtureRequest) -> Iterator[BrokerFactory]:
+    """Makes brokers: `factory({"num.partitions": 3}, object_store="s3://…")`; all end with the test."""
+    made: list[TierlogBroker] = request.node.stash.setdefault(_BROKERS, [])
+    with tempfile.TemporaryDirectory(prefix="tierlog-test-", ignore_cleanup_errors=True) as directory:
+
+        def factory(
+            settings: Mapping[str, object] | None = None, *, start: bool = True, **options: Any
+        ) -> TierlogBroker:
+            broker = TierlogBroker(Path(directory) / f"broker-{len(made) + 1}", settings, **options)
+            made.append(broker)
+            return broker.start() if start else broker
+
+        try:
+            yield factory
+        finally:
+            for broker in made:
+                broker.kill()
+
+
+@pytest.fixture
+def tierlog_broker(tierlog_broker_factory: BrokerFactory) -> TierlogBroker:
+    """A fresh broker for this test."""
+    return tierlog_broker_factory()
+
+
+@pytest.fixture(scope="session")
+def tierlog_session_broker() -> Iterator[TierlogBroker]:
+    """One broker for all tests of the session: cheap; tests must use topics of their own."""
+    with (
+        tempfile.TemporaryDirectory(prefix="tierlog-test-", ignore_cleanup_errors=True) as directory,
+        TierlogBroker(Path(directory) / "session") as broker,
+    ):
+        yield broker
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attaches the end of each broker's log to the report of a failed test."""
+    report = yield
+    if not report.failed:
+        return report
+    none: list[TierlogBroker] = []
+    brokers = item.stash.get(_BROKERS, none)
+    shared = getattr(item, "funcargs", {}).get("tierlog_session_broker")
+    for broker in [*brokers, *([shared] if shared is not None else [])]:
+        report.sections.append((f"tierlog broker {broker.bootstrap}", broker.log_tail()))
+    return report
