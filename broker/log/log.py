@@ -271,7 +271,8 @@ class PartitionLog:
             return empty_slice(offset)
         hint = self._hints.get(offset)
         at = 0 if hint is None else self._index_of(hint[0].base_offset)
-        if hint is not None and self._segments[at] is hint[0]:
+        if hint is not None and self._segments[at] is hint[0] and hint[1] < hint[0].size:
+            # A hint at the end of a segment that was rolled since does not lead to the next one.
             segment, position = hint
             base_offset = offset
         else:

@@ -231,7 +231,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule()
     def producer_remembers(self) -> None:
-        """Each of its last five batches (all of them over a kill, at least the newest over a cut) is known."""
+        """Its newest batch is known, and what else is known of it was really written."""
         producer = self.log.producers.get(PRODUCER)
         assert producer is not None
         last = self.model[max(self.model)]
