@@ -10,7 +10,6 @@ forward from the batches. After a clean stop only the tail of the active segment
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from tierlog.broker.log.names import (
@@ -33,6 +32,7 @@ from tierlog.broker.partition.producers import (
     MalformedSnapshot,
     ProducerState,
 )
+from tierlog.broker.partition.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.ports.files import Files
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 from tierlog.broker.records.errors import RecordsError
@@ -64,6 +64,7 @@ class Loaded:
     producers: ProducerState
     cut_bytes: int = 0
     dropped: int = 0
+    rebuilt: bool = False
 
 
 def load(
@@ -75,8 +76,13 @@ def load(
     start_offset: int,
     recovery_point: int,
     clean: bool,
+    gaps: bool,
 ) -> Loaded:
-    """Opens or creates the segments of a directory; the last one is active."""
+    """Opens or creates the segments of a directory; the last one is active.
+
+    `gaps`: compaction may have removed the last records of a segment, so it may end before the next one
+    begins.
+    """
     files.make_directory(directory)
     bases = _clean_directory(files, directory)
     loaded = Loaded([], _load_epochs(files, directory), ProducerState())
@@ -90,9 +96,9 @@ def load(
             loaded.segments.append(segment)
             continue
         first_rebuilt = base if first_rebuilt is None else first_rebuilt
-        cut = _rebuild(segment, interval_bytes, loaded.epochs)
+        cut = _rebuild(segment, interval_bytes, loaded.epochs, gaps=gaps)
         loaded.segments.append(segment)
-        if end is not None and (cut or segment.end_offset > end):
+        if end is not None and (cut or segment.end_offset > end or (segment.end_offset < end and not gaps)):
             loaded.cut_bytes += cut
             loaded.dropped = len(bases) - at - 1
             for later in reversed(bases[at + 1 :]):
@@ -106,6 +112,7 @@ def load(
         loaded.segments.append(Segment(files, directory, start_offset, now_ms))
         _ = loaded.segments[0].file
     loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
+    loaded.rebuilt = first_rebuilt is not None
     rebuild_producers(loaded, files, directory, first_rebuilt)
     return loaded
 
@@ -193,7 +200,7 @@ def refill(state: ProducerState, segments: Sequence[Segment], at: int) -> None:
             producer.batches.extendleft(list(found.batches)[-2 : -BATCHES_KEPT - 1 : -1])
 
 
-def verified_batches(segment: Segment) -> Iterator[tuple[BatchAt, BatchHeader]]:
+def verified_batches(segment: Segment, *, gaps: bool) -> Iterator[tuple[BatchAt, BatchHeader]]:
     """Each batch that is whole, has its CRC, and goes on where offsets may go on; stops at the first that
     is not.
     """
@@ -212,7 +219,9 @@ def verified_batches(segment: Segment) -> Iterator[tuple[BatchAt, BatchHeader]]:
             header = check_batch(window, at - window_at)
         except RecordsError:
             return
-        if header.base_offset < expected or header.last_offset - segment.base_offset > 2**31 - 1:
+        if header.base_offset < expected or (header.base_offset > expected and not gaps):
+            return  # the CRC does not cover the offset
+        if header.last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET:
             return
         yield BatchAt(at, header), header
         at, expected = at + size, header.next_offset
@@ -298,11 +307,6 @@ def _resume(segment: Segment, end: int | None) -> None:
             segment.time_index, len(segment.time_index) - TIME_ENTRY.size
         )
         segment.max_timestamp, maximum_offset = timestamp, segment.base_offset + relative
-    if end is not None:
-        segment.end_offset = end
-        segment.rolled = True
-        segment.unload()
-        return
     position = 0
     if segment.offset_index:
         position = OFFSET_ENTRY.unpack_from(
@@ -313,13 +317,19 @@ def _resume(segment: Segment, end: int | None) -> None:
         if batch.header.max_timestamp > segment.max_timestamp:
             segment.max_timestamp, maximum_offset = batch.header.max_timestamp, batch.header.last_offset
     segment.resume_index(position, maximum_offset)
+    if end is not None:
+        if segment.end_offset > end:
+            raise CorruptLog(f"{segment.path()} reaches into the next segment")
+        segment.end_offset = end
+        segment.rolled = True
+        segment.unload()
 
 
-def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs) -> int:
+def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gaps: bool) -> int:
     """Indexes, totals and epochs from the batches; returns the bytes cut off the end."""
     segment.forget_indexes()
     good = 0
-    for batch, header in verified_batches(segment):
+    for batch, header in verified_batches(segment, gaps=gaps):
         segment.note(batch.position, header, header.base_offset, interval_bytes)
         latest = epochs.latest
         if header.leader_epoch >= 0 and (latest is None or header.leader_epoch > latest.epoch):
@@ -357,7 +367,3 @@ def _remove(files: Files, directory: Path, base: int) -> None:
     """The log file goes last: a crash in between must not leave indexes that look like another segment's."""
     for suffix in (SNAPSHOT, *INDEXES, LOG):
         files.unlink(segment_file(directory, base, suffix), missing_ok=True)
-
-
-def contiguous(segments: Sequence[Segment]) -> bool:
-    return all(before.end_offset == after.base_offset for before, after in pairwise(segments))
