@@ -9,6 +9,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+DEMO_OPTIONS ?= --picture docs/img/demo.png
 UV_VERSION := 0.13.9
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -34,7 +35,7 @@ $(READY): requirements.lock requirements-build.lock pyproject.toml
 	@touch $@
 
 demo: venv
-	@$(BIN)/tierlog demo
+	@$(BIN)/tierlog demo $(DEMO_OPTIONS)
 
 check: venv lint types layers fast
 
