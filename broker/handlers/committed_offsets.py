@@ -1,0 +1,297 @@
+"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete. Topics by name, or by id from version 10
+(KIP-848).
+"""
+
+from collections.abc import Awaitable, Iterable
+from typing import Any
+from uuid import UUID
+
+from tierlog.broker.coordinator.events import (
+    Answer,
+    Commit,
+    DeleteOffsets,
+    ErrorAnswer,
+    OffsetsAnswer,
+    OffsetToCommit,
+)
+from tierlog.broker.coordinator.offsets import ByPartition
+from tierlog.broker.handlers.context import Handler, RequestContext
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.runtime.group_service import GroupService
+from tierlog.broker.wire.api import BY_NAME
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from tierlog.broker.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from tierlog.broker.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from tierlog.broker.wire.schema import ZERO_UUID
+from tierlog.metadata.image import ClusterImage, TopicImage
+
+BY_ID = 10  # OffsetCommit and OffsetFetch name topics by id from this version on
+NO_OFFSET = -1
+
+
+def offset_handlers(service: GroupService) -> dict[int, Handler]:
+    handlers = _Handlers(service)
+    named: dict[str, Handler] = {
+        "OffsetCommit": handlers.commit,
+        "OffsetFetch": handlers.fetch,
+        "OffsetDelete": handlers.delete,
+    }
+    return {BY_NAME[name].key: handler for name, handler in named.items()}
+
+
+class _Handlers:
+    def __init__(self, service: GroupService) -> None:
+        self._service = service
+
+    # ---- OffsetCommit ----
+
+    def commit(
+        self, context: RequestContext, request: OffsetCommitRequest
+    ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+        refused: dict[tuple[str | UUID, int], ErrorCode] = {}
+        offsets: list[OffsetToCommit] = []
+        names: dict[str | UUID, str] = {}
+        for topic in request.topics:
+            key = _key(topic, context.version)
+            found = _find_topic(self._service.image, key)
+            for each in topic.partitions:
+                if found is None or not 0 <= each.partition_index < len(found.partitions):
+                    refused[key, each.partition_index] = _unknown(key, found)
+                    continue
+                names[key] = found.name
+                place = TopicPartition(found.name, each.partition_index)
+                metadata = each.committed_metadata or ""
+                offsets.append(
+                    OffsetToCommit(place, each.committed_offset, each.committed_leader_epoch, metadata)
+                )
+
+        def answered(answer: Answer) -> OffsetCommitResponse:
+            errors, whole = _partition_errors(answer)
+
+            def result(key: str | UUID, partition: int) -> ErrorCode:
+                if (key, partition) in refused:
+                    return refused[key, partition]
+                return errors.get(TopicPartition(names[key], partition), whole)
+
+            return OffsetCommitResponse(
+                topics=[
+                    OffsetCommitResponseTopic(
+                        name=topic.name,
+                        topic_id=topic.topic_id,
+                        partitions=[
+                            OffsetCommitResponsePartition(
+                                partition_index=each.partition_index,
+                                error_code=result(_key(topic, context.version), each.partition_index),
+                            )
+                            for each in topic.partitions
+                        ],
+                    )
+                    for topic in request.topics
+                ]
+            )
+
+        return self._service.ask(
+            request.group_id,
+            lambda token: Commit(
+                token=token,
+                group_id=request.group_id,
+                generation=request.generation_id_or_member_epoch,
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id,
+                retention_ms=request.retention_time_ms,
+                offsets=tuple(offsets),
+            ),
+            answered,
+        )
+
+    # ---- OffsetFetch ----
+
+    def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        if context.version < 8:
+            return self._fetch_one(context, request)
+        return OffsetFetchResponse(groups=[self._fetch_group(group, context) for group in request.groups])
+
+    def _fetch_one(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        kept = self._service.offsets(request.group_id)
+        asked = (
+            None
+            if request.topics is None
+            else [(each.name, each.partition_indexes) for each in request.topics]
+        )
+        if isinstance(kept, ErrorCode):
+            # Version 1 has no error of its own: each partition carries it.
+            topics = (
+                _old_topics([(name, places) for name, places in asked or ()], {}, kept)
+                if context.version < 2
+                else []
+            )
+            return OffsetFetchResponse(error_code=kept, topics=topics)
+        wanted = _all_places(kept) if asked is None else asked
+        return OffsetFetchResponse(topics=_old_topics(wanted, kept, ErrorCode.NONE))
+
+    def _fetch_group(
+        self, group: OffsetFetchRequestGroup, context: RequestContext
+    ) -> OffsetFetchResponseGroup:
+        kept = self._service.offsets(group.group_id)
+        if isinstance(kept, ErrorCode):
+            return OffsetFetchResponseGroup(group_id=group.group_id, error_code=kept)
+        if group.topics is not None:
+            topics = [self._fetch_topic(topic, kept, context) for topic in group.topics]
+            return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+        image = self._service.image
+        topics = [
+            OffsetFetchResponseTopics(
+                name=name,
+                topic_id=image.topic_ids.get(name, ZERO_UUID),
+                partitions=[_partition(OffsetFetchResponsePartitions, kept, name, place) for place in places],
+            )
+            for name, places in _all_places(kept)
+            if context.version < BY_ID or name in image.topic_ids
+        ]
+        return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+
+    def _fetch_topic(
+        self, topic: OffsetFetchRequestTopics, kept: ByPartition, context: RequestContext
+    ) -> OffsetFetchResponseTopics:
+        name, error = topic.name, ErrorCode.NONE
+        if context.version >= BY_ID:
+            found = self._service.image.topics.get(topic.topic_id)
+            name, error = (found.name, error) if found is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
+        return OffsetFetchResponseTopics(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[
+                _partition(OffsetFetchResponsePartitions, kept, name, place, error)
+                for place in topic.partition_indexes
+            ],
+        )
+
+    # ---- OffsetDelete ----
+
+    def delete(
+        self, context: RequestContext, request: OffsetDeleteRequest
+    ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
+        asked = [
+            TopicPartition(topic.name, each.partition_index)
+            for topic in request.topics
+            for each in topic.partitions
+        ]
+        known = tuple(place for place in asked if self._exists(place))
+
+        def answered(answer: Answer) -> OffsetDeleteResponse:
+            errors, whole = _partition_errors(answer)
+            if whole != ErrorCode.NONE:
+                return OffsetDeleteResponse(error_code=whole)
+
+            def result(topic: str, partition: int) -> ErrorCode:
+                place = TopicPartition(topic, partition)
+                return errors.get(place, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+            return OffsetDeleteResponse(
+                topics=[
+                    OffsetDeleteResponseTopic(
+                        name=topic.name,
+                        partitions=[
+                            OffsetDeleteResponsePartition(
+                                partition_index=each.partition_index,
+                                error_code=result(topic.name, each.partition_index),
+                            )
+                            for each in topic.partitions
+                        ],
+                    )
+                    for topic in request.topics
+                ]
+            )
+
+        return self._service.ask(
+            request.group_id,
+            lambda token: DeleteOffsets(token=token, group_id=request.group_id, partitions=known),
+            answered,
+        )
+
+    def _exists(self, place: TopicPartition) -> bool:
+        topic = self._service.image.topic(place.topic)
+        return topic is not None and 0 <= place.partition < len(topic.partitions)
+
+
+def _key(topic: OffsetCommitRequestTopic, version: int) -> str | UUID:
+    return topic.topic_id if version >= BY_ID else topic.name
+
+
+def _find_topic(image: ClusterImage, key: str | UUID) -> TopicImage | None:
+    return image.topic(key) if isinstance(key, str) else image.topics.get(key)
+
+
+def _unknown(key: str | UUID, found: TopicImage | None) -> ErrorCode:
+    by_id = isinstance(key, UUID) and found is None
+    return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _whole_error(answer: Answer) -> ErrorCode:
+    return answer.error if isinstance(answer, OffsetsAnswer | ErrorAnswer) else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _partition_errors(answer: Answer) -> tuple[dict[TopicPartition, ErrorCode], ErrorCode]:
+    """Errors by partition, and the one of all partitions that are not among them."""
+    partitions = answer.partitions if isinstance(answer, OffsetsAnswer) else ()
+    return dict(partitions), _whole_error(answer)
+
+
+def _all_places(kept: ByPartition) -> list[tuple[str, list[int]]]:
+    topics: dict[str, list[int]] = {}
+    for place in sorted(kept):
+        topics.setdefault(place.topic, []).append(place.partition)
+    return list(topics.items())
+
+
+def _old_topics(
+    wanted: Iterable[tuple[str, list[int]]], kept: ByPartition, error: ErrorCode
+) -> list[OffsetFetchResponseTopic]:
+    return [
+        OffsetFetchResponseTopic(
+            name=name,
+            partitions=[
+                _partition(OffsetFetchResponsePartition, kept, name, place, error) for place in places
+            ],
+        )
+        for name, places in wanted
+    ]
+
+
+def _partition(
+    kind: Any, kept: ByPartition, topic: str, partition: int, error: ErrorCode = ErrorCode.NONE
+) -> Any:
+    """No committed offset is no error: -1 and empty metadata."""
+    committed = kept.get(TopicPartition(topic, partition)) if error == ErrorCode.NONE else None
+    if committed is None:
+        return kind(
+            partition_index=partition, committed_offset=NO_OFFSET, committed_leader_epoch=-1, error_code=error
+        )
+    return kind(
+        partition_index=partition,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )
