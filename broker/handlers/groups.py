@@ -22,8 +22,8 @@ from tierlog.broker.coordinator.events import (
     Sync,
     SyncAnswer,
 )
-from tierlog.broker.handlers.context import Handler, RequestContext
 from tierlog.broker.handlers.committed_offsets import offset_handlers
+from tierlog.broker.handlers.context import Handler, RequestContext
 from tierlog.broker.runtime.group_service import GroupService
 from tierlog.broker.wire.api import BY_NAME
 from tierlog.broker.wire.errors import ErrorCode
