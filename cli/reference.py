@@ -39,7 +39,7 @@ def _settings() -> str:
             "# Settings",
             "",
             "Names, defaults and meaning are Kafka's where Kafka has the setting. A node takes them from",
-            "a TOML file (`tierlog server --config FILE`, dotted keys), then from the environment (`log.dirs` is",
+            "a TOML file (`tierlog server --config FILE`), then from the environment (`log.dirs` is",
             "`TIERLOG_LOG_DIRS`), then from `--set key=value`; the later wins.",
             "",
             "## Node settings",
