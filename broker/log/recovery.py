@@ -8,6 +8,7 @@ forward from the batches. After a clean stop only the tail of the active segment
 `PartitionLog.open`, possibly in a thread.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from tierlog.broker.partition.producers import (
     MalformedSnapshot,
     ProducerState,
 )
+from tierlog.broker.partition.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.ports.files import Files
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 from tierlog.broker.records.errors import RecordsError
@@ -63,6 +65,7 @@ class Loaded:
     producers: ProducerState
     cut_bytes: int = 0
     dropped: int = 0
+    rebuilt: bool = False
 
 
 def load(
@@ -94,7 +97,7 @@ def load(
             loaded.segments.append(segment)
             continue
         first_rebuilt = base if first_rebuilt is None else first_rebuilt
-        cut = _rebuild(segment, interval_bytes, loaded.epochs)
+        cut = _rebuild(segment, interval_bytes, loaded.epochs, gaps=gaps)
         loaded.segments.append(segment)
         if end is not None and (cut or segment.end_offset > end or (segment.end_offset < end and not gaps)):
             loaded.cut_bytes += cut
@@ -110,6 +113,7 @@ def load(
         loaded.segments.append(Segment(files, directory, start_offset, now_ms))
         _ = loaded.segments[0].file
     loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
+    loaded.rebuilt = first_rebuilt is not None
     rebuild_producers(loaded, files, directory, first_rebuilt)
     return loaded
 
@@ -197,7 +201,7 @@ def refill(state: ProducerState, segments: Sequence[Segment], at: int) -> None:
             producer.batches.extendleft(list(found.batches)[-2 : -BATCHES_KEPT - 1 : -1])
 
 
-def verified_batches(segment: Segment) -> Iterator[tuple[BatchAt, BatchHeader]]:
+def verified_batches(segment: Segment, *, gaps: bool) -> Iterator[tuple[BatchAt, BatchHeader]]:
     """Each batch that is whole, has its CRC, and goes on where offsets may go on; stops at the first that
     is not.
     """
@@ -216,7 +220,9 @@ def verified_batches(segment: Segment) -> Iterator[tuple[BatchAt, BatchHeader]]:
             header = check_batch(window, at - window_at)
         except RecordsError:
             return
-        if header.base_offset < expected or header.last_offset - segment.base_offset > 2**31 - 1:
+        if header.base_offset < expected or (header.base_offset > expected and not gaps):
+            return  # the CRC does not cover the offset
+        if header.last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET:
             return
         yield BatchAt(at, header), header
         at, expected = at + size, header.next_offset
@@ -282,14 +288,10 @@ def _check_indexes(segment: Segment) -> None:
     """Raises RecordsError if an index is cut, does not grow, or points beyond the log."""
     if len(segment.txn_index) % TXN_ENTRY.size:
         raise CorruptLog("transaction index is cut")
-    if segment.offset_index:
-        last = len(segment.offset_index) - OFFSET_ENTRY.size
-        if OFFSET_ENTRY.unpack_from(segment.offset_index, last)[1] >= segment.size:
-            raise CorruptLog("offset index points beyond the log")
-    for _ in decode_offset_index(segment.offset_index, segment.base_offset):
-        pass
-    for _ in decode_time_index(segment.time_index, segment.base_offset):
-        pass
+    last = deque(decode_offset_index(segment.offset_index, segment.base_offset), maxlen=1)
+    if last and last[0].position >= segment.size:
+        raise CorruptLog("offset index points beyond the log")
+    deque(decode_time_index(segment.time_index, segment.base_offset), maxlen=0)
 
 
 def _resume(segment: Segment, end: int | None) -> None:
@@ -297,6 +299,8 @@ def _resume(segment: Segment, end: int | None) -> None:
     first = next(segment.scan(0)).header
     segment.first_timestamp = first.max_timestamp if first.log_append_time else first.base_timestamp
     maximum_offset = segment.base_offset
+    if not segment.time_index and segment.first_timestamp >= 0 and (end is not None or segment.offset_index):
+        raise CorruptLog(f"{segment.path()}: its time index is gone")
     if segment.time_index:
         timestamp, relative = TIME_ENTRY.unpack_from(
             segment.time_index, len(segment.time_index) - TIME_ENTRY.size
@@ -320,11 +324,11 @@ def _resume(segment: Segment, end: int | None) -> None:
         segment.unload()
 
 
-def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs) -> int:
+def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gaps: bool) -> int:
     """Indexes, totals and epochs from the batches; returns the bytes cut off the end."""
     segment.forget_indexes()
     good = 0
-    for batch, header in verified_batches(segment):
+    for batch, header in verified_batches(segment, gaps=gaps):
         segment.note(batch.position, header, header.base_offset, interval_bytes)
         latest = epochs.latest
         if header.leader_epoch >= 0 and (latest is None or header.leader_epoch > latest.epoch):
