@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from tierlog.broker.handlers.api_versions import api_versions_handler
-from tierlog.broker.handlers.context import RawReply, RequestContext
+from tierlog.broker.handlers.context import CLOSE, RawReply, RequestContext
 from tierlog.broker.net.bounds import Bounds
 from tierlog.broker.net.connection import Why
 from tierlog.broker.net.listener import Listener
@@ -34,8 +35,9 @@ from tierlog.broker.wire.messages.produce import (
     TopicProduceResponse,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
+
 PRODUCE, METADATA, HEARTBEAT, API_VERSIONS = 0, 3, 12, 18
-Tune = Callable[..., "asyncio.Future[Listener]"]
 
 
 class Broker:
@@ -118,6 +120,11 @@ class Client:
 
     def close(self) -> None:
         self.writer.close()
+
+
+@pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"])
+def event_loop_policy(request: pytest.FixtureRequest) -> Any:
+    return request.param()
 
 
 @pytest.fixture
@@ -550,7 +557,7 @@ async def test_connections_per_address_are_limited(broker: Broker) -> None:
 async def test_slow_and_idle_clients_are_closed(
     broker: Broker, begun: bytes, limits: dict[str, float], why: Why
 ) -> None:
-    await broker.start(**limits)
+    await broker.start(sweep_s=0.005, **limits)
     client = await broker.connect()
     client.writer.write(begun)
     assert await client.expect_close() == b""
@@ -558,7 +565,7 @@ async def test_slow_and_idle_clients_are_closed(
 
 
 async def test_a_request_that_waits_is_not_idle(broker: Broker) -> None:
-    await broker.start(idle_s=0.0)
+    await broker.start(idle_s=0.0, sweep_s=0.005)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     broker.on_heartbeat = lambda *_: future
     client = await broker.connect()
@@ -577,3 +584,18 @@ async def test_closing_the_listener_closes_connections(broker: Broker) -> None:
     await broker.listener.close()
     assert await client.expect_close() == b""
     assert broker.listener.connections == 0
+
+
+async def test_close_comes_after_the_answers_before_it(broker: Broker) -> None:
+    await broker.start()
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    answers = [future, CLOSE, HeartbeatResponse()]
+    broker.on_heartbeat = lambda *_: answers.pop(0)
+    client = await broker.connect()
+    for _ in range(3):
+        client.send(HEARTBEAT, 0, HeartbeatRequest())
+    await until(lambda: not answers)
+    future.set_result(HeartbeatResponse())
+    assert (await client.receive(HEARTBEAT, 0))[0] == 1
+    assert await client.expect_close() == b""
+    assert broker.listener.closed == {Why.UNANSWERED: 1}
