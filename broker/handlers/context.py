@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from tierlog.broker.ports.files import Part
@@ -41,8 +42,16 @@ class RawReply:
     parts: list[Part]
 
 
+class Close(Enum):
+    """Ends the connection without an answer, after the answers to earlier requests."""
+
+    CLOSE = auto()
+
+
+CLOSE = Close.CLOSE
+
 Reply = Any
-"""A response message of tierlog.broker.wire.messages, a RawReply, or None: send nothing (acks=0)."""
+"""A response message of tierlog.broker.wire.messages, a RawReply, None (acks=0: send nothing) or CLOSE."""
 
 Handler = Callable[[RequestContext, Any], "Reply | Awaitable[Reply]"]
 """Sync where nothing has to be waited for (no task is made); else a coroutine or a Future."""
