@@ -1,10 +1,11 @@
-"""The immutable cluster image, and `evolve(image, record) -> image`, the only way it changes.
+"""The immutable cluster image: what all committed records add up to. Only `evolve` changes it.
 
-Maps are persistent (library `immutables`), so holding an image costs nothing and readers need no lock. Brokers
-only ever see images made of committed records.
+Maps are persistent (library `immutables`), so holding an image costs nothing and readers need no lock.
+Brokers only ever see images made of committed records. The parts are arrays in a snapshot (image_codec):
+new fields go to the end and have defaults.
 """
 
-import uuid
+from uuid import UUID
 
 import msgspec
 from immutables import Map
@@ -13,10 +14,10 @@ from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.metadata.records import ConfigScope, PageRef, RemoteSegment
 
 
-class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     broker_id: int
     broker_epoch: int
-    incarnation: uuid.UUID
+    incarnation: UUID
     host: str
     port: int
     admin_url: str
@@ -24,7 +25,7 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
     fenced: bool
 
 
-class PartitionImage(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
     leader: int
@@ -32,31 +33,34 @@ class PartitionImage(msgspec.Struct, frozen=True, kw_only=True):
     partition_epoch: int
 
 
-class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
-    topic_id: uuid.UUID
+class TopicImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    topic_id: UUID
     name: str
     partitions: tuple[PartitionImage, ...]
 
 
-class StartedCopy(msgspec.Struct, frozen=True, kw_only=True):
-    uuid: uuid.UUID
+class StartedCopy(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    uuid: UUID
     base_offset: int
     last_offset: int
     leader_epoch: int
     at_ms: int
 
 
-class RemotePartition(msgspec.Struct, frozen=True, kw_only=True):
+class RemotePartition(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """What is remote of one partition: pages (oldest), entries (newest, at most 512), copies under way."""
 
     log_start_offset: int = 0
     pages: tuple[PageRef, ...] = ()
     entries: tuple[RemoteSegment, ...] = ()
     started: tuple[StartedCopy, ...] = ()
+    copied_end_offset: int | None = (
+        None  # one past the newest offset ever finished, kept after its entry is gone
+    )
 
     @property
     def first_offset(self) -> int | None:
-        """First offset held remotely (may lie below log_start_offset by part of a segment); None if nothing."""
+        """First offset held remotely; may lie a part of a segment below the log start. None if nothing."""
         if self.pages:
             return self.pages[0].base_offset
         return self.entries[0].base_offset if self.entries else None
@@ -69,15 +73,15 @@ class RemotePartition(msgspec.Struct, frozen=True, kw_only=True):
         return self.pages[-1].last_offset + 1 if self.pages else None
 
 
-class QueuedDelete(msgspec.Struct, frozen=True, kw_only=True):
+class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A line of the durable delete queue: what the manifest dropped, due once the grace has passed.
 
     A page is deleted after the segments that it names; keys are derived in tiering.format.
     """
 
-    uuid: uuid.UUID
+    uuid: UUID
     is_page: bool
-    topic_id: uuid.UUID
+    topic_id: UUID
     partition: int
     base_offset: int
     last_offset: int
@@ -89,12 +93,12 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     index: int = 0  # of the last log entry applied
     brokers: Map[int, BrokerImage] = Map()
-    topics: Map[uuid.UUID, TopicImage] = Map()
-    topic_ids: Map[str, uuid.UUID] = Map()
+    topics: Map[UUID, TopicImage] = Map()
+    topic_ids: Map[str, UUID] = Map()
     configs: Map[tuple[ConfigScope, str], Map[str, str]] = Map()
     next_producer_id: int = 0
     remote: Map[TopicIdPartition, RemotePartition] = Map()
-    delete_queue: Map[uuid.UUID, QueuedDelete] = Map()
+    delete_queue: Map[UUID, QueuedDelete] = Map()
 
     def topic(self, name: str) -> TopicImage | None:
         topic_id = self.topic_ids.get(name)
@@ -103,7 +107,21 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     def topic_overrides(self, name: str) -> Map[str, str]:
         return self.configs.get((ConfigScope.TOPIC, name), Map())
 
-    def remote_partition(self, topic_id: uuid.UUID, partition: int) -> RemotePartition:
+    def partition(self, topic_id: UUID, partition: int) -> PartitionImage | None:
+        topic = self.topics.get(topic_id)
+        if topic is None or not 0 <= partition < len(topic.partitions):
+            return None
+        return topic.partitions[partition]
+
+    def live_brokers(self) -> list[BrokerImage]:
+        """Registered and not fenced, by id."""
+        return [
+            self.brokers[broker_id]
+            for broker_id in sorted(self.brokers)
+            if not self.brokers[broker_id].fenced
+        ]
+
+    def remote_partition(self, topic_id: UUID, partition: int) -> RemotePartition:
         return self.remote.get(TopicIdPartition(topic_id, partition), _NOTHING_REMOTE)
 
 

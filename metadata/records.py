@@ -90,7 +90,9 @@ class RegisterBroker(Record, frozen=True, array_like=True, kw_only=True, tag=int
     rack: str | None = None
 
 
-class UnregisterBroker(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.UNREGISTER_BROKER)):
+class UnregisterBroker(
+    Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.UNREGISTER_BROKER)
+):
     broker_id: int
 
 
@@ -123,7 +125,7 @@ class PartitionRecord(Record, frozen=True, array_like=True, kw_only=True, tag=in
 
 
 class ConfigRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.CONFIG)):
-    """Sets one setting, or removes it (value None). `name` is a topic's name, a broker's id, or "" (cluster)."""
+    """Sets one setting, or removes it (value None). `name`: a topic, a broker's id, or "" (cluster)."""
 
     scope: ConfigScope
     name: str
@@ -166,7 +168,7 @@ class CopyAbandoned(Record, frozen=True, array_like=True, kw_only=True, tag=int(
 
 
 class LogStartMoved(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.LOG_START_MOVED)):
-    """Retention or DeleteRecords: entries wholly below `log_start_offset` leave the manifest for the queue."""
+    """Retention or DeleteRecords: entries wholly below the offset leave the manifest for the queue."""
 
     topic_id: uuid.UUID
     partition: int

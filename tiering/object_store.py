@@ -8,10 +8,15 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote, urlsplit
 
 
 class ObjectStoreError(Exception):
     """The store did not do what was asked; trying again later may work."""
+
+
+class InvalidStoreUrl(ValueError):
+    """A URL that names no object store; the message says what would."""
 
 
 class ObjectNotFound(ObjectStoreError):
@@ -31,6 +36,7 @@ class ObjectInfo:
     key: str
     size: int
     etag: str
+    crc32c: int | None = None  # of the whole object, where the store itself keeps it and was asked (head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class ObjectStore(Protocol):
         """A whole small object and the ETag for a conditional put."""
 
     async def head(self, key: str) -> ObjectInfo:
-        """Raises ObjectNotFound."""
+        """Size, ETag and, where the store keeps it, the checksum; raises ObjectNotFound."""
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Idempotent: a key that is not there is no error."""
@@ -64,3 +70,35 @@ class ObjectStore(Protocol):
         """Every object whose key starts with the prefix, in key order."""
 
     async def close(self) -> None: ...
+
+
+def exact_range(key: str, content: bytes, start: int, end: int) -> bytes:
+    """The content, checked to be as long as the range asked for; raises CorruptObject."""
+    if len(content) != end - start:
+        raise CorruptObject(f"{key}: asked for bytes {start} to {end}, got {len(content)}")
+    return content
+
+
+def store_from_url(url: str, **options: str) -> ObjectStore:
+    """The store that a URL names; raises InvalidStoreUrl. S3 credentials come from the AWS chain or options.
+
+    `file:///dir`, `memory://`, `s3://bucket/prefix?endpoint=http://host:port&region=us-east-1`.
+    """
+    # imported here: the S3 client alone costs a second of start-up
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        from tierlog.tiering.memory_store import MemoryStore
+
+        return MemoryStore()
+    if parts.scheme == "file" and not parts.netloc and parts.path not in ("", "/"):
+        from tierlog.tiering.local_store import LocalStore
+
+        return LocalStore(Path(unquote(parts.path)))
+    if parts.scheme == "s3" and parts.netloc:
+        from tierlog.tiering.s3 import S3Options, S3Store
+
+        return S3Store(S3Options.from_url(url, **options))
+    raise InvalidStoreUrl(
+        f"{url!r} names no object store: expected file:///directory, memory://"
+        " or s3://bucket/prefix?endpoint=…&region=…"
+    )

@@ -1,4 +1,11 @@
-"""What a handler gets beside the request, and what it may answer with. Built by net, read by handlers."""
+"""What a handler gets beside the request, and what it may answer with. Built by net, read by handlers.
+
+Responses leave in the order of the requests, whichever is ready first. The bytes of a request: Produce
+records are views into net's receive buffer, writable and valid until the handler returns; one that needs them
+later calls `context.keep_frame()` before, and net takes another buffer. A coroutine has not begun to run when
+its handler returns, so net keeps its frame without being asked. Every other request is decoded from a copy of
+its own, whose views stay valid.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -6,6 +13,7 @@ from enum import Enum, auto
 from typing import Any
 
 from tierlog.broker.ports.files import Part
+from tierlog.broker.wire.errors import ErrorCode
 
 ANONYMOUS = "User:ANONYMOUS"
 
@@ -33,6 +41,11 @@ class RequestContext:
     correlation_id: int
     client_id: str | None
     connection: Connection
+    frame_kept: bool = False
+
+    def keep_frame(self) -> None:
+        """Views into this request's frame stay valid after the handler has returned."""
+        self.frame_kept = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,4 +67,7 @@ Reply = Any
 """A response message of tierlog.broker.wire.messages, a RawReply, None (acks=0: send nothing) or CLOSE."""
 
 Handler = Callable[[RequestContext, Any], "Reply | Awaitable[Reply]"]
-"""Sync where nothing has to be waited for (no task is made); else a coroutine or a Future."""
+"""Sync where nothing has to be waited for (no task); else a Future (a callback) or a coroutine (a task)."""
+
+ErrorReply = Callable[[RequestContext, Any, ErrorCode, "str | None"], Reply]
+"""(context, request, code, message) -> the error response, or None where the API has no room for one."""

@@ -12,6 +12,9 @@ Offset = NewType("Offset", int)
 Epoch = NewType("Epoch", int)
 Position = NewType("Position", int)
 
+Rng = random.Random
+"""An injected source of chance; pure rooms name this instead of importing `random`."""
+
 NO_EPOCH = Epoch(-1)
 NO_OFFSET = Offset(-1)
 NO_TIMESTAMP = -1

@@ -12,7 +12,7 @@ from tierlog.broker.records.codecs import Codec, decompress
 from tierlog.broker.records.errors import RecordsError, RecordsFault
 
 Header = tuple[str, bytes | None]
-LONGEST_VARINT, LONGEST_VARLONG = 5, 10
+INT, LONG = 32, 64  # bits of a varint and of a varlong
 LEAST_RECORD_BYTES = 7
 """Length, attributes, two deltas, key length, value length, header count: one byte each."""
 
@@ -46,8 +46,10 @@ def iter_records(buffer: Buffer, at: int = 0, *, max_bytes: int) -> Iterator[Rec
     for _ in range(header.record_count):
         position, stop = _bounded_length(data, position, end)
         position += 1  # attributes, unused
-        timestamp_delta, position = read_varint(data, position, stop, LONGEST_VARLONG)
+        timestamp_delta, position = read_varint(data, position, stop, LONG)
         offset_delta, position = read_varint(data, position, stop)
+        if not 0 <= offset_delta <= header.last_offset_delta:
+            raise _invalid(f"offset delta {offset_delta} in a batch that ends at {header.last_offset_delta}")
         key, position = _read_bytes(data, position, stop)
         value, position = _read_bytes(data, position, stop)
         headers, position = _read_headers(data, position, stop)
@@ -73,7 +75,7 @@ def count_check(buffer: Buffer, at: int = 0, *, max_bytes: int) -> int:
     position, end = 0, len(data)
     for expected in range(header.record_count):
         position, stop = _bounded_length(data, position, end)
-        _, after_timestamp = read_varint(data, position + 1, stop, LONGEST_VARLONG)
+        _, after_timestamp = read_varint(data, position + 1, stop, LONG)
         delta, _ = read_varint(data, after_timestamp, stop)
         if delta != expected:
             raise _invalid(f"record {expected} of the batch has offset delta {delta}")
@@ -83,13 +85,14 @@ def count_check(buffer: Buffer, at: int = 0, *, max_bytes: int) -> int:
     return end
 
 
-def read_varint(data: bytes, at: int, end: int, longest: int = LONGEST_VARINT) -> tuple[int, int]:
+def read_varint(data: bytes, at: int, end: int, bits: int = INT) -> tuple[int, int]:
     """A zigzag varint within [at, end) and the position after it; INVALID if it is cut or over-long."""
+    longest = (bits + 6) // 7
     raw = shift = 0
     for position in range(at, min(end, at + longest)):
         byte = data[position]
         raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
+        if byte < 0x80 and not raw >> bits:
             return (raw >> 1) ^ -(raw & 1), position + 1
         shift += 7
     raise _invalid("an over-long varint" if end - at >= longest else "a varint is cut")

@@ -1,0 +1,79 @@
+# tierlog: one door for everything. Needs git, make and Python 3.11 or newer; the rest comes from requirements.lock.
+#
+#   make demo          the whole of tierlog on real data, in two minutes
+#   make check         lint, types, layers, tidy rules, fast tests
+#   make test          every test
+#   make test-clients  the clients that are not Python: kcat and the Java client
+#   make bench         load figures of this machine
+#   make fmt lock docs format the code; renew the lock files; regenerate the reference pages
+
+PYTHON ?= python3
+VENV ?= .venv
+UV_VERSION := 0.13.9
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: help venv demo check fast test test-clients bench fmt lint types layers lock docs clean
+
+help:
+	@sed -n '2,10s/^# *//p' Makefile
+
+venv: $(READY)
+
+# Idempotent by its stamp: made again when a lock file or the project's own metadata changed.
+$(READY): requirements.lock requirements-build.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "tierlog needs Python 3.11 or newer; say which: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "python3 -m venv failed: on Debian and Ubuntu, install the package python3-venv"; exit 1; }
+	@echo "installing into $(VENV) (some minutes the first time)"
+	@$(PIP) install --require-hashes --no-deps -r requirements-build.lock
+	@$(PIP) install --require-hashes --no-deps --no-build-isolation -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: venv
+	@$(BIN)/tierlog demo
+
+check: venv lint types layers fast
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: venv
+	$(BIN)/mypy
+
+layers: venv
+	$(BIN)/lint-imports
+
+fast: venv
+	$(BIN)/pytest -m "not slow and not clients"
+
+test: venv
+	$(BIN)/pytest -m "not clients"
+
+test-clients: venv
+	$(BIN)/pytest -m clients -rA
+
+bench: venv
+	$(BIN)/python tests/bench/suite.py
+
+fmt: venv
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: venv
+	$(BIN)/python docs/generate.py
+
+# One file for all supported Python versions, with every hash; no index address and no path of this machine.
+COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+  --custom-compile-command "make lock" --quiet
+lock: venv
+	$(PIP) install uv==$(UV_VERSION)
+	$(BIN)/$(COMPILE) $(LOCK_OPTIONS) --extra dev pyproject.toml --output-file requirements.lock
+	printf 'setuptools>=77\nwheel>=0.45\n' | $(BIN)/$(COMPILE) $(LOCK_OPTIONS) - --output-file requirements-build.lock
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis

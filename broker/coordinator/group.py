@@ -1,0 +1,286 @@
+"""One classic group: its members, its generation, its state. Data and questions; the protocol is in
+rebalance.py.
+
+Invariants, tested by `check()`: a group in Empty or Dead has no members; the leader and every static member
+are members; a request waits to join only while the group prepares, and for an assignment only while it
+completes a rebalance.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tierlog.broker.coordinator.events import NO_MEMBER_ID, JoinAnswer, Protocol, Token
+from tierlog.broker.coordinator.formats import (
+    GroupKey,
+    StoredGroup,
+    StoredMember,
+    StoredRecord,
+    encode_group,
+    encode_key,
+)
+from tierlog.broker.coordinator.states import Cause, GroupState, next_state
+from tierlog.broker.coordinator.subscription import PROTOCOL_TYPE, subscribed_topics
+from tierlog.broker.ports.types import require
+from tierlog.broker.wire.errors import ErrorCode
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """`joining` and `syncing` are the requests that wait; `is_new` until its first join was answered."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+    assignment: bytes = b""
+    is_new: bool = False
+    joining: Token | None = None
+    syncing: Token | None = None
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        return dict(self.protocols).get(protocol_name or "", b"")
+
+    @property
+    def is_waiting(self) -> bool:
+        """Alive by its parked request: it may not be able to send heartbeats meanwhile."""
+        return self.syncing is not None or (self.joining is not None and not self.is_new)
+
+
+@dataclass(slots=True)
+class Group:
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    state_timestamp_ms: int = -1
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)  # in the order of joining
+    static_members: dict[str, str] = field(default_factory=dict)  # group.instance.id -> member id
+    pending_members: set[str] = field(default_factory=set)  # were told their id (KIP-394), have not come back
+    pending_sync: set[str] = field(
+        default_factory=set
+    )  # know their generation, have not asked for the assignment
+    # The first join phase waits for more members as long as some keep coming (KIP-134); None outside of it.
+    initial_join_left_ms: int | None = None
+    member_came: bool = False
+    subscribed: frozenset[str] | None = None
+    storing: bool = (
+        False  # this generation's assignment is being appended: a repeated SyncGroup must not change it
+    )
+
+    # ---- changes ----
+
+    def move(self, cause: Cause, now_ms: int) -> None:
+        self.state = next_state(self.state, cause)
+        self.state_timestamp_ms = now_ms
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        self.pending_members.discard(member.member_id)
+
+    def remove(self, member_id: str) -> Member:
+        member = self.members.pop(member_id)
+        if member.group_instance_id is not None:
+            del self.static_members[member.group_instance_id]
+        self.pending_sync.discard(member_id)
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+        return member
+
+    def rename_static(self, instance_id: str, new_member_id: str) -> Member:
+        """A static member came back: it keeps its place under a new id; the old id is fenced from now on."""
+        old_id = self.static_members[instance_id]
+        member = self.members[old_id]
+        member.member_id = new_member_id
+        self.members = {member.member_id: member for member in self.members.values()}
+        self.static_members[instance_id] = new_member_id
+        self.pending_sync = {new_member_id if waiting == old_id else waiting for waiting in self.pending_sync}
+        if self.leader_id == old_id:
+            self.leader_id = new_member_id
+        return member
+
+    def next_generation(self, now_ms: int) -> None:
+        """Ends the join phase with those who are members now."""
+        self.generation += 1
+        self.initial_join_left_ms = None
+        self.member_came = False
+        self.storing = False
+        if self.members:
+            self.protocol_name = self.select_protocol()
+            self.subscribed = self.compute_subscribed()
+            self.move(Cause.JOIN_COMPLETED, now_ms)
+        else:
+            self.protocol_name = None
+            self.subscribed = frozenset()
+            self.move(Cause.NOBODY_JOINED, now_ms)
+
+    def elect_joined_leader(self) -> bool:
+        """Keeps a leader that joined, else takes the first member that did; False if nobody did."""
+        leader = self.members.get(self.leader_id or NO_MEMBER_ID)
+        if leader is not None and leader.joining is not None:
+            return True
+        joined = next((member for member in self.members.values() if member.joining is not None), None)
+        if joined is not None:
+            self.leader_id = joined.member_id
+        return joined is not None
+
+    # ---- questions ----
+
+    def validate(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """NONE for a member; static members are fenced by their instance id first (KIP-345)."""
+        if group_instance_id is not None:
+            current = self.static_members.get(group_instance_id)
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if current != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def supports(self, protocol_type: str, protocols: tuple[Protocol, ...]) -> bool:
+        if not protocols or not protocol_type:
+            return False
+        if not self.members:
+            return True
+        common = self.common_protocols()
+        return protocol_type == self.protocol_type and any(name in common for name, _ in protocols)
+
+    def common_protocols(self) -> set[str]:
+        """The protocols that every member supports."""
+        return set.intersection(*({name for name, _ in member.protocols} for member in self.members.values()))
+
+    def select_protocol(self) -> str:
+        """Each member votes for the first of its protocols that all support; the earliest vote wins a tie."""
+        common = self.common_protocols()
+        require(bool(common), f"group {self.group_id}: no protocol is common to all members")
+        votes = Counter(
+            next(name for name, _ in member.protocols if name in common) for member in self.members.values()
+        )
+        return votes.most_common(1)[0][0]
+
+    def compute_subscribed(self) -> frozenset[str] | None:
+        """Topics that members consume; None where that cannot be known."""
+        if self.protocol_type != PROTOCOL_TYPE:
+            return None
+        found = [subscribed_topics(member.metadata(self.protocol_name)) for member in self.members.values()]
+        return None if None in found else frozenset().union(*(topics for topics in found if topics))
+
+    @property
+    def all_joined(self) -> bool:
+        return not self.pending_members and all(
+            member.joining is not None for member in self.members.values()
+        )
+
+    @property
+    def joining_count(self) -> int:
+        return sum(member.joining is not None for member in self.members.values())
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def join_answer(self, member: Member) -> JoinAnswer:
+        """The generation as one member learns it."""
+        leads = member.member_id == self.leader_id
+        return JoinAnswer(
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.leader_id or NO_MEMBER_ID,
+            members=self.member_list() if leads else (),
+        )
+
+    def member_list(self) -> tuple[tuple[str, str | None, bytes], ...]:
+        return tuple(
+            (member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
+            for member in self.members.values()
+        )
+
+    def record(self, assignments: dict[str, bytes]) -> StoredRecord:
+        """The group as it is stored; members without an entry in `assignments` get the empty one."""
+        stored = StoredGroup(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol_name,
+            leader=self.leader_id,
+            state_timestamp_ms=self.state_timestamp_ms,
+            members=tuple(
+                StoredMember(
+                    member.member_id,
+                    member.group_instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.rebalance_timeout_ms,
+                    member.session_timeout_ms,
+                    member.metadata(self.protocol_name),
+                    assignments.get(member.member_id, b""),
+                )
+                for member in self.members.values()
+            ),
+        )
+        return StoredRecord(encode_key(GroupKey(self.group_id)), encode_group(stored))
+
+    def check(self) -> None:
+        where = f"group {self.group_id} in {self.state}"
+        if self.state in (GroupState.EMPTY, GroupState.DEAD):
+            require(not self.members, f"{where} has members")
+        require(
+            self.leader_id is None or self.leader_id in self.members,
+            f"{where}: leader {self.leader_id} is no member",
+        )
+        require(
+            (self.leader_id is None) == (not self.members),
+            f"{where}: leader {self.leader_id}, {len(self.members)} members",
+        )
+        require(self.pending_members.isdisjoint(self.members), f"{where}: a pending member is a member")
+        require(self.pending_sync <= self.members.keys(), f"{where}: waits for a sync of someone who left")
+        statics = {
+            member.group_instance_id: name
+            for name, member in self.members.items()
+            if member.group_instance_id
+        }
+        require(statics == self.static_members, f"{where}: static members differ from members")
+        for name, member in self.members.items():
+            require(name == member.member_id, f"{where}: {name} is kept under another id")
+            require(
+                member.syncing is None or self.state is GroupState.COMPLETING_REBALANCE,
+                f"{where}: {name} waits to sync",
+            )
+
+
+def group_from_record(group_id: str, stored: StoredGroup) -> Group:
+    """A group as a restarted coordinator knows it: Stable with its members, or Empty."""
+    group = Group(group_id)
+    for member in stored.members:
+        group.add(
+            Member(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                session_timeout_ms=member.session_timeout_ms,
+                protocols=((stored.protocol or "", member.subscription),),
+                assignment=member.assignment,
+            ),
+            stored.protocol_type,
+        )
+    group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
+    group.state_timestamp_ms = stored.state_timestamp_ms
+    group.generation = stored.generation
+    group.protocol_type = stored.protocol_type or None
+    group.protocol_name = stored.protocol
+    if stored.leader in group.members:
+        group.leader_id = stored.leader
+    group.subscribed = group.compute_subscribed() if stored.members else frozenset()
+    return group

@@ -1,0 +1,57 @@
+"""ApiVersions: answers from the APIs that have a handler, so that nothing is advertised before it works."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from tierlog.broker.handlers.context import Handler, RequestContext
+from tierlog.broker.wire.api import APIS
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
+NO_FEATURES: Mapping[str, tuple[int, int]] = {}
+NO_LIMITS: Mapping[int, tuple[int, int]] = {}
+
+
+def api_versions_handler(
+    keys: Iterable[int],
+    *,
+    features: Mapping[str, tuple[int, int]] = NO_FEATURES,
+    limits: Mapping[int, tuple[int, int]] = NO_LIMITS,
+) -> Handler:
+    """A handler that advertises these keys. `features`: name -> (least, most), finalized at the most.
+
+    `limits` narrows the versions of a key to (least, most).
+    """
+    ranges = {key: limits.get(key, (APIS[key].least, APIS[key].most)) for key in sorted(keys)}
+
+    def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        if context.version >= 3:
+            software = request.client_software_name, request.client_software_version
+            if not all(map(SOFTWARE_NAME.fullmatch, software)):
+                return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+            context.connection.client_software, context.connection.client_software_version = software
+        return ApiVersionsResponse(
+            api_keys=[
+                ApiVersion(api_key=key, min_version=least, max_version=most)
+                for key, (least, most) in ranges.items()
+            ],
+            supported_features=[
+                SupportedFeatureKey(name=name, min_version=least, max_version=most)
+                for name, (least, most) in features.items()
+                if least > 0 or context.version >= 4  # KIP-584: before v4 a least of 0 breaks older clients
+            ],
+            finalized_features_epoch=0 if features else -1,
+            finalized_features=[
+                FinalizedFeatureKey(name=name, max_version_level=most, min_version_level=most)
+                for name, (_, most) in features.items()
+            ],
+        )
+
+    return handle

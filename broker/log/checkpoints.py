@@ -1,0 +1,129 @@
+"""The small text files beside the logs, in Kafka's formats. Each is replaced atomically, so a crash leaves
+old or new.
+
+Per data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `meta.properties` and
+the marker of a clean stop. Per partition: `partition.metadata`. Called by the replica manager.
+"""
+
+import base64
+import binascii
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from tierlog.broker.ports.files import Files, write_atomically
+from tierlog.broker.ports.types import TopicPartition
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+META_PROPERTIES = "meta.properties"
+PARTITION_METADATA = "partition.metadata"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+_VERSION = 0
+_CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
+
+
+class MalformedCheckpoint(ValueError):
+    """The file is not what its name says. A lost recovery point costs time, a wrong one would cost data."""
+
+
+def write_offsets(files: Files, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    """Version, count, then `topic partition offset` a line."""
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+    write_atomically(files, path, "\n".join([str(_VERSION), str(len(lines)), *lines, ""]).encode())
+
+
+def read_offsets(files: Files, path: Path) -> dict[TopicPartition, int]:
+    """Empty if there is no file; raises MalformedCheckpoint."""
+    if not files.exists(path):
+        return {}
+    try:
+        version, count, *lines = files.read_whole(path).decode().splitlines()
+        rows = [line.split(" ") for line in lines]
+        offsets = {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+    except ValueError as error:
+        raise MalformedCheckpoint(f"{path.name}: {error}") from None
+    if version != str(_VERSION) or count != str(len(rows)):
+        raise MalformedCheckpoint(
+            f"{path.name}: version {version}, {count} lines announced, {len(rows)} there"
+        )
+    return offsets
+
+
+def write_meta_properties(
+    files: Files, directory: Path, cluster_id: str, node_id: int, directory_id: uuid.UUID
+) -> None:
+    """Kafka's version 1: a directory belongs to one node of one cluster, and has an id of its own
+    (KIP-858).
+    """
+    lines = [
+        f"cluster.id={cluster_id}",
+        f"directory.id={encode_uuid(directory_id)}",
+        f"node.id={node_id}",
+        "version=1",
+    ]
+    write_atomically(files, directory / META_PROPERTIES, "\n".join(["#", *lines, ""]).encode())
+
+
+def read_meta_properties(files: Files, directory: Path) -> dict[str, str]:
+    """Empty if the directory is new; raises MalformedCheckpoint."""
+    path = directory / META_PROPERTIES
+    if not files.exists(path):
+        return {}
+    try:
+        lines = files.read_whole(path).decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise MalformedCheckpoint(f"{path.name}: {error}") from None
+    pairs = (line.partition("=") for line in lines if line.strip() and not line.startswith(("#", "!")))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def write_partition_metadata(files: Files, directory: Path, topic_id: uuid.UUID) -> None:
+    """Which topic the directory belongs to: a topic made anew under the same name must not adopt it
+    (KIP-516).
+    """
+    text = f"version: {_VERSION}\ntopic_id: {encode_uuid(topic_id)}"
+    write_atomically(files, directory / PARTITION_METADATA, text.encode())
+
+
+def read_partition_metadata(files: Files, directory: Path) -> uuid.UUID | None:
+    """None if there is no file; raises MalformedCheckpoint."""
+    path = directory / PARTITION_METADATA
+    if not files.exists(path):
+        return None
+    try:
+        pairs = dict(line.split(": ", 1) for line in files.read_whole(path).decode().splitlines())
+        if pairs["version"] != str(_VERSION):
+            raise MalformedCheckpoint(f"{path.name}: version {pairs['version']}")
+        return decode_uuid(pairs["topic_id"])
+    except (KeyError, ValueError) as error:
+        raise MalformedCheckpoint(f"{path.name}: {error}") from None
+
+
+def mark_clean_shutdown(files: Files, directory: Path) -> None:
+    """Written last of all, once every log of the directory was closed clean."""
+    write_atomically(files, directory / CLEAN_SHUTDOWN, _CLEAN_SHUTDOWN_TEXT)
+
+
+def take_clean_shutdown(files: Files, directory: Path) -> bool:
+    """Whether the last stop was clean; removes the marker for good before anything is written to a log."""
+    path = directory / CLEAN_SHUTDOWN
+    if not files.exists(path):
+        return False
+    files.unlink(path)
+    files.sync_directory(directory)
+    return True
+
+
+def encode_uuid(value: uuid.UUID) -> str:
+    """Kafka's text of an id: URL-safe base64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def decode_uuid(text: str) -> uuid.UUID:
+    """Raises ValueError."""
+    try:
+        return uuid.UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
+    except binascii.Error as error:
+        raise ValueError(f"{text!r} is not an id: {error}") from None

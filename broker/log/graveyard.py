@@ -1,0 +1,34 @@
+"""Files of deleted segments: renamed at once, unlinked after file.delete.delay.ms, so that slow readers can
+finish.
+"""
+
+from pathlib import Path
+
+from tierlog.broker.log.names import DELETED, INDEXES, LOG, SNAPSHOT, segment_file
+from tierlog.broker.ports.files import Files
+
+
+class Graveyard:
+    __slots__ = ("_directory", "_due", "_files")
+
+    def __init__(self, files: Files, directory: Path) -> None:
+        self._files = files
+        self._directory = directory
+        self._due: list[tuple[int, Path]] = []
+
+    def bury(self, base_offset: int, due_ms: int) -> None:
+        """Renames what there is of a segment, the log first: without it the rest is cleaned up at the next
+        open.
+        """
+        for suffix in (LOG, *INDEXES, SNAPSHOT):
+            path = segment_file(self._directory, base_offset, suffix)
+            if self._files.exists(path):
+                target = path.with_name(path.name + DELETED)
+                self._files.rename(path, target)
+                self._due.append((due_ms, target))
+
+    def take_due(self, now_ms: int) -> list[Path]:
+        """The files whose time has come; they are the caller's from here on."""
+        due = [path for due_ms, path in self._due if due_ms <= now_ms]
+        self._due = [entry for entry in self._due if entry[0] > now_ms]
+        return due

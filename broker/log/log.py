@@ -1,0 +1,557 @@
+"""The log of one partition: segments in offset order, the last one active, with leader epochs and producer
+state.
+
+Invariants: segments are contiguous; log_start_offset <= log_end_offset, and both grow except by truncation;
+recovery_point <= log_end_offset, and everything below it is on disk. The log start of a tiered partition
+may lie below the first local segment. Called by the replica, on the event loop; `flush` may run in a thread
+beside appends.
+"""
+
+import random
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tierlog.broker.log.graveyard import Graveyard
+from tierlog.broker.log.names import EPOCH_CHECKPOINT, INDEXES, LOG, SNAPSHOT, segment_file
+from tierlog.broker.log.recovery import Loaded, load, read_marker, rebuild_producers, write_plain
+from tierlog.broker.log.segment import BatchAt, Segment
+from tierlog.broker.partition.epochs import EpochEntry
+from tierlog.broker.partition.retention import Fill, idle_must_roll, must_roll
+from tierlog.broker.partition.segments import SegmentInfo
+from tierlog.broker.ports.files import Files, FileSlice, write_atomically
+from tierlog.broker.ports.slices import LogSlice, empty_slice
+from tierlog.broker.ports.types import require
+from tierlog.broker.records.batch import BatchHeader
+from tierlog.broker.records.indexes import AbortedTxn, find_aborted
+from tierlog.broker.records.record import iter_records
+from tierlog.broker.settings.topic import TopicConfig
+
+__all__ = ["FoundTimestamp", "PartitionLog", "SegmentExport", "SegmentInfo"]
+
+ROLLED_KEPT_OPEN = 4
+"""Rolled segments whose descriptor and indexes stay in memory, per partition: readers of history come in
+runs.
+"""
+
+READ_HINTS = 128
+"""Ends of recent reads and where they lie: the next fetch of the same consumer starts there without a
+search.
+"""
+
+LARGEST_BATCH_BYTES = 100 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentExport:
+    """All that tiering uploads of a rolled segment; the producer snapshot is that of the next base offset."""
+
+    info: SegmentInfo
+    log_path: Path
+    offset_index: bytes
+    time_index: bytes
+    txn_index: bytes
+    producer_snapshot: bytes
+    leader_epochs: tuple[EpochEntry, ...]
+    has_transactions: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTimestamp:
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class PartitionLog:
+    def __init__(
+        self,
+        directory: Path,
+        config: TopicConfig,
+        files: Files,
+        loaded: Loaded,
+        log_start_offset: int,
+        recovery_point: int,
+        rng: random.Random,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.epochs = loaded.epochs
+        self.producers = loaded.producers
+        self.recovered_cut_bytes = loaded.cut_bytes
+        self.recovered_dropped_segments = loaded.dropped
+        self._files = files
+        self._segments = loaded.segments
+        self._bases = [segment.base_offset for segment in loaded.segments]
+        self._active = loaded.segments[-1]
+        self._rng = rng
+        self._jitter_ms = self._draw_jitter()
+        self._graveyard = Graveyard(files, directory)
+        self._unsynced: list[Segment] = [s for s in loaded.segments[:-1] if s.end_offset > recovery_point]
+        self._epochs_dirty = False
+        self._hints: dict[int, tuple[Segment, int]] = {}
+        self._open: OrderedDict[int, Segment] = OrderedDict()
+        self.log_end_offset = self._active.end_offset
+        self.log_start_offset = log_start_offset
+        self.recovery_point = recovery_point
+        self._unflushed_since_ms = self._active.created_ms
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        config: TopicConfig,
+        files: Files,
+        now_ms: int,
+        *,
+        log_start_offset: int = 0,
+        recovery_point: int = 0,
+        clean: bool,
+        rng: random.Random,
+    ) -> "PartitionLog":
+        """Opens or creates the log; raises OSError. May run in a thread: it touches nothing shared."""
+        loaded = load(
+            files,
+            directory,
+            now_ms,
+            config.index_interval_bytes,
+            start_offset=log_start_offset,
+            recovery_point=recovery_point,
+            clean=clean,
+        )
+        first, end = loaded.segments[0].base_offset, loaded.segments[-1].end_offset
+        start = log_start_offset if config.remote_storage_enable else max(first, log_start_offset)
+        recovery_point = end if clean else min(recovery_point, end)
+        return cls(directory, config, files, loaded, min(start, end), recovery_point, rng)
+
+    # -- what there is --
+
+    @property
+    def local_log_start_offset(self) -> int:
+        """The first offset served from local files."""
+        return max(self._bases[0], self.log_start_offset)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        return tuple(map(self._info, self._segments))
+
+    @property
+    def last_modified_ms(self) -> int:
+        return self._active.last_modified_ms
+
+    # -- writing --
+
+    def append(
+        self, buffer: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int, now_ms: int
+    ) -> None:
+        """Appends one batch whose offset and epoch are already in the buffer (`header` holds the client's).
+
+        Rolls first where a rule says so. Raises OSError, and then nothing was appended.
+        """
+        last_offset = base_offset + header.last_offset_delta
+        active = self._active
+        if base_offset == self.recovery_point:
+            self._unflushed_since_ms = now_ms
+        if must_roll(
+            self._fill(active),
+            self.config,
+            len(buffer),
+            last_offset,
+            header.max_timestamp,
+            now_ms,
+            self._jitter_ms,
+        ):
+            self.roll(now_ms)
+            active = self._active
+        active.append(buffer, header, base_offset, self.config.index_interval_bytes, now_ms)
+        self.log_end_offset = last_offset + 1
+        latest = self.epochs.latest
+        if latest is None or latest.epoch != leader_epoch:
+            self.assign_epoch(leader_epoch, base_offset)
+        if header.producer_id >= 0:
+            self._apply_producer(active, buffer, header, base_offset)
+
+    def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
+        """Begins a leader epoch. The file follows at once, durable with the next flush (recovery rebuilds
+        it).
+        """
+        if leader_epoch >= 0 and self.epochs.assign(leader_epoch, start_offset):
+            self._write_epochs()
+
+    def roll(self, now_ms: int) -> bool:
+        """Begins a new segment at the log end; False if the active one is empty. Raises OSError, changing
+        nothing.
+        """
+        active = self._active
+        if active.size == 0:
+            return False
+        write_plain(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
+        following = Segment(self._files, self.directory, self.log_end_offset, now_ms)
+        following.trim()
+        active.roll()
+        self._segments.append(following)
+        self._bases.append(following.base_offset)
+        self._unsynced.append(active)
+        self._active = following
+        self._jitter_ms = self._draw_jitter()
+        self._used(active)
+        return True
+
+    def maybe_roll(self, now_ms: int) -> bool:
+        """Rolls an active segment that nobody appends to and that is older than segment.ms."""
+        return idle_must_roll(self._fill(self._active), self.config, now_ms, self._jitter_ms) and self.roll(
+            now_ms
+        )
+
+    def flush(self) -> int:
+        """Makes everything appended so far durable, and raises the recovery point to it. Raises OSError.
+
+        Safe in a thread beside appends: what must be synced is taken in an order in which a roll in between
+        hides nothing (the end, then the active segment, then the rolled ones).
+        """
+        end, active, rolled = self.log_end_offset, self._active, list(self._unsynced)
+        if end > self.recovery_point or rolled or self._epochs_dirty:
+            for segment in rolled:
+                segment.sync()
+                self._sync_file(self._snapshot_path(segment.end_offset))
+            if active not in rolled:
+                active.sync()
+            if self._epochs_dirty:
+                self._epochs_dirty = False
+                write_atomically(self._files, self.directory / EPOCH_CHECKPOINT, self.epochs.encode())
+            self._files.sync_directory(self.directory)
+            self._unsynced = [segment for segment in self._unsynced if segment not in rolled]
+        self.recovery_point = max(self.recovery_point, end)
+        return self.recovery_point
+
+    def must_flush(self, now_ms: int) -> bool:
+        """Whether flush.ms has passed since records were appended that are not yet durable."""
+        if self.log_end_offset == self.recovery_point:
+            return False
+        return now_ms - self._unflushed_since_ms >= self.config.flush_ms
+
+    def close(self, *, clean: bool) -> None:
+        """After a clean close the log opens again without a scan. Raises OSError if it cannot be made
+        clean.
+        """
+        if clean:
+            self._active.persist()
+            write_plain(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
+            self._epochs_dirty = True
+            self.flush()
+            for suffix in INDEXES if self._active.has_aborts else INDEXES[:2]:
+                self._sync_file(self._active.path(suffix))
+            self._sync_file(self._snapshot_path(self.log_end_offset))
+            self._files.sync_directory(self.directory)
+        self._hints.clear()
+        self._open.clear()
+        for segment in self._segments:
+            segment.close()
+
+    # -- reading --
+
+    def read(self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool) -> LogSlice:
+        """Whole batches from the one that holds `offset`, below `end_offset`, at most `max_bytes` long.
+
+        The first batch comes whole even if it is larger and `min_one`. The offset must be at or above the
+        local start.
+        """
+        end_offset = min(end_offset, self.log_end_offset)
+        if offset >= end_offset or (max_bytes <= 0 and not min_one):
+            return empty_slice(offset)
+        hint = self._hints.get(offset)
+        at = 0 if hint is None else self._index_of(hint[0].base_offset)
+        if hint is not None and self._segments[at] is hint[0]:
+            segment, position = hint
+            base_offset = offset
+        else:
+            at = self._index_of(offset)
+            segment = self._segments[at]
+            found = segment.find(offset)
+            while found is None and at + 1 < len(self._segments):
+                at += 1
+                segment = self._segments[at]
+                found = segment.find(offset)
+            if found is None or found.header.base_offset >= end_offset:
+                return empty_slice(offset)
+            position, base_offset = found.position, found.header.base_offset
+        return self._gather(at, position, base_offset, max_bytes, end_offset, min_one)
+
+    def _gather(
+        self, at: int, position: int, base_offset: int, max_bytes: int, end_offset: int, min_one: bool
+    ) -> LogSlice:
+        """File slices from a batch boundary on, over as many segments as fit."""
+        parts: list[FileSlice] = []
+        total, reached = 0, base_offset
+        while at < len(self._segments) and reached < end_offset:
+            segment = self._segments[at]
+            upper = segment.find_cut(end_offset)
+            cut = segment.cut_within(position, max_bytes - total, upper) if max_bytes > total else None
+            if cut is None and not parts and min_one:
+                first = next(segment.scan(position, upper.position), None)
+                cut = first and segment.cut_within(position, first.header.size, upper)
+            if cut is None or cut.position <= position:
+                break
+            parts.append(FileSlice(segment.file, position, cut.position - position))
+            total += cut.position - position
+            reached = cut.end_offset
+            self._used(segment)
+            if cut.position < segment.size or not segment.rolled:
+                self._hint(reached, segment, cut.position)
+                break
+            at, position = at + 1, 0
+        return LogSlice(tuple(parts), total, base_offset, reached)
+
+    def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> FoundTimestamp | None:
+        """The first local record at or after a timestamp, below `end_offset`; None if there is none."""
+        start = self.local_log_start_offset
+        limit = self.log_end_offset if end_offset is None else end_offset
+        for segment in self._segments:
+            if segment.max_timestamp < timestamp or segment.end_offset <= start:
+                continue
+            self._used(segment)
+            for batch in segment.find_timestamp(timestamp, start):
+                for record in iter_records(segment.read_batch(batch), max_bytes=LARGEST_BATCH_BYTES):
+                    if record.offset >= limit:
+                        return None
+                    if record.timestamp >= timestamp and record.offset >= start:
+                        return FoundTimestamp(record.offset, record.timestamp, batch.header.leader_epoch)
+        return None
+
+    def max_timestamp(self) -> FoundTimestamp | None:
+        """The first local record that carries the largest timestamp (ListOffsets -3, KIP-734)."""
+        largest = max((segment.max_timestamp for segment in self._segments), default=-1)
+        return self.offset_for_timestamp(largest) if largest >= 0 else None
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """Aborted transactions that touch [start_offset, end_offset)."""
+        found: list[AbortedTxn] = []
+        for segment in self._segments[self._index_of(start_offset) :]:
+            if segment.has_aborts:
+                found += find_aborted(segment.txn_index, start_offset, end_offset)
+        return found
+
+    # -- cutting and dropping --
+
+    def raise_log_start(self, offset: int) -> bool:
+        """Hides everything below an offset; files go by retention. True if it moved."""
+        require(offset <= self.log_end_offset, f"log start {offset} above log end {self.log_end_offset}")
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = offset
+        return True
+
+    def delete_local_before(self, offset: int, now_ms: int) -> int:
+        """Drops the rolled segments that end at or below an offset, oldest first; returns how many.
+
+        They leave the list, and with that the local start rises, before their files are renamed.
+        """
+        count = 0
+        while len(self._segments) > 1 and self._segments[0].end_offset <= offset:
+            segment = self._segments.pop(0)
+            self._bases.pop(0)
+            self._forget(segment)
+            self._bury(segment, now_ms)
+            count += 1
+        if count and not self.config.remote_storage_enable:
+            self.log_start_offset = max(self.log_start_offset, self._bases[0])
+            if self.epochs.truncate_from_start(self.log_start_offset):
+                self._write_epochs()
+        return count
+
+    def truncate_to(self, offset: int, now_ms: int) -> bool:
+        """Cuts the log so that no record at or above `offset` remains (a batch that holds it goes whole)."""
+        if offset >= self.log_end_offset:
+            return False
+        if offset <= self._bases[0]:
+            self.truncate_fully_and_start_at(offset, now_ms)
+            return True
+        self._hints.clear()
+        while self._bases[-1] >= offset and len(self._segments) > 1:
+            self._drop_last(now_ms)
+        segment = self._segments[-1]
+        segment.cut_at(segment.find_cut(offset), self.config.index_interval_bytes)
+        self._after_cut(segment)
+        return True
+
+    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
+        """Forgets everything: the log is empty at an offset (a new replica, or a leader far ahead)."""
+        self._hints.clear()
+        while self._segments:
+            self._drop_last(now_ms)
+        self._files.sync_directory(self.directory)
+        segment = Segment(self._files, self.directory, offset, now_ms)
+        segment.trim()
+        self._segments.append(segment)
+        self._bases.append(offset)
+        self.log_start_offset = (
+            min(self.log_start_offset, offset) if self.config.remote_storage_enable else offset
+        )
+        self.epochs.clear()
+        self._after_cut(segment)
+
+    def take_due(self, now_ms: int) -> list[Path]:
+        """Files of deleted segments whose file.delete.delay.ms has passed; the caller unlinks them off the
+        loop.
+        """
+        return self._graveyard.take_due(now_ms)
+
+    def export_segment(self, base_offset: int) -> SegmentExport | None:
+        """A rolled segment with all that goes with it; None if there is none with that base. Raises
+        OSError.
+        """
+        at = self._index_of(base_offset)
+        segment = self._segments[at]
+        if segment.base_offset != base_offset or not segment.rolled:
+            return None
+        if segment.has_transactions is None:
+            segment.has_transactions = any(batch.header.is_transactional for batch in segment.scan(0))
+        info = self._info(segment)
+        export = SegmentExport(
+            info,
+            segment.path(LOG),
+            bytes(segment.offset_index),
+            bytes(segment.time_index),
+            bytes(segment.txn_index),
+            self._files.read_whole(self._snapshot_path(segment.end_offset)),
+            info.leader_epochs,
+            segment.has_transactions,
+        )
+        self._used(segment)
+        return export
+
+    def update_config(self, config: TopicConfig) -> None:
+        self.config = config
+        self._jitter_ms = self._draw_jitter()
+
+    def batches(self, offset: int) -> Iterator[tuple[BatchAt, bytes]]:
+        """Every local batch from the one that holds an offset on, with its bytes: for replay by a
+        coordinator.
+        """
+        for segment in self._segments[self._index_of(offset) :]:
+            first = segment.find(offset)
+            for batch in segment.scan(first.position) if first else ():
+                yield batch, segment.read_batch(batch)
+
+    def check(self) -> None:
+        """Raises InvariantViolation; called by tests after every step."""
+        require(self._bases == [s.base_offset for s in self._segments], "bases")
+        for before, after in zip(self._segments, self._segments[1:], strict=False):
+            require(
+                before.end_offset == after.base_offset and before.rolled,
+                f"{before.base_offset} is not contiguous",
+            )
+        require(
+            self.log_end_offset == self._active.end_offset and self._active is self._segments[-1], "log end"
+        )
+        require(self.log_start_offset <= self.log_end_offset, "log start above log end")
+        require(self.recovery_point <= self.log_end_offset, "recovery point above log end")
+        self.epochs.check()
+        self.producers.check()
+
+    # -- the rest --
+
+    def _apply_producer(
+        self, segment: Segment, buffer: memoryview, header: BatchHeader, base_offset: int
+    ) -> None:
+        marker = read_marker(buffer) if header.is_control else None
+        completed = self.producers.apply(header, base_offset, marker)
+        if completed is not None and completed.aborted:
+            stable = self.producers.stable_offset_after(completed)
+            segment.add_aborted(
+                AbortedTxn(completed.producer_id, completed.first_offset, completed.last_offset, stable)
+            )
+
+    def _after_cut(self, segment: Segment) -> None:
+        self._active = segment
+        self.log_end_offset = segment.end_offset
+        self.recovery_point = min(self.recovery_point, self.log_end_offset)
+        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        self._unsynced = [s for s in self._unsynced if s.rolled and s in self._segments]
+        self.epochs.truncate_from_end(self.log_end_offset)
+        self._write_epochs()
+        loaded = Loaded(self._segments, self.epochs, self.producers)
+        rebuild_producers(loaded, self._files, self.directory, None)
+        self.producers = loaded.producers
+
+    def _drop_last(self, now_ms: int) -> None:
+        segment = self._segments.pop()
+        self._bases.pop()
+        self._forget(segment)
+        self._bury(segment, now_ms)
+
+    def _bury(self, segment: Segment, now_ms: int) -> None:
+        segment.close()
+        self._graveyard.bury(segment.base_offset, now_ms + self.config.file_delete_delay_ms)
+
+    def _forget(self, segment: Segment) -> None:
+        self._hints.clear()
+        self._open.pop(segment.base_offset, None)
+        self._unsynced = [other for other in self._unsynced if other is not segment]
+
+    def _used(self, segment: Segment) -> None:
+        """Keeps the most recently read rolled segments loaded, and unloads the one read longest ago."""
+        if not segment.rolled:
+            return
+        self._open[segment.base_offset] = segment
+        self._open.move_to_end(segment.base_offset)
+        if len(self._open) > ROLLED_KEPT_OPEN:
+            self._open.popitem(last=False)[1].unload()
+
+    def _hint(self, offset: int, segment: Segment, position: int) -> None:
+        if len(self._hints) >= READ_HINTS:
+            self._hints.clear()
+        self._hints[offset] = (segment, position)
+
+    def _index_of(self, offset: int) -> int:
+        """Index of the segment that holds an offset, or of the first one."""
+        return max(0, bisect_right(self._bases, offset) - 1)
+
+    def _fill(self, segment: Segment) -> Fill:
+        return Fill(
+            segment.base_offset,
+            segment.size,
+            segment.index_entries,
+            segment.time_entries,
+            segment.first_timestamp,
+            segment.created_ms,
+        )
+
+    def _info(self, segment: Segment) -> SegmentInfo:
+        return SegmentInfo(
+            base_offset=segment.base_offset,
+            end_offset=segment.end_offset,
+            size_bytes=segment.size,
+            first_timestamp=segment.first_timestamp,
+            max_timestamp=segment.max_timestamp,
+            last_modified_ms=segment.last_modified_ms,
+            rolled=segment.rolled,
+            has_transactions=segment.has_transactions,
+            has_aborts=segment.has_aborts,
+            leader_epochs=self.epochs.covering(segment.base_offset, segment.end_offset),
+            path_log=segment.path(LOG),
+        )
+
+    def _write_epochs(self) -> None:
+        write_plain(self._files, self.directory / EPOCH_CHECKPOINT, self.epochs.encode())
+        self._epochs_dirty = True
+
+    def _sync_file(self, path: Path) -> None:
+        fd = self._files.open(path)
+        try:
+            self._files.sync(fd)
+        finally:
+            self._files.close(fd)
+
+    def _snapshot_path(self, offset: int) -> Path:
+        return segment_file(self.directory, offset, SNAPSHOT)
+
+    def _draw_jitter(self) -> int:
+        most = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        return self._rng.randrange(most) if most > 0 else 0

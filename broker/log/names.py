@@ -1,0 +1,47 @@
+"""File and directory names, which are Kafka's, so that people and tools find their way."""
+
+import re
+from pathlib import Path
+
+from tierlog.broker.ports.types import TopicPartition
+
+LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
+DELETED = ".deleted"
+INDEXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
+EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+DELETED_DIRECTORY = "-delete"
+
+_SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+_LEFTOVER = re.compile(r"\d{20}\..*(\.deleted|\.cleaned|\.swap|\.tmp)|.*\.tmp")
+_PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)")
+
+
+def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:
+    return directory / f"{base_offset:020d}{suffix}"
+
+
+def parse_segment_file(name: str) -> tuple[int, str] | None:
+    """Base offset and suffix, None if the name is another file's."""
+    found = _SEGMENT_FILE.fullmatch(name)
+    return (int(found[1]), found[2]) if found else None
+
+
+def is_leftover(name: str) -> bool:
+    """What a crash between two steps leaves behind; deleted when the log is opened."""
+    return _LEFTOVER.fullmatch(name) is not None
+
+
+def parse_partition_directory(name: str) -> TopicPartition | None:
+    """The partition whose log a directory holds; None for other directories and for deleted partitions."""
+    if name.endswith(DELETED_DIRECTORY):
+        return None
+    found = _PARTITION.fullmatch(name)
+    return TopicPartition(found[1], int(found[2])) if found else None
+
+
+def deleted_directory(name: str, unique: str) -> str:
+    """What a partition's directory is renamed to before it is removed; cut so that it stays a valid file
+    name.
+    """
+    suffix = f".{unique}{DELETED_DIRECTORY}"
+    return name[: 255 - len(suffix)] + suffix

@@ -1,0 +1,363 @@
+"""Opening the log of a partition: what a clean stop left is loaded, what a crash left is checked and
+rebuilt.
+
+After a crash every segment that reaches past the recovery point is read batch by batch (length, CRC,
+growing offsets) and cut at the first bad byte; later segments go, since an offset may not be missing in
+between. Leader epochs and producer state are taken from their files as of the recovery point and brought
+forward from the batches. After a clean stop only the tail of the active segment is looked at. Called by
+`PartitionLog.open`, possibly in a thread.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from tierlog.broker.log.names import (
+    EPOCH_CHECKPOINT,
+    INDEXES,
+    LOG,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    is_leftover,
+    parse_segment_file,
+    segment_file,
+)
+from tierlog.broker.log.segment import BatchAt, CorruptLog, Segment
+from tierlog.broker.partition.epochs import LeaderEpochs, MalformedEpochs
+from tierlog.broker.partition.producers import (
+    BATCHES_KEPT,
+    EndMarker,
+    MalformedSnapshot,
+    ProducerState,
+)
+from tierlog.broker.ports.files import Files
+from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
+from tierlog.broker.records.errors import RecordsError
+from tierlog.broker.records.indexes import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    TXN_ENTRY,
+    AbortedTxn,
+    decode_offset_index,
+    decode_time_index,
+)
+from tierlog.broker.records.record import iter_records
+
+LARGEST_BATCH = 100 * 1024 * 1024
+"""No request is larger (`socket.request.max.bytes`), so a length above it is a torn header, not a batch."""
+
+_WINDOW_BYTES = 1024 * 1024
+_REFILL_BYTES = 1024 * 1024
+_CONTROL_RECORD_BYTES = 64 * 1024
+_COMMIT = 1
+
+
+@dataclass(slots=True)
+class Loaded:
+    """`cut_bytes` and `dropped` say what recovery had to give up; the log reports them."""
+
+    segments: list[Segment]
+    epochs: LeaderEpochs
+    producers: ProducerState
+    cut_bytes: int = 0
+    dropped: int = 0
+
+
+def load(
+    files: Files,
+    directory: Path,
+    now_ms: int,
+    interval_bytes: int,
+    *,
+    start_offset: int,
+    recovery_point: int,
+    clean: bool,
+) -> Loaded:
+    """Opens or creates the segments of a directory; the last one is active."""
+    files.make_directory(directory)
+    bases = _clean_directory(files, directory)
+    loaded = Loaded([], _load_epochs(files, directory), ProducerState())
+    first_rebuilt: int | None = None
+    for at, base in enumerate(bases):
+        end = bases[at + 1] if at + 1 < len(bases) else None
+        segment = Segment(files, directory, base, now_ms)
+        segment.size = files.size(segment.file.fd)
+        intact = (clean or (end is not None and end <= recovery_point)) and _load_segment(segment, end)
+        if intact:
+            loaded.segments.append(segment)
+            continue
+        first_rebuilt = base if first_rebuilt is None else first_rebuilt
+        cut = _rebuild(segment, interval_bytes, loaded.epochs)
+        loaded.segments.append(segment)
+        if end is not None and (cut or segment.end_offset > end):
+            loaded.cut_bytes += cut
+            loaded.dropped = len(bases) - at - 1
+            for later in reversed(bases[at + 1 :]):
+                _remove(files, directory, later)
+            break
+        loaded.cut_bytes += cut
+        if end is not None:
+            segment.end_offset = end
+            segment.roll()
+    if not loaded.segments:
+        loaded.segments.append(Segment(files, directory, start_offset, now_ms))
+        _ = loaded.segments[0].file
+    loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
+    rebuild_producers(loaded, files, directory, first_rebuilt)
+    return loaded
+
+
+def rebuild_producers(loaded: Loaded, files: Files, directory: Path, first_rebuilt: int | None) -> None:
+    """Newest usable snapshot, then the batches after it; writes the snapshots that rolled segments lack.
+
+    Segments from `first_rebuilt` on have lost their transaction index, so the replay begins no later than
+    there.
+    """
+    segments = loaded.segments
+    end = segments[-1].end_offset
+    latest = end if first_rebuilt is None else first_rebuilt
+    at, loaded.producers = _latest_snapshot(files, directory, latest, end)
+    start = max(at, segments[0].base_offset)
+    if at >= 0:
+        refill(loaded.producers, segments, at)
+    for segment in segments:
+        if segment.end_offset < start or (segment.end_offset == start and segment.rolled):
+            continue
+        snapshot = segment_file(directory, segment.base_offset, SNAPSHOT)
+        if segment.base_offset >= start and not files.exists(snapshot):
+            write_plain(files, snapshot, loaded.producers.encode())
+        replay(loaded.producers, segment, start, index_aborts=first_rebuilt is not None)
+
+
+def replay(state: ProducerState, segment: Segment, from_offset: int, *, index_aborts: bool) -> None:
+    """Applies the batches of a segment from an offset on."""
+    if segment.end_offset <= from_offset:
+        return
+    first = segment.find(from_offset)
+    for batch in segment.scan(first.position) if first else ():
+        header = batch.header
+        if header.producer_id < 0:
+            continue
+        marker = read_marker(segment.read_batch(batch)) if header.is_control else None
+        completed = state.apply(header, header.base_offset, marker)
+        if completed is not None and completed.aborted and index_aborts:
+            first_offset, last_offset = completed.first_offset, completed.last_offset
+            stable = state.stable_offset_after(completed)
+            segment.add_aborted(AbortedTxn(completed.producer_id, first_offset, last_offset, stable))
+
+
+def read_marker(batch: bytes | memoryview) -> EndMarker | None:
+    """What a control batch says: key is version and type, value version and coordinator epoch (KIP-98)."""
+    record = next(iter(iter_records(batch, max_bytes=_CONTROL_RECORD_BYTES)), None)
+    if (
+        record is None
+        or record.key is None
+        or record.value is None
+        or len(record.key) < 4
+        or len(record.value) < 6
+    ):
+        return None
+    kind = int.from_bytes(record.key[2:4], "big")
+    if kind > _COMMIT:
+        return None
+    return EndMarker(kind == _COMMIT, int.from_bytes(record.value[2:6], "big", signed=True))
+
+
+def refill(state: ProducerState, segments: Sequence[Segment], at: int) -> None:
+    """Gives producers back the four batches that Kafka's snapshot leaves out, from the log's tail before
+    `at`.
+
+    Without them a retry that was in flight over a restart would look like a sequence gap (guarantee 10).
+    """
+    holder = next((s for s in reversed(segments) if s.base_offset < at), None)
+    if holder is None or not len(state):
+        return
+    seen = ProducerState()
+    first = holder.cut_within(0, max(0, holder.size - _REFILL_BYTES), holder.find_cut(at))
+    for batch in holder.scan(first.position if first else 0):
+        if batch.header.base_offset >= at:
+            break
+        if batch.header.producer_id >= 0 and not batch.header.is_control:
+            seen.apply(batch.header, batch.header.base_offset)
+    for producer in state:
+        found = seen.get(producer.producer_id)
+        if (
+            found
+            and producer.batches
+            and found.epoch == producer.epoch
+            and found.batches[-1] == producer.batches[-1]
+        ):
+            producer.batches.extendleft(list(found.batches)[-2 : -BATCHES_KEPT - 1 : -1])
+
+
+def verified_batches(segment: Segment) -> Iterator[tuple[BatchAt, BatchHeader]]:
+    """Each batch that is whole, has its CRC, and goes on where offsets may go on; stops at the first that
+    is not.
+    """
+    at, expected = 0, segment.base_offset
+    window, window_at = b"", 0
+    files, fd = segment.files, segment.file.fd
+    while at + HEADER_SIZE <= segment.size:
+        if at - window_at + HEADER_SIZE > len(window):
+            window, window_at = files.read_at(fd, _WINDOW_BYTES, at), at
+        try:
+            size = read_header(window, at - window_at).size
+            if not HEADER_SIZE <= size <= min(LARGEST_BATCH, segment.size - at):
+                return
+            if at - window_at + size > len(window):
+                window, window_at = files.read_at(fd, max(size, _WINDOW_BYTES), at), at
+            header = check_batch(window, at - window_at)
+        except RecordsError:
+            return
+        if header.base_offset < expected or header.last_offset - segment.base_offset > 2**31 - 1:
+            return
+        yield BatchAt(at, header), header
+        at, expected = at + size, header.next_offset
+
+
+def write_plain(files: Files, path: Path, content: bytes) -> None:
+    """Replaces a file whose content proves itself (a CRC inside, or rebuilt from the log): no fsync."""
+    fd = files.open(path, create=True)
+    try:
+        files.writev_at(fd, (content,), 0)
+        files.truncate(fd, len(content))
+    finally:
+        files.close(fd)
+
+
+def _clean_directory(files: Files, directory: Path) -> list[int]:
+    """Removes what a crash left half done; returns the base offsets of the segments, ascending."""
+    names = files.list_directory(directory)
+    found = {name: parsed for name in names if (parsed := parse_segment_file(name)) is not None}
+    bases = sorted(base for base, suffix in found.values() if suffix == LOG)
+    for name in names:
+        orphan = name in found and found[name][1] in INDEXES and found[name][0] not in bases
+        stray = (
+            name in found
+            and found[name][1] == SNAPSHOT
+            and bases
+            and found[name][0] < bases[-1]
+            and found[name][0] not in bases
+        )
+        if is_leftover(name) or orphan or stray:
+            files.unlink(directory / name, missing_ok=True)
+    return bases
+
+
+def _load_epochs(files: Files, directory: Path) -> LeaderEpochs:
+    path = directory / EPOCH_CHECKPOINT
+    try:
+        return LeaderEpochs.decode(files.read_whole(path)) if files.exists(path) else LeaderEpochs()
+    except MalformedEpochs:
+        return LeaderEpochs()
+
+
+def _load_segment(segment: Segment, end: int | None) -> bool:
+    """Takes the index files as they are; False if they cannot be right and must be rebuilt."""
+    files = segment.files
+    if segment.size == 0:
+        return end is None
+    if not (files.exists(segment.path(OFFSET_INDEX)) and files.exists(segment.path(TIME_INDEX))):
+        return False
+    txn_index = files.read_whole(segment.path(TXN_INDEX)) if files.exists(segment.path(TXN_INDEX)) else b""
+    segment.take_indexes(
+        files.read_whole(segment.path(OFFSET_INDEX)), files.read_whole(segment.path(TIME_INDEX)), txn_index
+    )
+    try:
+        _check_indexes(segment)
+        _resume(segment, end)
+    except (CorruptLog, RecordsError):
+        return False
+    return True
+
+
+def _check_indexes(segment: Segment) -> None:
+    """Raises RecordsError if an index is cut, does not grow, or points beyond the log."""
+    if len(segment.txn_index) % TXN_ENTRY.size:
+        raise CorruptLog("transaction index is cut")
+    if segment.offset_index:
+        last = len(segment.offset_index) - OFFSET_ENTRY.size
+        if OFFSET_ENTRY.unpack_from(segment.offset_index, last)[1] >= segment.size:
+            raise CorruptLog("offset index points beyond the log")
+    for _ in decode_offset_index(segment.offset_index, segment.base_offset):
+        pass
+    for _ in decode_time_index(segment.time_index, segment.base_offset):
+        pass
+
+
+def _resume(segment: Segment, end: int | None) -> None:
+    """First and last things about a segment from its first batch, its indexes and, if active, its tail."""
+    first = next(segment.scan(0)).header
+    segment.first_timestamp = first.max_timestamp if first.log_append_time else first.base_timestamp
+    maximum_offset = segment.base_offset
+    if segment.time_index:
+        timestamp, relative = TIME_ENTRY.unpack_from(
+            segment.time_index, len(segment.time_index) - TIME_ENTRY.size
+        )
+        segment.max_timestamp, maximum_offset = timestamp, segment.base_offset + relative
+    if end is not None:
+        segment.end_offset = end
+        segment.rolled = True
+        segment.unload()
+        return
+    position = 0
+    if segment.offset_index:
+        position = OFFSET_ENTRY.unpack_from(
+            segment.offset_index, len(segment.offset_index) - OFFSET_ENTRY.size
+        )[1]
+    for batch in segment.scan(position):
+        segment.end_offset = batch.header.next_offset
+        if batch.header.max_timestamp > segment.max_timestamp:
+            segment.max_timestamp, maximum_offset = batch.header.max_timestamp, batch.header.last_offset
+    segment.resume_index(position, maximum_offset)
+
+
+def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs) -> int:
+    """Indexes, totals and epochs from the batches; returns the bytes cut off the end."""
+    segment.forget_indexes()
+    good = 0
+    for batch, header in verified_batches(segment):
+        segment.note(batch.position, header, header.base_offset, interval_bytes)
+        latest = epochs.latest
+        if header.leader_epoch >= 0 and (latest is None or header.leader_epoch > latest.epoch):
+            epochs.assign(header.leader_epoch, header.base_offset)
+        good = batch.position + header.size
+    cut = segment.size - good
+    segment.size = good
+    if cut:
+        segment.trim()
+    return cut
+
+
+def _latest_snapshot(files: Files, directory: Path, at_most: int, log_end: int) -> tuple[int, ProducerState]:
+    """Offset and state of the newest usable snapshot; -1 and nothing if there is none. Removes unusable
+    ones.
+    """
+    snapshots = sorted(
+        parsed[0]
+        for name in files.list_directory(directory)
+        if (parsed := parse_segment_file(name)) is not None and parsed[1] == SNAPSHOT
+    )
+    for offset in reversed(snapshots):
+        path = segment_file(directory, offset, SNAPSHOT)
+        if offset > log_end:
+            files.unlink(path, missing_ok=True)
+        elif offset <= at_most:
+            try:
+                return offset, ProducerState.decode(files.read_whole(path))
+            except MalformedSnapshot:
+                files.unlink(path, missing_ok=True)
+    return -1, ProducerState()
+
+
+def _remove(files: Files, directory: Path, base: int) -> None:
+    """The log file goes last: a crash in between must not leave indexes that look like another segment's."""
+    for suffix in (SNAPSHOT, *INDEXES, LOG):
+        files.unlink(segment_file(directory, base, suffix), missing_ok=True)
+
+
+def contiguous(segments: Sequence[Segment]) -> bool:
+    return all(before.end_offset == after.base_offset for before, after in pairwise(segments))

@@ -1,0 +1,341 @@
+"""One segment: a `.log` file of record batches and its three sparse indexes.
+
+Indexes are kept in memory as the very bytes of Kafka's files, so look-ups are the same for a live and a
+loaded one, and nothing but the batch itself is written on the hot path. They reach their files when the
+segment is rolled or closed, and are rebuilt from the batches after a crash. A rolled segment lets go of its
+descriptor and indexes when others are read more often (`unload`); slices handed out keep the descriptor
+open.
+
+Invariants: bytes beyond `size` were never acknowledged and are overwritten; `end_offset` is one past the
+last batch. Called by PartitionLog alone, from the event loop.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tierlog.broker.log.names import INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, segment_file
+from tierlog.broker.ports.files import Buffer, Files, SharedFile
+from tierlog.broker.ports.types import NO_TIMESTAMP
+from tierlog.broker.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
+from tierlog.broker.records.indexes import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    AbortedTxn,
+    decode_txn_index,
+    encode_txn_entry,
+    find_offset_for_time,
+    find_position,
+)
+
+SCAN_BYTES = 4096
+"""One read of a header scan: the default index interval, so that it seldom takes two."""
+
+
+class CorruptLog(Exception):
+    """Bytes below the log end are not batches: the disk changed them. The segment may not be served."""
+
+
+class BatchAt(NamedTuple):
+    position: int
+    header: BatchHeader
+
+
+class Cut(NamedTuple):
+    """A batch boundary: everything before `position` lies below `end_offset`."""
+
+    position: int
+    end_offset: int
+
+
+class Segment:
+    __slots__ = (
+        "_bytes_since_entry",
+        "_file",
+        "_maximum_offset",
+        "_offset_index",
+        "_ragged",
+        "_time_index",
+        "_txn_index",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "end_offset",
+        "files",
+        "first_timestamp",
+        "has_aborts",
+        "has_transactions",
+        "last_modified_ms",
+        "max_timestamp",
+        "rolled",
+        "size",
+    )
+
+    def __init__(self, files: Files, directory: Path, base_offset: int, now_ms: int) -> None:
+        self.files = files
+        self.directory = directory
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.size = 0
+        self.first_timestamp = NO_TIMESTAMP
+        self.max_timestamp = NO_TIMESTAMP
+        self.created_ms = now_ms
+        self.last_modified_ms = now_ms
+        self.rolled = False
+        self.has_transactions: bool | None = False
+        self.has_aborts = False
+        self._file: SharedFile | None = None
+        self._offset_index: bytearray | None = bytearray()
+        self._time_index: bytearray | None = bytearray()
+        self._txn_index: bytearray | None = bytearray()
+        self._maximum_offset = base_offset  # of the batch that set max_timestamp
+        self._bytes_since_entry = 0
+        self._ragged = False  # a failed write may have left bytes beyond `size`
+
+    # -- what it is made of --
+
+    def path(self, suffix: str = LOG) -> Path:
+        return segment_file(self.directory, self.base_offset, suffix)
+
+    @property
+    def file(self) -> SharedFile:
+        if self._file is None:
+            self._file = SharedFile(self.files, self.path(), create=not self.rolled)
+        return self._file
+
+    @property
+    def offset_index(self) -> bytearray:
+        if self._offset_index is None:
+            self._offset_index = bytearray(self.files.read_whole(self.path(OFFSET_INDEX)))
+        return self._offset_index
+
+    @property
+    def time_index(self) -> bytearray:
+        if self._time_index is None:
+            self._time_index = bytearray(self.files.read_whole(self.path(TIME_INDEX)))
+        return self._time_index
+
+    @property
+    def txn_index(self) -> bytearray:
+        if self._txn_index is None:
+            path = self.path(TXN_INDEX)
+            self._txn_index = bytearray(self.files.read_whole(path) if self.has_aborts else b"")
+        return self._txn_index
+
+    @property
+    def index_entries(self) -> int:
+        return len(self.offset_index) // OFFSET_ENTRY.size
+
+    @property
+    def time_entries(self) -> int:
+        return len(self.time_index) // TIME_ENTRY.size
+
+    # -- writing --
+
+    def append(
+        self, buffer: Buffer, header: BatchHeader, base_offset: int, interval_bytes: int, now_ms: int
+    ) -> None:
+        """Writes one batch at the end. An OSError leaves the segment as it was (the bytes beyond `size` are
+        void).
+        """
+        if self._ragged:
+            self.trim()
+        position = self.size
+        try:
+            self.files.writev_at(self.file.fd, (buffer,), position)
+        except OSError:
+            self._ragged = True
+            raise
+        self.size = position + len(buffer)
+        self.note(position, header, base_offset, interval_bytes)
+        self.last_modified_ms = now_ms
+        if position == 0:
+            self.created_ms = now_ms
+
+    def note(self, position: int, header: BatchHeader, base_offset: int, interval_bytes: int) -> None:
+        """Takes a batch that stands at `position` into the indexes and totals (append and rebuild share
+        it).
+        """
+        last_offset = base_offset + header.last_offset_delta
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self._maximum_offset = last_offset
+        if position == 0:
+            self.first_timestamp = header.max_timestamp if header.log_append_time else header.base_timestamp
+        if header.attributes & 0x10:
+            self.has_transactions = True
+        if self._bytes_since_entry > interval_bytes:
+            self.offset_index.extend(OFFSET_ENTRY.pack(last_offset - self.base_offset, position))
+            self._add_time_entry()
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += header.batch_length + LOG_OVERHEAD
+        self.end_offset = last_offset + 1
+
+    def add_aborted(self, transaction: AbortedTxn) -> None:
+        self.txn_index.extend(encode_txn_entry(transaction))
+        self.has_aborts = True
+
+    def roll(self) -> None:
+        """Makes the segment immutable: the last time entry is its maximum, and the indexes go to their
+        files.
+        """
+        self._add_time_entry()
+        self.persist()
+        self.rolled = True
+
+    def persist(self) -> None:
+        """Writes the index files and cuts what a failed write left in the log. Not durable before `sync`."""
+        if self._ragged:
+            self.trim()
+        for suffix, content in (
+            (OFFSET_INDEX, self.offset_index),
+            (TIME_INDEX, self.time_index),
+            (TXN_INDEX, self.txn_index),
+        ):
+            if suffix == TXN_INDEX and not content:
+                self.files.unlink(self.path(suffix), missing_ok=True)
+                continue
+            fd = self.files.open(self.path(suffix), create=True)
+            try:
+                self.files.writev_at(fd, (content,), 0)
+                self.files.truncate(fd, len(content))
+            finally:
+                self.files.close(fd)
+
+    def sync(self) -> None:
+        """fdatasync of the log, and of the indexes if the segment is rolled."""
+        self.files.sync(self.file.fd)
+        if self.rolled:
+            for suffix in INDEXES if self.has_aborts else INDEXES[:2]:
+                fd = self.files.open(self.path(suffix))
+                try:
+                    self.files.sync(fd)
+                finally:
+                    self.files.close(fd)
+
+    def trim(self) -> None:
+        """Cuts the file to `size`."""
+        self.files.truncate(self.file.fd, self.size)
+        self._ragged = False
+
+    def unload(self) -> None:
+        """Lets go of descriptor and indexes; the next use brings them back."""
+        if self.rolled:
+            self._file = self._offset_index = self._time_index = self._txn_index = None
+
+    def close(self) -> None:
+        """Lets go of the descriptor for good; slices handed out keep it until they are sent."""
+        self._file = None
+
+    def cut_at(self, cut: Cut, interval_bytes: int) -> None:
+        """Ends the segment at a boundary, active again, its indexes rebuilt from the batches that remain."""
+        self.rolled = False
+        self.size = cut.position
+        self.trim()
+        aborted = self.txn_index
+        self.forget_indexes()
+        for position, header in self.scan(0):
+            self.note(position, header, header.base_offset, interval_bytes)
+        self.end_offset = cut.end_offset
+        for transaction in decode_txn_index(aborted):
+            if transaction.last_offset < cut.end_offset:
+                self.add_aborted(transaction)
+
+    def forget_indexes(self) -> None:
+        """Before a rebuild: as if no batch had been seen."""
+        self._offset_index, self._time_index, self._txn_index = bytearray(), bytearray(), bytearray()
+        self.max_timestamp = self.first_timestamp = NO_TIMESTAMP
+        self._maximum_offset = self.end_offset = self.base_offset
+        self._bytes_since_entry = 0
+        self.has_transactions, self.has_aborts, self.rolled = False, False, False
+
+    def take_indexes(self, offset_index: bytes, time_index: bytes, txn_index: bytes) -> None:
+        """Indexes read from their files."""
+        self._offset_index, self._time_index, self._txn_index = map(
+            bytearray, (offset_index, time_index, txn_index)
+        )
+        self.has_aborts = bool(txn_index)
+        self.has_transactions = True if txn_index else None
+
+    def resume_index(self, last_entry_position: int, maximum_offset: int) -> None:
+        """After a clean start: where the loaded indexes end, so that appending goes on as if it had never
+        stopped.
+        """
+        self._bytes_since_entry = 0 if self.size == 0 else self.size - last_entry_position
+        self._maximum_offset = maximum_offset
+
+    # -- reading --
+
+    def scan(self, position: int, end: int | None = None) -> Iterator[BatchAt]:
+        """Position and header of each batch from a batch boundary on; raises CorruptLog."""
+        end = self.size if end is None else end
+        fd, read_at = self.file.fd, self.files.read_at
+        chunk, chunk_at = b"", position
+        while position < end:
+            if position - chunk_at + HEADER_SIZE > len(chunk):
+                chunk, chunk_at = read_at(fd, SCAN_BYTES, position), position
+                if len(chunk) < HEADER_SIZE:
+                    raise CorruptLog(f"{self.path()}: cut at {position}")
+            header = read_header(chunk, position - chunk_at)
+            if header.batch_length < HEADER_SIZE - LOG_OVERHEAD or position + header.size > self.size:
+                raise CorruptLog(f"{self.path()}: batch length {header.batch_length} at {position}")
+            yield BatchAt(position, header)
+            position += header.batch_length + LOG_OVERHEAD
+
+    def find(self, offset: int) -> BatchAt | None:
+        """The first batch that ends above `offset`; None if the segment has none."""
+        for batch in self.scan(find_position(self.offset_index, self.base_offset, offset)):
+            if batch.header.last_offset >= offset:
+                return batch
+        return None
+
+    def find_cut(self, offset: int) -> Cut:
+        """The boundary before which every batch lies wholly below `offset`: a reader's upper end."""
+        if offset >= self.end_offset:
+            return Cut(self.size, self.end_offset)
+        batch = self.find(offset)
+        return Cut(batch.position, batch.header.base_offset) if batch else Cut(self.size, self.end_offset)
+
+    def cut_within(self, start: int, max_bytes: int, upper: Cut) -> Cut | None:
+        """The last batch boundary at most `max_bytes` after `start` and not after `upper`; None if none
+        fits.
+        """
+        if start + max_bytes >= upper.position:
+            return upper
+        found: Cut | None = None
+        for position, header in self.scan(
+            max(start, self._indexed_position(start + max_bytes)), upper.position
+        ):
+            if position > start:
+                found = Cut(position, header.base_offset)
+            if position + header.size > start + max_bytes:
+                break
+            found = Cut(position + header.size, header.next_offset)
+        return found
+
+    def find_timestamp(self, timestamp: int, from_offset: int) -> Iterator[BatchAt]:
+        """The batches that may hold the first record at or after a timestamp, nearest first."""
+        start = max(find_offset_for_time(self.time_index, self.base_offset, timestamp), from_offset)
+        for batch in self.scan(find_position(self.offset_index, self.base_offset, start)):
+            if batch.header.max_timestamp >= timestamp and batch.header.last_offset >= from_offset:
+                yield batch
+
+    def read_batch(self, batch: BatchAt) -> bytes:
+        return self.files.read_at(self.file.fd, batch.header.size, batch.position)
+
+    def _indexed_position(self, position: int) -> int:
+        """The last indexed batch boundary at or before a position; 0 if there is none."""
+        index = self.offset_index
+        size = OFFSET_ENTRY.size
+        at = bisect_right(
+            range(0, len(index), size), position, key=lambda at: OFFSET_ENTRY.unpack_from(index, at)[1]
+        )
+        return int(OFFSET_ENTRY.unpack_from(index, (at - 1) * size)[1]) if at else 0
+
+    def _add_time_entry(self) -> None:
+        """Only if it says something new, as Kafka's `maybeAppend`."""
+        index = self.time_index
+        last = TIME_ENTRY.unpack_from(index, len(index) - TIME_ENTRY.size)[0] if index else NO_TIMESTAMP
+        if self.max_timestamp > last:
+            index.extend(TIME_ENTRY.pack(self.max_timestamp, self._maximum_offset - self.base_offset))

@@ -1,0 +1,32 @@
+"""What the rules know of a segment, without its files. The log makes these values; retention and tiering
+read them.
+"""
+
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from tierlog.broker.partition.epochs import EpochEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentInfo:
+    """Offsets [base_offset, end_offset); timestamps in milliseconds, -1 if no record has one."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    first_timestamp: int
+    max_timestamp: int
+    last_modified_ms: int
+    rolled: bool
+    has_transactions: bool | None  # None: not known before its batches are read again (after a clean start)
+    has_aborts: bool
+    leader_epochs: tuple[EpochEntry, ...]
+    path_log: PurePath
+
+    @property
+    def records(self) -> int:
+        """Offsets have no gaps in a log that is not compacted, and a compacted one is never tiered
+        (KIP-405).
+        """
+        return self.end_offset - self.base_offset

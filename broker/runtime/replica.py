@@ -1,0 +1,389 @@
+"""One partition's replica on this broker: the leader core joined to the log.
+
+Every produce and fetch of the partition passes here. The core decides, the log writes, and listeners hear
+when the log end or the high watermark has moved. Errors leave as Kafka's codes; an OSError becomes
+KAFKA_STORAGE_ERROR and leaves the log as it was. One owner: the event loop; only `flush` may run in a
+thread. Called by the replica manager.
+"""
+
+import random
+import uuid
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from tierlog.broker.log.log import FoundTimestamp, PartitionLog, SegmentExport, SegmentInfo
+from tierlog.broker.log.segment import CorruptLog
+from tierlog.broker.partition.epochs import EpochEnd
+from tierlog.broker.partition.leader import LeaderCore
+from tierlog.broker.partition.producers import Duplicate, Refused
+from tierlog.broker.partition.retention import expired
+from tierlog.broker.partition.validation import decompressed_limit, judge_header, judge_records, refusal
+from tierlog.broker.ports.files import Files
+from tierlog.broker.ports.slices import LogSlice, empty_slice
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.records.batch import (
+    BatchHeader,
+    assign,
+    check_batch,
+    check_produced,
+    read_header,
+    set_log_append_time,
+)
+from tierlog.broker.records.codecs import Codec
+from tierlog.broker.records.errors import RecordsError
+from tierlog.broker.records.record import iter_records
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.settings.topic import TopicConfig
+from tierlog.broker.wire.errors import ErrorCode
+
+PRODUCER_EXPIRATION_MS = 86_400_000
+"""producer.id.expiration.ms: how long an idle producer's sequences are remembered."""
+
+LATEST_OFFSET = -1
+"""DeleteRecords: everything below the high watermark."""
+
+_CODECS = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+class AppendResult(NamedTuple):
+    """Offsets of the batch (of the first copy for a retry), or -1 and an error that means: not written."""
+
+    error: ErrorCode
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    message: str | None = None
+
+
+class ReadResult(NamedTuple):
+    """`remote`: the offset lies below the local files and above the log start, so tiering has it."""
+
+    error: ErrorCode
+    slice: LogSlice | None
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]]
+    remote: bool = False
+
+
+class Replica:
+    def __init__(self, name: TopicPartition, topic_id: uuid.UUID, broker_id: int, log: PartitionLog) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.log = log
+        self.listeners: list[Callable[[Replica], None]] = []
+        self._core = LeaderCore(broker_id, log.log_end_offset, log.log_start_offset)
+
+    @classmethod
+    def open(
+        cls,
+        name: TopicPartition,
+        topic_id: uuid.UUID,
+        broker_id: int,
+        directory: Path,
+        config: TopicConfig,
+        files: Files,
+        now_ms: int,
+        *,
+        log_start_offset: int = 0,
+        recovery_point: int = 0,
+        clean: bool,
+        rng: random.Random,
+    ) -> "Replica":
+        """Opens the log in the partition's own directory; raises OSError. May run in a thread."""
+        log = PartitionLog.open(
+            directory,
+            config,
+            files,
+            now_ms,
+            log_start_offset=log_start_offset,
+            recovery_point=recovery_point,
+            clean=clean,
+            rng=rng,
+        )
+        return cls(name, topic_id, broker_id, log)
+
+    # -- where it stands --
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.log.config
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._core.leader_epoch
+
+    @property
+    def leads(self) -> bool:
+        return self._core.leads
+
+    @property
+    def in_sync(self) -> frozenset[int]:
+        return self._core.in_sync
+
+    @property
+    def high_watermark(self) -> int:
+        return self._core.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self._core.last_stable_offset(self.log.producers)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def local_log_start_offset(self) -> int:
+        return self.log.local_log_start_offset
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        return self.log.segments
+
+    def become_leader(self, leader_epoch: int, partition_epoch: int, in_sync: Collection[int]) -> None:
+        """The controller's word: this broker leads in that epoch, with these replicas in sync."""
+        began = leader_epoch > self._core.leader_epoch
+        moved = self._core.become_leader(leader_epoch, partition_epoch, in_sync)
+        if began:
+            self.log.assign_epoch(leader_epoch, self.log_end_offset)
+        if moved:
+            self._moved()
+
+    def update_config(self, config: TopicConfig) -> None:
+        self.log.update_config(config)
+
+    # -- produce --
+
+    def append(
+        self, records: memoryview, now_ms: int, *, acks: int = -1, from_client: bool = True
+    ) -> AppendResult:
+        """Appends one batch, in place: offset and epoch are written into `records`, which must be writable.
+
+        `from_client=False` is for coordinators, whose batches are built here: only CRC and leadership are
+        checked.
+        """
+        config = self.log.config
+        try:
+            header = check_produced(records) if from_client else check_batch(records)
+        except RecordsError as error:
+            return self._refuse(refusal(error))
+        verdict: Duplicate | Refused | None = None
+        if from_client:
+            verdict = judge_header(header, config, now_ms)
+        verdict = verdict or self._core.decide_append(
+            header,
+            self.log.producers,
+            acks=acks,
+            min_in_sync=config.min_insync_replicas,
+            from_client=from_client,
+        )
+        if verdict is None and from_client:
+            verdict = judge_records(records, header, config, now_ms)
+        if verdict is not None:
+            return self._answer(verdict)
+        return self._write(records, header, now_ms)
+
+    def _write(self, records: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
+        log, core = self.log, self._core
+        config = log.config
+        if config.compression_type != "producer" and _CODECS[config.compression_type] != header.codec:
+            records = _recompress(
+                records, header, _CODECS[config.compression_type], decompressed_limit(config)
+            )
+            header = read_header(records)
+            if header.size > config.max_message_bytes:
+                return self._refuse(
+                    Refused(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {header.size} bytes as stored")
+                )
+        base_offset, append_time = log.log_end_offset, -1
+        if config.message_timestamp_type == "LogAppendTime":
+            set_log_append_time(records, 0, now_ms)
+            header, append_time = read_header(records), now_ms
+        assign(records, 0, base_offset, core.leader_epoch)
+        try:
+            log.append(records, header, base_offset, core.leader_epoch, now_ms)
+            if log.log_end_offset - log.recovery_point >= config.flush_messages:
+                log.flush()
+        except OSError as error:
+            if log.log_end_offset > base_offset:
+                # Written but not durable. Whether it counts is unknown, which is what this code tells a
+                # client.
+                core.appended(log.log_end_offset)
+            return self._refuse(Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {error.strerror}"))
+        if core.appended(log.log_end_offset):
+            log.producers.high_watermark_moved(core.high_watermark)
+        for listener in self.listeners:
+            listener(self)
+        last_offset = base_offset + header.last_offset_delta
+        return AppendResult(ErrorCode.NONE, base_offset, last_offset, append_time, log.log_start_offset)
+
+    def _answer(self, verdict: Duplicate | Refused) -> AppendResult:
+        if isinstance(verdict, Refused):
+            return self._refuse(verdict)
+        by_log = self.log.config.message_timestamp_type == "LogAppendTime"
+        append_time = verdict.timestamp if by_log else -1
+        return AppendResult(
+            ErrorCode.NONE, verdict.base_offset, verdict.last_offset, append_time, self.log.log_start_offset
+        )
+
+    def _refuse(self, refused: Refused) -> AppendResult:
+        return AppendResult(refused.error, -1, -1, -1, self.log.log_start_offset, refused.message)
+
+    # -- fetch --
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        committed_only: bool = False,
+        min_one: bool = True,
+        max_offset: int | None = None,
+    ) -> ReadResult:
+        """Whole batches from the one that holds `offset` up to the high watermark (last stable offset if
+        `committed_only`), and not above `max_offset`."""
+        log = self.log
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            return self._read_result(ErrorCode.OFFSET_OUT_OF_RANGE, None)
+        if offset < log.local_log_start_offset:
+            return self._read_result(ErrorCode.NONE, None, remote=True)
+        end = self.last_stable_offset if committed_only else self._core.high_watermark
+        if max_offset is not None:
+            end = min(end, max_offset)
+        try:
+            found = log.read(offset, max_bytes, end, min_one=min_one) if offset < end else empty_slice(offset)
+            aborted = log.aborted(offset, found.end_offset) if committed_only and found.parts else []
+        except OSError:
+            return self._read_result(ErrorCode.KAFKA_STORAGE_ERROR, None)
+        except CorruptLog:
+            return self._read_result(ErrorCode.CORRUPT_MESSAGE, None)
+        return self._read_result(
+            ErrorCode.NONE, found, aborted=[(entry.producer_id, entry.first_offset) for entry in aborted]
+        )
+
+    def _read_result(
+        self,
+        error: ErrorCode,
+        found: LogSlice | None,
+        *,
+        aborted: list[tuple[int, int]] | None = None,
+        remote: bool = False,
+    ) -> ReadResult:
+        high, stable, start = self._core.high_watermark, self.last_stable_offset, self.log.log_start_offset
+        return ReadResult(error, found, high, stable, start, aborted or [], remote)
+
+    def offset_for_timestamp(self, timestamp: int, *, committed_only: bool = False) -> FoundTimestamp | None:
+        """The first local record at or after a timestamp that a consumer may see. Raises OSError."""
+        end = self.last_stable_offset if committed_only else self._core.high_watermark
+        return self.log.offset_for_timestamp(timestamp, end)
+
+    def max_timestamp(self) -> FoundTimestamp | None:
+        """The local record with the largest timestamp (ListOffsets -3)."""
+        return self.log.max_timestamp()
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        return self.log.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch of the record at an offset; ListOffsets reports it."""
+        return self.log.epochs.epoch_of(offset)
+
+    # -- retention and tiering --
+
+    def delete_records(self, offset: int) -> ErrorCode | int:
+        """Moves the log start (-1: to the high watermark); the new low watermark, or OFFSET_OUT_OF_RANGE."""
+        target = self.high_watermark if offset == LATEST_OFFSET else offset
+        if not 0 <= target <= self.high_watermark:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        self.raise_log_start(target)
+        return self.log_start_offset
+
+    def raise_log_start(self, offset: int) -> None:
+        if self.log.raise_log_start(min(offset, self.high_watermark)):
+            self._moved()
+
+    def maybe_roll(self, now_ms: int) -> bool:
+        return self.log.maybe_roll(now_ms)
+
+    def roll(self, now_ms: int) -> bool:
+        return self.log.roll(now_ms)
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Deletes what retention.ms, retention.bytes and the log start allow; returns how many segments."""
+        log = self.log
+        log.producers.expire(now_ms, PRODUCER_EXPIRATION_MS)
+        count = expired(log.segments, log.config, log.log_start_offset, self.high_watermark, now_ms)
+        if not count:
+            return 0
+        if count == len(log.segments):
+            log.roll(now_ms)
+        return self.delete_local_before(log.segments[count].base_offset, now_ms)
+
+    def delete_local_before(self, offset: int, now_ms: int) -> int:
+        """Drops rolled segments that end at or below an offset; the local start rises first."""
+        count = self.log.delete_local_before(offset, now_ms)
+        if count:
+            self._moved()
+        return count
+
+    def export_segment(self, base_offset: int) -> SegmentExport | None:
+        return self.log.export_segment(base_offset)
+
+    def take_due(self, now_ms: int) -> list[Path]:
+        return self.log.take_due(now_ms)
+
+    # -- durability --
+
+    @property
+    def recovery_point(self) -> int:
+        return self.log.recovery_point
+
+    def must_flush(self, now_ms: int) -> bool:
+        """Whether flush.ms has passed over records that are not yet durable."""
+        return self.log.must_flush(now_ms)
+
+    def flush(self) -> int:
+        """fsync; returns the recovery point. Raises OSError: the directory is then not to be trusted any
+        more.
+        """
+        return self.log.flush()
+
+    def close(self, *, clean: bool) -> None:
+        self.listeners.clear()
+        self.log.close(clean=clean)
+
+    def check(self) -> None:
+        self.log.check()
+        self._core.check()
+
+    def _moved(self) -> None:
+        self.log.producers.high_watermark_moved(self._core.high_watermark)
+        for listener in self.listeners:
+            listener(self)
+
+
+def _recompress(records: memoryview, header: BatchHeader, codec: Codec, limit: int) -> memoryview:
+    """The same records under the topic's codec; producer fields stay, so idempotence is not touched."""
+    batch = encode_batch(
+        [NewRecord(r.timestamp, r.key, r.value, r.headers) for r in iter_records(records, max_bytes=limit)],
+        codec=codec,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+    )
+    return memoryview(batch)

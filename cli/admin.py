@@ -1,0 +1,84 @@
+"""The admin HTTP API from the outside: JSON calls, and the stream of events that saves polling."""
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from tierlog.cli.errors import CliError, ExitCode, unreachable
+
+
+class Event(NamedTuple):
+    """One server-sent event: its name and its JSON data."""
+
+    name: str
+    data: Any
+
+
+class AdminApi:
+    """Calls of one node's admin API; raises CliError with the server's own words."""
+
+    def __init__(self, url: str, *, timeout_s: float = 300.0) -> None:
+        self.url = url.rstrip("/")
+        self._timeout_s = timeout_s
+
+    def get(self, path: str, **query: object) -> Any:
+        with self._open("GET", path, query, None) as answer:
+            return json.load(answer)
+
+    def post(self, path: str, body: Mapping[str, object]) -> Any:
+        with self._open("POST", path, {}, json.dumps(body).encode()) as answer:
+            return json.load(answer)
+
+    def events(self) -> Iterator[Event]:
+        """The events of /v1/events as they come; ends when the server closes the stream."""
+        with self._open("GET", "/v1/events", {}, None) as answer:
+            yield from parse_events(line.decode() for line in answer)
+
+    def _open(self, method: str, path: str, query: Mapping[str, object], body: bytes | None) -> Any:
+        words = urllib.parse.urlencode({key: value for key, value in query.items() if value is not None})
+        request = urllib.request.Request(
+            f"{self.url}{path}?{words}" if words else self.url + path, body, method=method
+        )
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
+        try:
+            return urllib.request.urlopen(request, timeout=self._timeout_s)
+        except urllib.error.HTTPError as refused:
+            code = ExitCode.NOT_FOUND if refused.code == 404 else ExitCode.FAILED
+            raise CliError(
+                _reason(refused),
+                code=code,
+                hint="`tierlog topic list` shows what there is." if code == ExitCode.NOT_FOUND else "",
+            ) from None
+        except (OSError, ValueError) as failure:
+            raise unreachable(self.url, getattr(failure, "reason", failure)) from None
+
+
+def parse_events(lines: Iterator[str]) -> Iterator[Event]:
+    """Events of a text/event-stream body (HTML standard, section 9.2); skips comments and unknown fields."""
+    name, data = "message", ""
+    for line in lines:
+        field, _, value = line.rstrip("\r\n").partition(":")
+        value = value.removeprefix(" ")
+        if field == "event":
+            name = value
+        elif field == "data":
+            data += value
+        elif not line.strip():
+            if data:
+                yield Event(name, json.loads(data))
+            name, data = "message", ""
+
+
+def _reason(refused: urllib.error.HTTPError) -> str:
+    text = refused.read().decode(errors="replace")
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return text.strip() or f"{refused.code} {refused.reason}"
+    if isinstance(answer, dict):
+        return str(answer.get("error") or answer.get("message") or text)
+    return text

@@ -1,0 +1,210 @@
+"""A small synchronous Kafka client for the CLI: one socket per broker, one request at a time.
+
+Requests are the broker's own message classes (`broker.wire`), so the CLI needs no client library. Each goes
+in the newest version that both sides speak, capped where newer versions name topics by id (`NEWEST`).
+"""
+
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+from tierlog.broker.wire.api import BY_NAME, Api, decode_response, encode_request
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tierlog.cli.errors import CliError, ExitCode, unknown_topic, unreachable, usage
+
+if TYPE_CHECKING:
+    from tierlog.broker.wire.messages.metadata import MetadataResponseTopic
+
+CLIENT_ID = "tierlog-cli"
+FRAME_MAX_BYTES = 256 << 20
+RETRY_PAUSE_S = 0.1
+NEWEST = {0: 12, 1: 12, 8: 9, 9: 9}
+"""Produce, Fetch, OffsetCommit, OffsetFetch: the last version that takes a topic's name."""
+
+Address = tuple[str, int]
+
+
+class Connection:
+    """One broker's socket; knows the versions that the broker speaks."""
+
+    def __init__(self, address: Address, timeout_s: float) -> None:
+        self.address = address
+        self.name = f"{address[0]}:{address[1]}"
+        self._correlation_id = 0
+        try:
+            self._socket = socket.create_connection(address, timeout_s)
+        except OSError as failure:
+            raise unreachable(self.name, failure.strerror or failure) from None
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        versions = cast(
+            ApiVersionsResponse, self._exchange(_api_of(ApiVersionsRequest()), 0, ApiVersionsRequest())
+        )
+        self._versions = {row.api_key: (row.min_version, row.max_version) for row in versions.api_keys}
+
+    def call(self, request: Any) -> Any:
+        """The response to the request; raises CliError if the broker lacks the call or goes away."""
+        api = _api_of(request)
+        least, most = self._versions.get(api.key, (1, 0))
+        version = min(most, api.most, NEWEST.get(api.key, api.most))
+        if version < max(least, api.least):
+            raise CliError(f"the broker at {self.name} offers no version of {api.name} that is known here")
+        return self._exchange(api, version, request)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _exchange(self, api: Api, version: int, request: Any) -> Any:
+        self._correlation_id += 1
+        try:
+            self._socket.sendall(encode_request(api, version, self._correlation_id, CLIENT_ID, request))
+            frame = self._read_frame()
+        except OSError as failure:
+            raise unreachable(self.name, failure) from None
+        correlation_id, response = decode_response(api, version, frame)
+        if correlation_id != self._correlation_id:
+            raise CliError(
+                f"{api.name}: answer {correlation_id} to request {self._correlation_id}; is it a Kafka port?"
+            )
+        return response
+
+    def _read_frame(self) -> memoryview:
+        size = struct.unpack(">i", self._read(4))[0]
+        if not 0 < size <= FRAME_MAX_BYTES:
+            raise CliError(f"an answer of {size} bytes; is {self.name} a Kafka port?")
+        return self._read(size)
+
+    def _read(self, count: int) -> memoryview:
+        view, done = memoryview(bytearray(count)), 0
+        while done < count:
+            got = self._socket.recv_into(view[done:])
+            if not got:
+                raise ConnectionError("the broker closed the connection")
+            done += got
+        return view
+
+
+class KafkaClient:
+    """Finds brokers and leaders, and talks to them. Use it as a context manager."""
+
+    def __init__(self, bootstrap: str, *, timeout_s: float = 30.0) -> None:
+        self.timeout_s = timeout_s
+        self._seeds = [_address(text) for text in bootstrap.split(",") if text]
+        if not self._seeds:
+            raise usage("no broker address given", hint="For example: --bootstrap 127.0.0.1:9092")
+        self._connections: dict[Address, Connection] = {}
+        self._nodes: dict[int, Address] = {}
+        self._topics: dict[str, MetadataResponseTopic] = {}
+
+    def __enter__(self) -> "KafkaClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+    def call(self, request: Any, node_id: int | None = None) -> Any:
+        """Asks one node, or any; a broken connection is opened anew once."""
+        address = self._nodes.get(node_id) if node_id is not None else None
+        connection = self._connection(address) if address else self._any_connection()
+        try:
+            return connection.call(request)
+        except CliError as failure:
+            self._drop(connection)
+            if failure.code != ExitCode.UNREACHABLE:
+                raise
+        return (self._connection(address) if address else self._any_connection()).call(request)
+
+    def metadata(self, names: list[str] | None = None) -> MetadataResponse:
+        """Brokers and topics, all topics if no names are given; never creates a topic."""
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        response = cast(
+            MetadataResponse, self.call(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
+        )
+        self._nodes.update({broker.node_id: (broker.host, broker.port) for broker in response.brokers})
+        self._topics.update(
+            {topic.name: topic for topic in response.topics if topic.name and not topic.error_code}
+        )
+        return response
+
+    def topic(self, name: str) -> "MetadataResponseTopic":
+        """A topic's partitions and leaders, cached once seen; raises CliError if there is none."""
+        if name not in self._topics:
+            found = self.metadata([name]).topics[0]
+            if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise unknown_topic(name)
+            raise_for(found.error_code, None, f"topic {name}")
+        return self._topics[name]
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The node that leads the partition now; waits while there is none."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            for found in self.topic(topic).partitions:
+                if found.partition_index == partition and found.leader_id in self._nodes:
+                    return found.leader_id
+            if partition >= len(self.topic(topic).partitions):
+                raise CliError(
+                    f"{topic} has no partition {partition}",
+                    hint=f"`tierlog topic describe {topic}` shows them.",
+                )
+            self.refresh(topic, deadline, f"{topic}-{partition} has no leader")
+
+    def refresh(self, topic: str, deadline: float, problem: str) -> None:
+        """Forgets what is known of a topic after a pause; raises CliError(problem) past the deadline."""
+        if time.monotonic() > deadline:
+            raise CliError(problem, hint="The broker may be starting; try again, or look at its log.")
+        time.sleep(RETRY_PAUSE_S)
+        self._topics.pop(topic, None)
+
+    def _any_connection(self) -> Connection:
+        if self._connections:
+            return next(iter(self._connections.values()))
+        failure: CliError | None = None
+        for seed in self._seeds:
+            try:
+                return self._connection(seed)
+            except CliError as refused:
+                failure = refused
+        raise failure or usage("no broker address given")
+
+    def _connection(self, address: Address) -> Connection:
+        if address not in self._connections:
+            self._connections[address] = Connection(address, self.timeout_s)
+        return self._connections[address]
+
+    def _drop(self, connection: Connection) -> None:
+        connection.close()
+        self._connections.pop(connection.address, None)
+
+
+def raise_for(code: int, message: str | None, subject: str) -> None:
+    """Raises CliError for an error code of a response, with the broker's words if it sent some."""
+    if not code:
+        return
+    name = ErrorCode(code).name if code in ErrorCode.__members__.values() else f"error {code}"
+    raise CliError(f"{subject}: {message or name}", hint=_HINTS.get(name, ""))
+
+
+_HINTS = {
+    "TOPIC_ALREADY_EXISTS": "`tierlog topic describe` shows it; `tierlog topic alter` changes its settings.",
+    "INVALID_CONFIG": "docs/reference/settings.md lists the settings of a topic.",
+    "INVALID_PARTITIONS": "Partitions can only be added, and a topic has at least one.",
+    "INVALID_REPLICATION_FACTOR": "`tierlog cluster info` shows how many brokers there are.",
+    "INVALID_TOPIC_EXCEPTION": "A name has 1 to 249 of a-z A-Z 0-9 . _ - and is not '.' or '..'.",
+    "UNKNOWN_TOPIC_OR_PARTITION": "`tierlog topic list` shows what there is.",
+    "MESSAGE_TOO_LARGE": "The topic's setting max.message.bytes bounds a batch.",
+}
+
+
+def _api_of(request: Any) -> Api:
+    return BY_NAME[type(request).__name__.removesuffix("Request")]
+
+
+def _address(text: str) -> Address:
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65_535:
+        raise usage(f"{text!r} is not HOST:PORT", hint="For example: --bootstrap 127.0.0.1:9092")
+    return host.strip("[]"), int(port)

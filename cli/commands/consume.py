@@ -1,0 +1,182 @@
+"""`tierlog consume`: records of a topic to standard output."""
+
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tierlog.cli.errors import usage
+from tierlog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
+
+if TYPE_CHECKING:
+    from tierlog.cli.client import KafkaClient
+    from tierlog.cli.consuming import Consumed
+
+
+class Format(StrEnum):
+    """How a record is printed."""
+
+    RAW = "raw"
+    JSON = "json"
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    from_beginning: Annotated[
+        bool,
+        typer.Option(
+            "--from-beginning", help="Start at the log start, be it local or remote. Default: at the end."
+        ),
+    ] = False,
+    offset: Annotated[
+        int | None, typer.Option("--offset", "-o", min=0, help="Start each partition here.")
+    ] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option(
+            "--timestamp",
+            "-t",
+            metavar="WHEN",
+            help="Start at the first record from then on: milliseconds since 1970 or ISO 8601.",
+        ),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")
+    ] = None,
+    follow: Annotated[
+        bool | None,
+        typer.Option(
+            "--follow/--exit-at-end",
+            help="Wait for more at the end, or stop there. Default: wait, unless a start is given.",
+        ),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", help="Start where this group stopped, and commit what was printed."),
+    ] = None,
+    format: Annotated[
+        Format,
+        typer.Option(
+            "--format", "-F", help="raw: the value and a line end; json: everything, one document a line."
+        ),
+    ] = Format.RAW,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Print the records of a topic, wherever they lie: on a broker's disk or in the object store."""
+    from tierlog.cli.client import KafkaClient
+    from tierlog.cli.consuming import Consumer, commit
+
+    if sum((from_beginning, offset is not None, timestamp is not None)) > 1:
+        raise usage(
+            "more than one start given", hint="Choose one of --from-beginning, --offset and --timestamp."
+        )
+    has_start = from_beginning or offset is not None or timestamp is not None or group is not None
+    with KafkaClient(bootstrap) as client:
+        positions = _start(
+            client,
+            topic,
+            partition,
+            from_beginning=from_beginning,
+            offset=offset,
+            timestamp=timestamp,
+            group=group,
+        )
+        consumer = Consumer(client, topic, positions)
+        try:
+            for index, consumed in enumerate(
+                consumer.read(follow=not has_start if follow is None else follow), 1
+            ):
+                _print(topic, consumed, format)
+                if index == count:
+                    break
+        finally:
+            if group is not None:
+                commit(client, group, topic, consumer.positions)
+
+
+def _start(
+    client: "KafkaClient",
+    topic: str,
+    partition: int | None,
+    *,
+    from_beginning: bool,
+    offset: int | None,
+    timestamp: str | None,
+    group: str | None,
+) -> dict[int, int]:
+    from tierlog.cli import topics
+    from tierlog.cli.consuming import committed
+    from tierlog.cli.errors import CliError, ExitCode
+
+    count = len(client.topic(topic).partitions)
+    if partition is not None and partition >= count:
+        raise CliError(
+            f"{topic} has no partition {partition}",
+            hint=f"It has {count}, numbered from 0.",
+            code=ExitCode.NOT_FOUND,
+        )
+    wanted = range(count) if partition is None else [partition]
+    if offset is not None:
+        return dict.fromkeys(wanted, offset)
+    if timestamp is not None:
+        found = topics.offsets(client, topic, count, parse_time(timestamp))
+        ends = topics.offsets(client, topic, count, topics.LATEST)
+        return {index: found[index] if found[index] >= 0 else ends[index] for index in wanted}
+    default = topics.offsets(
+        client, topic, count, topics.EARLIEST if from_beginning or group else topics.LATEST
+    )
+    stored = committed(client, group, topic, count) if group and not from_beginning else {}
+    return {index: stored.get(index, default[index]) for index in wanted}
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds since 1970 from digits or ISO 8601 (UTC where no zone is given)."""
+    if text.isdigit():
+        return int(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise usage(
+            f"{text!r} is not a time", hint="For example 1735689600000 or 2025-01-01T00:00:00Z."
+        ) from None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return int(when.timestamp() * 1000)
+
+
+def _print(topic: str, consumed: "Consumed", format: Format) -> None:
+    from tierlog.cli.output import print_json
+
+    record = consumed.record
+    if format == Format.RAW:
+        sys.stdout.buffer.write((record.value or b"") + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    print_json(
+        {
+            "topic": topic,
+            "partition": consumed.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "key": readable(record.key),
+            "value": readable(record.value),
+            "headers": [[name, readable(value)] for name, value in record.headers],
+        }
+    )
+
+
+def readable(data: bytes | None) -> Any:
+    """Text where the bytes are UTF-8, else `{"base64": …}`; None stays None."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        import base64
+
+        return {"base64": base64.b64encode(data).decode()}

@@ -1,0 +1,95 @@
+"""`tierlog dev`: a throw-away broker of one node, for a laptop or a test suite.
+
+Data lives in a temporary directory that goes when the broker stops, the object store inside it,
+and the settings suit one node. `--data-dir` keeps the data; `--json` prints one line as soon as it serves:
+`{"bootstrap": …, "admin": …, "pid": …}`, which `tierlog.testing` reads.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tierlog.cli.options import Json, Settings
+
+DEV_SETTINGS = {
+    "auto.create.topics.enable": "true",
+    "group.initial.rebalance.delay.ms": "0",  # a lone developer's consumer should not wait for others
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.replication.factor": "1",
+    "default.replication.factor": "1",
+    "log.segment.delete.delay.ms": "1000",
+    "log.retention.check.interval.ms": "1000",
+    "remote.log.manager.task.interval.ms": "1000",
+    "remote.cache.bytes": str(256 << 20),
+}
+"""Where a node for one person differs from Kafka's defaults; `--set` and the environment override each."""
+
+
+def dev(
+    port: Annotated[
+        int,
+        typer.Option("--port", "-p", min=0, max=65_535, help="Port for Kafka clients; 0 picks a free one."),
+    ] = 9092,
+    admin_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Port of the admin HTTP API; 0 picks a free one. Default: 9644, or 0 with --port 0.",
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Keep the data here. Default: a temporary directory, removed at exit.")
+    ] = None,
+    object_store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="file:///dir or s3://bucket/prefix?endpoint=…; default: inside the data directory.",
+        ),
+    ] = None,
+    sets: Settings = None,
+    as_json: Json = False,
+    exit_with_parent: Annotated[
+        bool,
+        typer.Option(
+            "--exit-with-parent",
+            help="Stop when standard input closes, as it does when the process that started this one dies.",
+        ),
+    ] = False,
+) -> None:
+    """Start a throw-away broker on this machine."""
+    import tempfile
+
+    from tierlog.cli.node import serve, stop_at_end_of_input
+
+    if exit_with_parent:
+        stop_at_end_of_input()
+    chosen_admin = (0 if port == 0 else 9644) if admin_port is None else admin_port
+    if data_dir is not None:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        serve(_settings(port, chosen_admin, data_dir.absolute(), object_store, sets), as_json=as_json)
+        return
+    with tempfile.TemporaryDirectory(prefix="tierlog-dev-", ignore_cleanup_errors=True) as temporary:
+        serve(_settings(port, chosen_admin, Path(temporary), object_store, sets), as_json=as_json)
+
+
+def _settings(
+    port: int, admin_port: int, directory: Path, object_store: str | None, sets: list[str] | None
+) -> dict[str, str]:
+    """The settings by name: defaults of `dev`, then the environment, then what the options say."""
+    import os
+
+    from tierlog.broker.settings.node import read_environment
+    from tierlog.cli.options import parse_pairs
+
+    return {
+        **DEV_SETTINGS,
+        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "admin.listener": f"127.0.0.1:{admin_port}",
+        "log.dirs": str(directory),
+        **read_environment(os.environ),
+        "object.store.url": object_store or f"file://{directory / 'objects'}",
+        **parse_pairs(sets, "--set"),
+    }

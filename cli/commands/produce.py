@@ -1,0 +1,99 @@
+"""`tierlog produce`: lines of a file or of standard input become records."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from tierlog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_pairs
+
+
+class Compression(StrEnum):
+    """Names of the codecs, as Kafka's compression.type has them."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            exists=True,
+            dir_okay=False,
+            help="Read lines of this file instead of standard input.",
+        ),
+    ] = None,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-K", help="What stands before it on a line is the key.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", help="Send everything to this partition.")
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header", "-H", metavar="KEY=VALUE", help="A header for each record; may be repeated."
+        ),
+    ] = None,
+    compression: Annotated[
+        Compression, typer.Option("--compression", "-z", help="Codec of the batches.")
+    ] = Compression.NONE,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Send one record per line, acknowledged by all in-sync replicas, none twice."""
+    import sys
+
+    if file is None:
+        _produce(sys.stdin.buffer, topic, key_separator, partition, header, compression, as_json, bootstrap)
+        return
+    with file.open("rb") as lines:
+        _produce(lines, topic, key_separator, partition, header, compression, as_json, bootstrap)
+
+
+def _produce(
+    lines: IO[bytes],
+    topic: str,
+    key_separator: str | None,
+    partition: int | None,
+    header: list[str] | None,
+    compression: Compression,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    from tierlog.broker.ports.clock import SystemClock
+    from tierlog.broker.records.codecs import Codec
+    from tierlog.broker.records.writer import NewRecord
+    from tierlog.cli.client import KafkaClient
+    from tierlog.cli.output import done, print_json, size
+    from tierlog.cli.producing import Producer
+
+    clock = SystemClock()
+    headers = tuple((key, value.encode()) for key, value in parse_pairs(header, "--header").items())
+    with KafkaClient(bootstrap) as client:
+        producer = Producer(client, topic, codec=Codec[compression.name], partition=partition)
+        for line in lines:
+            key, value = split_line(line, key_separator)
+            producer.send(NewRecord(clock.now_ms(), key, value, headers))
+        producer.flush()
+    if as_json:
+        print_json({"topic": topic, "records": producer.records, "bytes": producer.bytes})
+    else:
+        done(f"{producer.records:,} records ({size(producer.bytes)}) written to {topic}")
+
+
+def split_line(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
+    """(key, value) of a line; no key where there is no separator."""
+    text = line.rstrip(b"\r\n")
+    if not separator:
+        return None, text
+    key, found, value = text.partition(separator.encode())
+    return (key, value) if found else (None, text)

@@ -1,0 +1,40 @@
+"""`tierlog server`: a node for real use, all settings from a file, the environment and `--set`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tierlog.cli.options import Json, Settings
+
+
+def server(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            envvar="TIERLOG_CONFIG",
+            exists=True,
+            dir_okay=False,
+            help="TOML file with settings under their Kafka names.",
+        ),
+    ] = None,
+    sets: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Run a node. Settings: the file, then TIERLOG_… in the environment, then --set; the later wins."""
+    import os
+
+    from tierlog.broker.settings.node import read_environment, read_toml
+    from tierlog.cli.node import serve
+    from tierlog.cli.options import parse_pairs
+
+    serve(
+        {
+            **(read_toml(config) if config else {}),
+            **read_environment(os.environ),
+            **parse_pairs(sets, "--set"),
+        },
+        as_json=as_json,
+    )

@@ -1,0 +1,101 @@
+"""`tierlog tier …`: where the offsets of a topic lie, and moving them to the object store now."""
+
+from typing import Annotated, Any
+
+import typer
+
+from tierlog.cli.options import DEFAULT_ADMIN, Admin, Json
+
+app = typer.Typer(no_args_is_help=True, help="What lies on local disk, what in the object store.")
+
+STATUS_COLUMNS = {
+    "topic": "topic",
+    "partition": "partition",
+    "log_start_offset": "log start",
+    "remote": "remote",
+    "local": "local",
+    "remote_size": "remote bytes",
+    "local_size": "local bytes",
+    "lag": "offsets to upload",
+}
+
+
+@app.command()
+def status(
+    topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
+    as_json: Json = False,
+    admin: Admin = DEFAULT_ADMIN,
+) -> None:
+    """Show per partition which offsets and bytes are local, and which are remote."""
+    from tierlog.cli.admin import AdminApi
+    from tierlog.cli.output import print_json, print_rows
+
+    answer = AdminApi(admin).get("/v1/tier/status", topic=topic)
+    if as_json:
+        print_json(answer)
+        return
+    print_rows(
+        STATUS_COLUMNS,
+        [status_row(row) for row in answer["partitions"]],
+        title="Offsets per tier (ends exclusive)",
+        as_json=False,
+    )
+
+
+@app.command()
+def flush(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    as_json: Json = False,
+    admin: Admin = DEFAULT_ADMIN,
+) -> None:
+    """Roll the active segments of a topic and upload everything; returns when all of it is remote."""
+    from tierlog.cli.admin import AdminApi
+    from tierlog.cli.output import done, print_json
+
+    answer = AdminApi(admin).post("/v1/tier/flush", {"topic": topic})
+    if as_json:
+        print_json(answer)
+    else:
+        done(f"all of {topic} is in the object store")
+
+
+@app.command()
+def explain(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    partition: Annotated[int, typer.Argument(min=0, help="The partition.")],
+    offset: Annotated[int, typer.Argument(min=0, help="The offset.")],
+    as_json: Json = False,
+    admin: Admin = DEFAULT_ADMIN,
+) -> None:
+    """Say where an offset lies: the file or object, and the bytes in it."""
+    from tierlog.cli.admin import AdminApi
+    from tierlog.cli.output import print_json, print_rows
+
+    answer = AdminApi(admin).get("/v1/tier/explain", topic=topic, partition=partition, offset=offset)
+    if as_json:
+        print_json(answer)
+        return
+    rows = [{"name": name, "value": value} for name, value in answer.items()]
+    print_rows(
+        {"name": "what", "value": "value"}, rows, title=f"{topic}-{partition} @ {offset}", as_json=False
+    )
+
+
+def status_row(partition: dict[str, Any]) -> dict[str, Any]:
+    """A partition of /v1/tier/status, with ranges and sizes as people read them."""
+    from tierlog.cli.output import size
+
+    remote_end = partition.get("remote_end_offset")
+    local_start, end = partition["local_log_start_offset"], partition["log_end_offset"]
+    return {
+        "topic": partition["topic"],
+        "partition": partition["partition"],
+        "log_start_offset": partition["log_start_offset"],
+        "remote": f"{partition.get('remote_start_offset') or 0:,} to {remote_end:,}" if remote_end else None,
+        "local": f"{local_start:,} to {end:,}",
+        "remote_size": size(partition["remote_bytes"]),
+        "local_size": size(partition["local_bytes"]),
+        "lag": end - (remote_end or partition["log_start_offset"])
+        if partition.get("remote_storage_enable", True)
+        else None,
+    }

@@ -1,0 +1,181 @@
+"""`tierlog topic …`: make, see, change and remove topics."""
+
+from typing import Annotated
+
+import typer
+
+from tierlog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_pairs
+
+app = typer.Typer(no_args_is_help=True, help="Make, see, change and remove topics.")
+Name = Annotated[str, typer.Argument(help="Name of the topic.")]
+Configs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="KEY=VALUE",
+        help="A setting of the topic by its Kafka name; may be repeated.",
+    ),
+]
+
+PARTITION_COLUMNS = {
+    "partition": "partition",
+    "leader": "leader",
+    "replicas": "replicas",
+    "in_sync": "in sync",
+    "log_start_offset": "log start",
+    "remote_end_offset": "remote end",
+    "local_log_start_offset": "local start",
+    "log_end_offset": "log end",
+}
+
+
+@app.command()
+def create(
+    name: Name,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", help="Number of partitions; -1: the broker's default.")
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", "-r", help="Replicas of each; -1: the broker's default.")
+    ] = -1,
+    config: Configs = None,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Only say whether it would work.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Create a topic, and wait until it can be used."""
+    from tierlog.cli import topics
+    from tierlog.cli.client import KafkaClient
+    from tierlog.cli.output import done
+
+    with KafkaClient(bootstrap) as client:
+        topics.create(
+            client,
+            name,
+            partitions,
+            replication_factor,
+            parse_pairs(config, "--config"),
+            validate_only=validate_only,
+        )
+    done(f"topic {name} can be created" if validate_only else f"created topic {name}")
+
+
+@app.command("list")
+def list_(
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also the topics that tierlog keeps for itself.")
+    ] = False,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """List the topics with their partitions and number of offsets."""
+    from tierlog.cli import topics
+    from tierlog.cli.client import KafkaClient
+    from tierlog.cli.output import print_rows
+
+    with KafkaClient(bootstrap) as client:
+        found = topics.rows(client, internal=internal)
+    columns = {
+        "topic": "topic",
+        "partitions": "partitions",
+        "replicas": "replicas",
+        "offsets": "offsets",
+        "id": "id",
+    }
+    print_rows(columns, found, title=f"{len(found)} topics", as_json=as_json)
+
+
+@app.command()
+def describe(
+    name: Name,
+    all_configs: Annotated[
+        bool, typer.Option("--all-configs", help="Also the settings that have their default.")
+    ] = False,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show where a topic's partitions and offsets are, and its settings."""
+    from tierlog.cli import topics
+    from tierlog.cli.client import KafkaClient
+    from tierlog.cli.output import print_json, print_rows
+
+    with KafkaClient(bootstrap) as client:
+        topic_id = str(client.topic(name).topic_id)
+        partitions = topics.partition_rows(client, name)
+        configs = topics.config_rows(client, name, everything=all_configs)
+    if as_json:
+        print_json({"topic": name, "id": topic_id, "partitions": partitions, "configs": configs})
+        return
+    print_rows(PARTITION_COLUMNS, partitions, title=f"{name}  {topic_id}", as_json=False)
+    if configs:
+        print_rows(
+            {"name": "setting", "value": "value", "set_on_topic": "set on the topic"},
+            configs,
+            title="Settings",
+            as_json=False,
+        )
+
+
+@app.command()
+def alter(
+    name: Name,
+    config: Configs = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--unset", "-u", metavar="KEY", help="Give a setting its default again; may be repeated."
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change settings of a topic."""
+    from tierlog.cli import topics
+    from tierlog.cli.client import KafkaClient
+    from tierlog.cli.errors import usage
+    from tierlog.cli.output import done
+
+    if not config and not unset:
+        raise usage("nothing to change", hint="Give --config KEY=VALUE or --unset KEY.")
+    with KafkaClient(bootstrap) as client:
+        client.topic(name)
+        topics.alter(client, name, parse_pairs(config, "--config"), unset or [])
+    done(f"altered topic {name}")
+
+
+@app.command()
+def delete(
+    names: Annotated[list[str], typer.Argument(help="Names of the topics.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete topics with all their data, local and remote."""
+    from tierlog.cli import topics
+    from tierlog.cli.client import KafkaClient
+    from tierlog.cli.output import done
+
+    if not yes:
+        typer.confirm(f"Delete {', '.join(names)} and all their records?", abort=True)
+    with KafkaClient(bootstrap) as client:
+        for name in names:
+            client.topic(name)
+            topics.delete(client, name)
+            done(f"deleted topic {name}")
+
+
+@app.command("add-partitions")
+def add_partitions(
+    name: Name,
+    total: Annotated[int, typer.Argument(min=1, help="Number of partitions in all, afterwards.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Give a topic more partitions. Keys may move to other partitions."""
+    from tierlog.cli import topics
+    from tierlog.cli.client import KafkaClient
+    from tierlog.cli.output import done
+
+    with KafkaClient(bootstrap) as client:
+        client.topic(name)
+        topics.add_partitions(client, name, total)
+    done(f"topic {name} has {total} partitions")

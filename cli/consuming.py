@@ -1,0 +1,166 @@
+"""Reads a topic for `tierlog consume`: by assignment, records as they come, both tiers alike."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tierlog.broker.records.batch import iter_batches
+from tierlog.broker.records.record import Record, iter_records
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from tierlog.broker.wire.messages.find_coordinator import FindCoordinatorRequest
+from tierlog.broker.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tierlog.broker.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from tierlog.cli import topics
+from tierlog.cli.client import KafkaClient, raise_for
+from tierlog.cli.errors import CliError
+
+READ_COMMITTED = 1
+MAX_WAIT_MS = 500
+PARTITION_MAX_BYTES = 4 << 20
+FETCH_MAX_BYTES = 16 << 20
+BATCH_MAX_BYTES = 64 << 20  # decompressed; a bound against bombs
+
+
+class Consumed(NamedTuple):
+    partition: int
+    record: Record
+
+
+class Consumer:
+    """Positions and end offsets of the partitions read. `positions` is what a group would commit."""
+
+    def __init__(self, client: KafkaClient, topic: str, positions: dict[int, int]) -> None:
+        self.positions = dict(positions)
+        self._client = client
+        self._topic = topic
+
+    def read(self, *, follow: bool) -> Iterator[Consumed]:
+        """Records until the ends as they are now, or for ever if `follow`; each partition's in order."""
+        count = len(self._client.topic(self._topic).partitions)
+        ends = topics.offsets(self._client, self._topic, count, topics.LATEST)
+        while follow or any(position < ends[partition] for partition, position in self.positions.items()):
+            for leader, partitions in self._by_leader(ends, follow=follow).items():
+                for answer in self._fetch(leader, partitions):
+                    yield from self._records(answer, None if follow else ends[answer.partition_index])
+
+    def _by_leader(self, ends: dict[int, int], *, follow: bool) -> dict[int, list[int]]:
+        wanted = [
+            partition
+            for partition, position in self.positions.items()
+            if follow or position < ends[partition]
+        ]
+        found: dict[int, list[int]] = {}
+        for partition in wanted:
+            found.setdefault(self._client.leader(self._topic, partition), []).append(partition)
+        return found
+
+    def _fetch(self, leader: int, partitions: list[int]) -> list[PartitionData]:
+        asked = [
+            FetchPartition(
+                partition=partition,
+                fetch_offset=self.positions[partition],
+                partition_max_bytes=PARTITION_MAX_BYTES,
+            )
+            for partition in partitions
+        ]
+        request = FetchRequest(
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=FETCH_MAX_BYTES,
+            isolation_level=READ_COMMITTED,
+            topics=[FetchTopic(topic=self._topic, partitions=asked)],
+        )
+        response = self._client.call(request, leader)
+        raise_for(response.error_code, None, f"fetch from {self._topic}")
+        return response.responses[0].partitions if response.responses else []
+
+    def _records(self, answer: PartitionData, end: int | None) -> Iterator[Consumed]:
+        partition = answer.partition_index
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise CliError(
+                f"{self._topic}-{partition} does not hold offset {self.positions[partition]:,}",
+                hint=f"`tierlog topic describe {self._topic}` shows what it holds.",
+            )
+        if answer.error_code:
+            if not ErrorCode(answer.error_code).retriable:
+                raise_for(answer.error_code, None, f"{self._topic}-{partition}")
+            self._client.metadata([self._topic])
+            return
+        ahead = sorted(
+            answer.aborted_transactions or [], key=lambda transaction: transaction.first_offset, reverse=True
+        )
+        open_ones: set[int] = set()  # producers whose aborted transaction spans the batch at hand
+        records = answer.records if answer.records is not None else b""
+        for at, header in iter_batches(records):
+            while ahead and ahead[-1].first_offset <= header.last_offset:
+                open_ones.add(ahead.pop().producer_id)
+            skipped = header.is_control or (header.is_transactional and header.producer_id in open_ones)
+            if header.is_control:
+                open_ones.discard(header.producer_id)
+            for record in () if skipped else iter_records(records, at, max_bytes=BATCH_MAX_BYTES):
+                if record.offset >= self.positions[partition] and (end is None or record.offset < end):
+                    self.positions[partition] = record.offset + 1
+                    yield Consumed(partition, record)
+            self.positions[partition] = max(self.positions[partition], header.next_offset)
+
+
+def committed(client: KafkaClient, group: str, topic: str, count: int) -> dict[int, int]:
+    """Partition -> offset that the group committed; partitions without one are left out."""
+    partitions = list(range(count))
+    request = OffsetFetchRequest(
+        group_id=group,
+        topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=partitions)],
+        groups=[
+            OffsetFetchRequestGroup(
+                group_id=group, topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=partitions)]
+            )
+        ],
+    )
+    answer = client.call(request, _coordinator(client, group))
+    answered = answer.groups[0] if answer.groups else answer
+    raise_for(answered.error_code, None, f"group {group}")
+    return {
+        partition.partition_index: partition.committed_offset
+        for found in answered.topics
+        for partition in found.partitions
+        if partition.committed_offset >= 0
+    }
+
+
+def commit(client: KafkaClient, group: str, topic: str, positions: dict[int, int]) -> None:
+    """Commits offsets for a group that has no members now, as Kafka allows to any client."""
+    partitions = [
+        OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+        for partition, offset in positions.items()
+    ]
+    request = OffsetCommitRequest(
+        group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=partitions)]
+    )
+    for found in client.call(request, _coordinator(client, group)).topics:
+        for partition in found.partitions:
+            raise_for(partition.error_code, None, f"commit of group {group}")
+
+
+def _coordinator(client: KafkaClient, group: str) -> int:
+    import time
+
+    deadline = time.monotonic() + client.timeout_s
+    while True:
+        answer = client.call(FindCoordinatorRequest(key=group, coordinator_keys=[group]))
+        found = answer.coordinators[0] if answer.coordinators else answer
+        if not found.error_code:
+            client.metadata([])
+            return int(found.node_id)
+        code = ErrorCode(found.error_code)
+        if not code.retriable:
+            raise_for(code, found.error_message, f"group {group}")
+        client.refresh("", deadline, f"group {group} has no coordinator: {code.name}")

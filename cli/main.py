@@ -1,0 +1,65 @@
+"""The console script `tierlog`: the tree of commands, and where a failure becomes an exit code."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from tierlog import __version__
+from tierlog.cli.commands import cluster, consume, dev, produce, server, tier, topic
+from tierlog.cli.errors import CliError, ExitCode
+
+app = typer.Typer(
+    name="tierlog",
+    help="A log that speaks the Kafka protocol and keeps its history in your own object store.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"tierlog {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Start with `tierlog dev`, then `tierlog topic create`, `tierlog produce` and `tierlog consume`."""
+
+
+app.command("dev")(dev.dev)
+app.command("server")(server.server)
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.add_typer(topic.app, name="topic")
+app.add_typer(tier.app, name="tier")
+app.add_typer(cluster.app, name="cluster")
+
+
+def main() -> None:
+    """Runs the words of the command line; exits with a code of `errors.ExitCode`."""
+    if sys.argv[1:] == ["--version"]:
+        sys.stdout.write(f"tierlog {__version__}\n")  # scripts ask this often; skip building the tree
+        return
+    try:
+        app()
+    except CliError as error:
+        sys.stderr.write(f"tierlog: {error.message}\n")
+        if error.hint:
+            sys.stderr.write(f"{error.hint}\n")
+        sys.exit(int(error.code))
+    except KeyboardInterrupt:
+        sys.exit(int(ExitCode.INTERRUPTED))
+    except BrokenPipeError:
+        sys.stderr.close()  # `tierlog consume | head`: the reader has had enough
+        sys.exit(int(ExitCode.OK))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Runs a node in this process and says when it serves; used by `tierlog dev` and `tierlog server`."""
+
+import os
+import sys
+from collections.abc import Mapping
+
+from tierlog.cli.errors import CliError, usage
+from tierlog.cli.output import print_json
+
+
+def serve(texts: Mapping[str, str], *, as_json: bool) -> None:
+    """Runs until SIGTERM or SIGINT; raises CliError if a setting is wrong or the node cannot start."""
+    from tierlog.broker.settings.definitions import InvalidSetting
+    from tierlog.broker.settings.node import settings_from
+
+    try:
+        settings = settings_from(texts)
+    except InvalidSetting as wrong:
+        raise usage(
+            str(wrong), hint="docs/reference/settings.md lists every setting with its default."
+        ) from None
+
+    def announce(bootstrap: str, admin: str) -> None:
+        if as_json:
+            print_json({"bootstrap": bootstrap, "admin": admin, "pid": os.getpid()})
+            return
+        sys.stdout.write(
+            f"tierlog serves Kafka clients at {bootstrap}, its admin API at {admin} (pid {os.getpid()})\n"
+        )
+        sys.stdout.flush()
+
+    from tierlog.broker.app import run  # type: ignore[import-not-found]
+
+    try:
+        run(settings, on_ready=announce)
+    except OSError as failure:
+        raise CliError(f"cannot start: {failure}", hint=_start_hint(failure)) from None
+
+
+def _start_hint(failure: OSError) -> str:
+    import errno
+
+    if failure.errno == errno.EADDRINUSE:
+        return "Another process listens there; choose another port (--port 0 picks a free one)."
+    if failure.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "The data directory must be writable: --data-dir, or the setting log.dirs."
+    if failure.errno == errno.ENOSPC:
+        return "The disk of the data directory is full."
+    return ""
+
+
+def stop_at_end_of_input() -> None:
+    """Ends this process as SIGTERM would once standard input closes (its writer died or let go)."""
+    import signal
+    import threading
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="stop at end of input", daemon=True).start()

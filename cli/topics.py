@@ -1,0 +1,159 @@
+"""What the `topic` commands ask of a cluster, as plain rows: no printing, no options."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tierlog.broker.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from tierlog.broker.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from tierlog.broker.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tierlog.broker.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from tierlog.broker.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tierlog.broker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tierlog.cli.client import KafkaClient, raise_for
+
+TOPIC_RESOURCE = 2  # ConfigResource.Type.TOPIC
+SET, DELETE = 0, 1  # AlterConfigOp.OpType
+TOPIC_CONFIG_SOURCE = 1  # DescribeConfigs: set on the topic itself
+TIMEOUT_MS = 30_000
+LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
+Row = dict[str, Any]
+
+
+def create(
+    client: KafkaClient,
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    configs: Mapping[str, str],
+    *,
+    validate_only: bool,
+) -> None:
+    """Creates one topic; -1 takes the broker's default. Waits until every partition has a leader."""
+    wanted = CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+    )
+    response = client.call(
+        CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS, validate_only=validate_only)
+    )
+    for result in response.topics:
+        raise_for(result.error_code, result.error_message, f"topic {name}")
+        if not validate_only:
+            for partition in range(max(result.num_partitions, 0)):
+                client.leader(name, partition)
+
+
+def delete(client: KafkaClient, name: str) -> None:
+    request = DeleteTopicsRequest(
+        topic_names=[name], topics=[DeleteTopicState(name=name)], timeout_ms=TIMEOUT_MS
+    )
+    for result in client.call(request).responses:
+        raise_for(result.error_code, result.error_message, f"topic {name}")
+
+
+def add_partitions(client: KafkaClient, name: str, count: int) -> None:
+    """Grows a topic to `count` partitions in all."""
+    wanted = CreatePartitionsTopic(name=name, count=count, assignments=None)
+    for result in client.call(CreatePartitionsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)).results:
+        raise_for(result.error_code, result.error_message, f"topic {name}")
+
+
+def alter(client: KafkaClient, name: str, sets: Mapping[str, str], unsets: list[str]) -> None:
+    """Sets and unsets settings of a topic, all or none."""
+    changes = [AlterableConfig(name=key, config_operation=SET, value=value) for key, value in sets.items()]
+    changes += [AlterableConfig(name=key, config_operation=DELETE, value=None) for key in unsets]
+    resource = AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configs=changes)
+    for result in client.call(IncrementalAlterConfigsRequest(resources=[resource])).responses:
+        raise_for(result.error_code, result.error_message, f"topic {name}")
+
+
+def rows(client: KafkaClient, *, internal: bool) -> list[Row]:
+    """One row per topic: name, id, partitions, replicas, records over both tiers."""
+    found = []
+    for topic in sorted(client.metadata().topics, key=lambda topic: topic.name or ""):
+        if topic.is_internal and not internal:
+            continue
+        name = topic.name or ""
+        count = len(topic.partitions)
+        start, end = offsets(client, name, count, EARLIEST), offsets(client, name, count, LATEST)
+        found.append(
+            {
+                "topic": name,
+                "id": str(topic.topic_id),
+                "partitions": count,
+                "replicas": len(topic.partitions[0].replica_nodes) if topic.partitions else 0,
+                "offsets": sum(end.values()) - sum(start.values()),
+            }
+        )
+    return found
+
+
+def partition_rows(client: KafkaClient, name: str) -> list[Row]:
+    """One row per partition: leader, replicas, and where its offsets lie (ends exclusive)."""
+    topic = client.topic(name)
+    count = len(topic.partitions)
+    start, end = offsets(client, name, count, EARLIEST), offsets(client, name, count, LATEST)
+    local, tiered = offsets(client, name, count, EARLIEST_LOCAL), offsets(client, name, count, LATEST_TIERED)
+    return [
+        {
+            "partition": index,
+            "leader": partition.leader_id,
+            "leader_epoch": partition.leader_epoch,
+            "replicas": partition.replica_nodes,
+            "in_sync": partition.isr_nodes,
+            "log_start_offset": start[index],
+            "local_log_start_offset": local[index],
+            "remote_end_offset": tiered[index] + 1 if tiered[index] >= 0 else None,
+            "log_end_offset": end[index],
+        }
+        for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
+        for index in [partition.partition_index]
+    ]
+
+
+def config_rows(client: KafkaClient, name: str, *, everything: bool) -> list[Row]:
+    """Settings of a topic: those set on it, or all with their defaults."""
+    resource = DescribeConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+    )
+    found = []
+    for result in client.call(DescribeConfigsRequest(resources=[resource])).results:
+        raise_for(result.error_code, result.error_message, f"topic {name}")
+        for config in sorted(result.configs, key=lambda config: config.name):
+            own = config.config_source == TOPIC_CONFIG_SOURCE
+            if own or everything:
+                found.append({"name": config.name, "value": config.value, "set_on_topic": own})
+    return found
+
+
+def offsets(client: KafkaClient, name: str, count: int, position: int) -> dict[int, int]:
+    """Partition -> offset of a position: a timestamp, or one of the negative ones of ListOffsets."""
+    by_leader: dict[int, list[int]] = {}
+    for partition in range(count):
+        by_leader.setdefault(client.leader(name, partition), []).append(partition)
+    found = {}
+    for leader, partitions in by_leader.items():
+        asked = [
+            ListOffsetsPartition(partition_index=partition, timestamp=position) for partition in partitions
+        ]
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=asked)], timeout_ms=TIMEOUT_MS
+        )
+        for answer in client.call(request, leader).topics[0].partitions:
+            raise_for(answer.error_code, None, f"offsets of {name}-{answer.partition_index}")
+            found[answer.partition_index] = answer.offset
+    return found

@@ -1,0 +1,78 @@
+"""What the rest of a node sees of the metadata: the committed image, its changes, a way to ask for one."""
+
+import asyncio
+from collections.abc import Callable
+from typing import overload
+
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.node import MetadataNode, MetadataUnavailable, Subscriber
+
+Acknowledgeable = (
+    c.UnregisterBroker
+    | c.FenceBroker
+    | c.StartCopy
+    | c.FinishCopy
+    | c.AbandonCopy
+    | c.ConfirmRemoteDeleted
+    | c.SpillEntries
+)
+
+
+class MetadataClient:
+    def __init__(self, node: MetadataNode) -> None:
+        self._node = node
+
+    @property
+    def image(self) -> ClusterImage:
+        """The latest committed image."""
+        return self._node.image
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Calls subscriber(old, new) after each change, on the loop; returns what ends it."""
+        return self._node.subscribe(subscriber)
+
+    async def wait_for(
+        self, predicate: Callable[[ClusterImage], bool], timeout_s: float = 30.0
+    ) -> ClusterImage:
+        """The first image from now on that satisfies the predicate; raises MetadataUnavailable."""
+        if predicate(self.image):
+            return self.image
+        found: asyncio.Future[ClusterImage] = asyncio.get_running_loop().create_future()
+
+        def look(_: ClusterImage, new: ClusterImage) -> None:
+            if not found.done() and predicate(new):
+                found.set_result(new)
+
+        unsubscribe = self._node.subscribe(look)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await found
+        except TimeoutError:
+            message = f"the metadata did not become as awaited in {timeout_s} s"
+            raise MetadataUnavailable(message, applied_unknown=True) from None
+        finally:
+            unsubscribe()
+
+    @overload
+    async def submit(self, command: c.RegisterBroker, timeout_s: float = 30.0) -> c.BrokerRegistered: ...
+    @overload
+    async def submit(
+        self, command: c.CreateTopics | c.DeleteTopics | c.CreatePartitions, timeout_s: float = 30.0
+    ) -> c.TopicsChanged: ...
+    @overload
+    async def submit(self, command: c.AlterConfigs, timeout_s: float = 30.0) -> c.ConfigsAltered: ...
+    @overload
+    async def submit(
+        self, command: c.AllocateProducerIds, timeout_s: float = 30.0
+    ) -> c.ProducerIdsAllocated: ...
+    @overload
+    async def submit(self, command: c.MoveLogStart, timeout_s: float = 30.0) -> c.LogStartReply: ...
+    @overload
+    async def submit(self, command: Acknowledgeable, timeout_s: float = 30.0) -> c.Acknowledged: ...
+    async def submit(self, command: c.AnyCommand, timeout_s: float = 30.0) -> c.AnyReply:
+        """Has the leader judge and commit the command, and waits until this node's image shows it too.
+
+        Raises MetadataUnavailable if no quorum answers; errors of the command itself are in the reply.
+        """
+        return await self._node.submit(command, timeout_s)

@@ -1,0 +1,296 @@
+"""Every command that changes metadata, and its reply: values that travel over HTTP to the leader.
+
+They are msgpack maps with a tag, so that nodes of neighbouring versions understand each other: new fields
+have defaults. Errors are values: a Kafka error code and a message for people. Who sends what: handlers
+(topics, configs, producer ids), the broker's own lifecycle (registration), the tiering manager (copies, log
+start, deletes).
+"""
+
+from enum import IntEnum
+from uuid import UUID
+
+import msgspec
+
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.records import ConfigScope, PageRef, RemoteSegment
+
+USE_DEFAULT = -1  # partitions or replication factor: as the cluster's settings say (KIP-464)
+PRODUCER_ID_BLOCK = 1000
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="command"):
+    """Base of all commands."""
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="reply"):
+    """Base of all replies."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one item: NONE, or why not."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+OK = Outcome()
+
+
+class Acknowledged(Reply, frozen=True, kw_only=True, tag=True):
+    """The reply of commands about one thing that return nothing more."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+# --- brokers
+
+
+class RegisterBroker(Command, frozen=True, kw_only=True, tag=True):
+    """A broker process started (KIP-631). The same incarnation again is a retry and keeps its epoch."""
+
+    broker_id: int
+    incarnation: UUID
+    host: str
+    port: int
+    admin_url: str
+    rack: str | None = None
+    start_fenced: bool = False
+
+
+class BrokerRegistered(Reply, frozen=True, kw_only=True, tag=True):
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    broker_epoch: int = -1
+
+
+class UnregisterBroker(Command, frozen=True, kw_only=True, tag=True):
+    broker_id: int
+
+
+class FenceBroker(Command, frozen=True, kw_only=True, tag=True):
+    """Takes a broker out of service, or lets it in; leaders move accordingly."""
+
+    broker_id: int
+    broker_epoch: int
+    fenced: bool
+
+
+# --- topics
+
+
+class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """`assignments`: (partition, replicas with the preferred leader first), or empty for placement by us."""
+
+    name: str
+    partitions: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    configs: tuple[tuple[str, str | None], ...] = ()
+
+
+class CreateTopics(Command, frozen=True, kw_only=True, tag=True):
+    topics: tuple[NewTopic, ...]
+    default_partitions: int = 1
+    default_replication_factor: int = 1
+    validate_only: bool = False
+
+
+class TopicOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    topic_id: UUID = UUID(int=0)
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    partitions: int = -1
+    replication_factor: int = -1
+
+
+class TopicsChanged(Reply, frozen=True, kw_only=True, tag=True):
+    """One outcome per topic asked for, in the order of the command."""
+
+    topics: tuple[TopicOutcome, ...]
+
+
+class TopicRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic by name or by id, not both."""
+
+    name: str | None = None
+    topic_id: UUID | None = None
+
+
+class DeleteTopics(Command, frozen=True, kw_only=True, tag=True):
+    topics: tuple[TopicRef, ...]
+
+
+class MorePartitions(msgspec.Struct, frozen=True, kw_only=True):
+    """`count` is the new total; `assignments` the replicas of each added partition, or empty."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] = ()
+
+
+class CreatePartitions(Command, frozen=True, kw_only=True, tag=True):
+    topics: tuple[MorePartitions, ...]
+    validate_only: bool = False
+
+
+# --- settings
+
+
+class ConfigOperation(IntEnum):
+    """Numbered as in IncrementalAlterConfigs (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    operation: ConfigOperation
+    value: str | None = None
+
+
+class ConfigResource(msgspec.Struct, frozen=True, kw_only=True):
+    """`name`: a topic's name, a broker's id as text, or "" for the cluster."""
+
+    scope: ConfigScope
+    name: str
+    changes: tuple[ConfigChange, ...]
+
+
+class AlterConfigs(Command, frozen=True, kw_only=True, tag=True):
+    resources: tuple[ConfigResource, ...]
+    validate_only: bool = False
+
+
+class ConfigsAltered(Reply, frozen=True, kw_only=True, tag=True):
+    """One outcome per resource, in the order of the command."""
+
+    resources: tuple[Outcome, ...]
+
+
+# --- producer ids
+
+
+class AllocateProducerIds(Command, frozen=True, kw_only=True, tag=True):
+    """A block of ids that no other broker ever gets (KIP-730)."""
+
+    broker_id: int
+    broker_epoch: int
+    count: int = PRODUCER_ID_BLOCK
+
+
+class ProducerIdsAllocated(Reply, frozen=True, kw_only=True, tag=True):
+    """Ids [first_id, first_id + count)."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    first_id: int = -1
+    count: int = 0
+
+
+# --- remote segments (KIP-405; the rules are DESIGN 6). Offsets inclusive, as in the keys.
+
+
+class StartCopy(Command, frozen=True, kw_only=True, tag=True):
+    """Asked before the first PUT. Replaces unfinished copies of older epochs and of the same offsets."""
+
+    topic_id: UUID
+    partition: int
+    broker_id: int
+    leader_epoch: int
+    uuid: UUID
+    base_offset: int
+    last_offset: int
+
+
+class FinishCopy(Command, frozen=True, kw_only=True, tag=True):
+    """Asked once the objects are in the store and verified; `segment.leader_epoch` must be current."""
+
+    topic_id: UUID
+    partition: int
+    broker_id: int
+    segment: RemoteSegment
+
+
+class AbandonCopy(Command, frozen=True, kw_only=True, tag=True):
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    uuid: UUID
+
+
+class MoveLogStart(Command, frozen=True, kw_only=True, tag=True):
+    """Retention or DeleteRecords. An offset below the log start changes nothing and is no error."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    log_start_offset: int
+
+
+class LogStartReply(Reply, frozen=True, kw_only=True, tag=True):
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    log_start_offset: int = -1
+
+
+class ConfirmRemoteDeleted(Command, frozen=True, kw_only=True, tag=True):
+    """The objects of these lines of the delete queue are gone from the store. Unknown lines are no error."""
+
+    uuids: tuple[UUID, ...]
+
+
+class SpillEntries(Command, frozen=True, kw_only=True, tag=True):
+    """The page with the oldest entries is in the store; the quorum may forget them."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    page: PageRef
+
+
+AnyCommand = (
+    RegisterBroker
+    | UnregisterBroker
+    | FenceBroker
+    | CreateTopics
+    | DeleteTopics
+    | CreatePartitions
+    | AlterConfigs
+    | AllocateProducerIds
+    | StartCopy
+    | FinishCopy
+    | AbandonCopy
+    | MoveLogStart
+    | ConfirmRemoteDeleted
+    | SpillEntries
+)
+AnyReply = (
+    Acknowledged | BrokerRegistered | TopicsChanged | ConfigsAltered | ProducerIdsAllocated | LogStartReply
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_command_decoder = msgspec.msgpack.Decoder(AnyCommand)
+_reply_decoder = msgspec.msgpack.Decoder(AnyReply)
+
+
+def encode_command(command: AnyCommand) -> bytes:
+    return _encoder.encode(command)
+
+
+def decode_command(body: bytes | memoryview) -> AnyCommand:
+    """Raises msgspec.DecodeError (ValidationError among them)."""
+    return _command_decoder.decode(body)  # type: ignore[no-any-return]
+
+
+def encode_reply(reply: AnyReply) -> bytes:
+    return _encoder.encode(reply)
+
+
+def decode_reply(body: bytes | memoryview) -> AnyReply:
+    """Raises msgspec.DecodeError (ValidationError among them)."""
+    return _reply_decoder.decode(body)  # type: ignore[no-any-return]

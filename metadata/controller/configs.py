@@ -1,0 +1,180 @@
+"""Incremental changes of settings (KIP-339) at three scopes; what a broker cannot use is refused.
+
+Topic settings are those of broker/settings/topic. A broker and the cluster have, as far as they can change at
+run time, the defaults of topic settings under their server names (KIP-226).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, find_setting
+from tierlog.broker.settings.topic import TOPIC_SETTINGS, TopicConfig
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.decision import Decision, Refusal
+from tierlog.metadata.evolve import evolve
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import AnyRecord, ConfigRecord, ConfigScope
+
+SERVER_NAMES = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.type": "compression.type",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "preallocate": "log.preallocate",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+    "segment.ms": "log.roll.ms",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
+"""Topic setting -> the node setting that is its default."""
+
+DYNAMIC_NODE_SETTINGS: dict[str, Setting] = {
+    server: replace(TOPIC_SETTINGS[topic], name=server) for topic, server in SERVER_NAMES.items()
+}
+
+
+def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAltered]:
+    """Each resource changes wholly or not at all."""
+    records: list[AnyRecord] = []
+    outcomes: list[c.Outcome] = []
+    seen: set[tuple[ConfigScope, str]] = set()
+    for resource in command.resources:
+        key = (resource.scope, resource.name)
+        try:
+            if key in seen:
+                raise Refusal(ErrorCode.INVALID_REQUEST, f"{_title(resource)} is named twice in the request")
+            seen.add(key)
+            made = _alter(image, resource)
+        except Refusal as refusal:
+            outcomes.append(c.Outcome(error=refusal.error, message=refusal.message))
+            continue
+        for record in made:
+            image = evolve(image, record)
+        records += made
+        outcomes.append(c.OK)
+    reply = c.ConfigsAltered(resources=tuple(outcomes))
+    return Decision(() if command.validate_only else tuple(records), reply)
+
+
+def check_topic_settings(overrides: Mapping[str, str]) -> None:
+    """The whole of a topic's overrides: each value, and what must hold between them. Raises Refusal."""
+    try:
+        config = TopicConfig.parse(overrides)
+    except InvalidSetting as invalid:
+        raise Refusal(ErrorCode.INVALID_CONFIG, str(invalid)) from None
+    if config.remote_storage_enable and "compact" in config.cleanup_policy:
+        _refuse("remote.storage.enable: a compacted topic cannot be tiered (KIP-405)")
+    if config.remote_storage_enable:
+        _check_local_below_total(config)
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        _refuse("min.compaction.lag.ms must not be above max.compaction.lag.ms")
+
+
+def _check_local_below_total(config: TopicConfig) -> None:
+    """KIP-405: local retention is a part of the total; -1 means for ever, -2 means as the total."""
+    for name, local, total in (
+        ("retention.ms", config.local_retention_ms, config.retention_ms),
+        ("retention.bytes", config.local_retention_bytes, config.retention_bytes),
+    ):
+        if local != -2 and total != -1 and (local == -1 or local > total):
+            _refuse(f"local.{name}: {local} must not be above {name}, which is {total}")
+
+
+def _alter(image: ClusterImage, resource: c.ConfigResource) -> list[AnyRecord]:
+    _check_exists(image, resource)
+    before = dict(image.configs.get((resource.scope, resource.name), {}))
+    after = dict(before)
+    if len({change.key for change in resource.changes}) < len(resource.changes):
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, f"{_title(resource)}: a setting is changed twice in the request"
+        )
+    definitions = TOPIC_SETTINGS if resource.scope is ConfigScope.TOPIC else DYNAMIC_NODE_SETTINGS
+    for change in resource.changes:
+        value = _changed(definitions, after.get(change.key), change)
+        if value is None:
+            after.pop(change.key, None)
+        else:
+            after[change.key] = value
+    if resource.scope is ConfigScope.TOPIC:
+        check_topic_settings(after)
+        _check_tiering_stays(before, after)
+    return [
+        ConfigRecord(scope=resource.scope, name=resource.name, key=key, value=after.get(key))
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _changed(definitions: Mapping[str, Setting], before: str | None, change: c.ConfigChange) -> str | None:
+    """The setting's new text, or None if it is to be removed."""
+    if change.operation is c.ConfigOperation.DELETE:
+        return None  # also of a name that this version does not know: that is how it is got rid of
+    try:
+        setting = find_setting(dict(definitions), change.key)
+        if change.value is None:
+            raise InvalidSetting(f"{change.key}: a value is needed")
+        if change.operation is c.ConfigOperation.SET:
+            setting.parse(change.value)
+            return change.value
+        return _listed(setting, before, change)
+    except InvalidSetting as invalid:
+        raise Refusal(ErrorCode.INVALID_CONFIG, str(invalid)) from None
+
+
+def _listed(setting: Setting, before: str | None, change: c.ConfigChange) -> str:
+    """APPEND and SUBTRACT work on lists, starting from the default where nothing was set."""
+    if setting.type is not SettingType.LIST:
+        raise InvalidSetting(f"{setting.name}: {change.operation.name.lower()} is only for lists")
+    items = _items(setting.default if before is None else setting.parse(before))
+    asked = _items(setting.parse(change.value or ""))
+    if change.operation is c.ConfigOperation.APPEND:
+        return ",".join([*items, *(item for item in asked if item not in items)])
+    return ",".join(item for item in items if item not in asked)
+
+
+def _items(value: object) -> Sequence[str]:
+    return value if isinstance(value, tuple) else ()
+
+
+def _check_exists(image: ClusterImage, resource: c.ConfigResource) -> None:
+    if resource.scope is ConfigScope.TOPIC and resource.name not in image.topic_ids:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource.name}")
+    if resource.scope is ConfigScope.BROKER and not (resource.name.isascii() and resource.name.isdigit()):
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{resource.name!r} is not a broker's id")
+    if resource.scope is ConfigScope.CLUSTER and resource.name:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "the cluster's settings have no name")
+
+
+def _check_tiering_stays(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Switching tiering off would lose what is remote; KIP-950 makes that explicit."""
+    old, new = TopicConfig.parse(before), TopicConfig.parse(after)
+    if old.remote_storage_enable and not new.remote_storage_enable and not new.remote_log_delete_on_disable:
+        _refuse(
+            "remote.storage.enable: switching it off loses the remote data; set"
+            " remote.log.delete.on.disable=true to accept that, or remote.log.copy.disable=true to only stop uploading (KIP-950)"
+        )
+
+
+def _refuse(message: str) -> None:
+    raise Refusal(ErrorCode.INVALID_CONFIG, message)
+
+
+def _title(resource: c.ConfigResource) -> str:
+    return f"{resource.scope} {resource.name}".strip()

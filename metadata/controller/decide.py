@@ -1,0 +1,42 @@
+"""`decide(image, command, now_ms, rng)`: the one door of the controller. Pure; nothing changes here.
+
+The leader's node calls it on its draft image, commits the records, and only then gives the reply away.
+"""
+
+from tierlog.broker.ports.types import Rng
+from tierlog.metadata.controller import brokers, configs, remote, topics
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.decision import Decision
+from tierlog.metadata.image import ClusterImage
+
+
+def decide(image: ClusterImage, command: c.AnyCommand, now_ms: int, rng: Rng) -> Decision[c.AnyReply]:
+    match command:
+        case c.RegisterBroker():
+            return brokers.register(image, command)
+        case c.UnregisterBroker():
+            return brokers.unregister(image, command)
+        case c.FenceBroker():
+            return brokers.fence(image, command)
+        case c.CreateTopics():
+            return topics.create_topics(image, command, rng)
+        case c.DeleteTopics():
+            return topics.delete_topics(image, command, now_ms)
+        case c.CreatePartitions():
+            return topics.create_partitions(image, command)
+        case c.AlterConfigs():
+            return configs.alter(image, command)
+        case c.AllocateProducerIds():
+            return brokers.allocate_producer_ids(image, command)
+        case c.StartCopy():
+            return remote.start_copy(image, command, now_ms)
+        case c.FinishCopy():
+            return remote.finish_copy(image, command)
+        case c.AbandonCopy():
+            return remote.abandon_copy(image, command, now_ms)
+        case c.MoveLogStart():
+            return remote.move_log_start(image, command, now_ms)
+        case c.ConfirmRemoteDeleted():
+            return remote.confirm_deleted(image, command)
+        case c.SpillEntries():
+            return remote.spill_entries(image, command)

@@ -1,0 +1,33 @@
+"""What judging a command yields: the records to commit, and the reply once they are."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.controller.commands import Acknowledged, AnyReply
+from tierlog.metadata.records import AnyRecord
+
+R_co = TypeVar("R_co", bound=AnyReply, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[R_co]):
+    records: tuple[AnyRecord, ...]
+    reply: R_co
+
+
+class Refusal(Exception):
+    """One item of a command cannot be done; caught in this package and turned into its reply."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
+
+
+def refused(error: ErrorCode, message: str) -> Decision[Acknowledged]:
+    return Decision((), Acknowledged(error=error, message=message))
+
+
+def done(*records: AnyRecord) -> Decision[Acknowledged]:
+    return Decision(records, Acknowledged())

@@ -1,0 +1,219 @@
+"""Copies to the object store and the manifest (KIP-405; rules in DESIGN 6).
+
+What holds whatever brokers do: entries of a partition are contiguous and never overlap; only the leader of
+the current epoch adds one; every object put was announced before, so what never finishes is found and
+deleted; the log start never goes back. All commands may be repeated: a repeat of what already happened is
+acknowledged.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata import records as r
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.decision import Decision, Refusal, done, refused
+from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition, StartedCopy
+
+MAX_ENTRIES = 512  # per partition in the quorum's memory; older ones are spilled to pages first
+MAX_STARTED = 16  # copies under way per partition
+
+
+def start_copy(image: ClusterImage, command: c.StartCopy, now_ms: int) -> Decision[c.Acknowledged]:
+    try:
+        partition = _partition(image, command.topic_id, command.partition)
+        _check_leader(partition, command.broker_id, command.leader_epoch)
+        remote = image.remote_partition(command.topic_id, command.partition)
+        copy = _announced(command, now_ms)
+        known = _find(remote.started, command.uuid)
+        if known is not None and _range(known) == _range(copy) and known.leader_epoch == copy.leader_epoch:
+            return done()
+        _check_fresh_uuid(image, remote, command.uuid)
+        stale = [other for other in remote.started if _superseded(other, copy)]
+        kept = [other for other in remote.started if other not in stale]
+        _check_start(remote, kept, copy)
+    except Refusal as refusal:
+        return refused(refusal.error, refusal.message)
+    return done(*(_abandoned(command, other.uuid, now_ms) for other in stale), copy)
+
+
+def finish_copy(image: ClusterImage, command: c.FinishCopy) -> Decision[c.Acknowledged]:
+    segment = command.segment
+    try:
+        partition = _partition(image, command.topic_id, command.partition)
+        remote = image.remote_partition(command.topic_id, command.partition)
+        if segment in remote.entries:
+            return done()
+        _check_leader(partition, command.broker_id, segment.leader_epoch)
+        started = _find(remote.started, segment.uuid)
+        if started is None:
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} was not started, or was abandoned")
+        if _range(started) != _range(segment) or started.leader_epoch != segment.leader_epoch:
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} was started for other offsets")
+        if segment.last_offset < remote.log_start_offset:
+            message = f"the log starts at {remote.log_start_offset}; the copy ends at {segment.last_offset}"
+            raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+        _check_base(remote, segment.base_offset)
+    except Refusal as refusal:
+        return refused(refusal.error, refusal.message)
+    return done(r.CopyFinished(topic_id=command.topic_id, partition=command.partition, segment=segment))
+
+
+def abandon_copy(image: ClusterImage, command: c.AbandonCopy, now_ms: int) -> Decision[c.Acknowledged]:
+    try:
+        partition = _partition(image, command.topic_id, command.partition)
+        remote = image.remote_partition(command.topic_id, command.partition)
+        if any(entry.uuid == command.uuid for entry in remote.entries):
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {command.uuid} has finished")
+        copy = _find(remote.started, command.uuid)
+        if copy is None:
+            return done()
+        if command.leader_epoch not in (partition.leader_epoch, copy.leader_epoch):
+            _check_epoch(partition, command.leader_epoch)
+    except Refusal as refusal:
+        return refused(refusal.error, refusal.message)
+    return done(_abandoned(command, copy.uuid, now_ms))
+
+
+def move_log_start(image: ClusterImage, command: c.MoveLogStart, now_ms: int) -> Decision[c.LogStartReply]:
+    try:
+        partition = _partition(image, command.topic_id, command.partition)
+        _check_epoch(partition, command.leader_epoch)
+    except Refusal as refusal:
+        return Decision((), c.LogStartReply(error=refusal.error, message=refusal.message))
+    before = image.remote_partition(command.topic_id, command.partition).log_start_offset
+    if command.log_start_offset <= before:
+        return Decision((), c.LogStartReply(log_start_offset=before))
+    record = r.LogStartMoved(
+        topic_id=command.topic_id,
+        partition=command.partition,
+        log_start_offset=command.log_start_offset,
+        at_ms=now_ms,
+    )
+    return Decision((record,), c.LogStartReply(log_start_offset=command.log_start_offset))
+
+
+def confirm_deleted(image: ClusterImage, command: c.ConfirmRemoteDeleted) -> Decision[c.Acknowledged]:
+    known = tuple(uuid for uuid in dict.fromkeys(command.uuids) if uuid in image.delete_queue)
+    return done(r.RemoteDeleted(uuids=known)) if known else done()
+
+
+def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Acknowledged]:
+    """The page must stand for exactly the oldest entries, or history would be lost."""
+    page = command.page
+    try:
+        partition = _partition(image, command.topic_id, command.partition)
+        remote = image.remote_partition(command.topic_id, command.partition)
+        if page in remote.pages:
+            return done()
+        _check_epoch(partition, command.leader_epoch)
+        spilled = remote.entries[: max(page.entries, 0)]
+        if not spilled or len(spilled) != page.entries or not _stands_for(page, spilled):
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"page {page.uuid} is not the oldest entries as they are now"
+            )
+    except Refusal as refusal:
+        return refused(refusal.error, refusal.message)
+    return done(r.EntriesSpilled(topic_id=command.topic_id, partition=command.partition, page=page))
+
+
+def _partition(image: ClusterImage, topic_id: UUID, number: int) -> PartitionImage:
+    partition = image.partition(topic_id, number)
+    if partition is None:
+        error = (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_id in image.topics else ErrorCode.UNKNOWN_TOPIC_ID
+        )
+        raise Refusal(error, f"there is no partition {number} of topic {topic_id}")
+    return partition
+
+
+def _check_leader(partition: PartitionImage, broker_id: int, leader_epoch: int) -> None:
+    if partition.leader != broker_id:
+        message = f"the leader is broker {partition.leader}, not {broker_id}"
+        raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+    _check_epoch(partition, leader_epoch)
+
+
+def _check_epoch(partition: PartitionImage, leader_epoch: int) -> None:
+    if leader_epoch < partition.leader_epoch:
+        message = f"leader epoch {leader_epoch} is over; the current one is {partition.leader_epoch}"
+        raise Refusal(ErrorCode.FENCED_LEADER_EPOCH, message)
+    if leader_epoch > partition.leader_epoch:
+        raise Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {leader_epoch} is not known here")
+
+
+def _check_start(remote: RemotePartition, kept: Sequence[StartedCopy], copy: r.CopyStarted) -> None:
+    if not 0 <= copy.base_offset <= copy.last_offset:
+        message = f"offsets {copy.base_offset} to {copy.last_offset} are no range"
+        raise Refusal(ErrorCode.INVALID_REQUEST, message)
+    if copy.last_offset < remote.log_start_offset:
+        message = f"the log starts at {remote.log_start_offset}; the copy would end at {copy.last_offset}"
+        raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+    if len(remote.entries) + len(kept) >= MAX_ENTRIES:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{MAX_ENTRIES} entries: spill the oldest to a page first")
+    if len(kept) >= MAX_STARTED:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{MAX_STARTED} copies are under way")
+    if kept:
+        if copy.base_offset != kept[-1].last_offset + 1:
+            message = f"the next copy starts at {kept[-1].last_offset + 1}, not at {copy.base_offset}"
+            raise Refusal(ErrorCode.INVALID_REQUEST, message)
+    else:
+        _check_base(remote, copy.base_offset)
+
+
+def _check_base(remote: RemotePartition, base_offset: int) -> None:
+    """Contiguous with what was finished. Where all of that is gone again, the log start may lie inside a
+    later segment, and everything below the log start may be missing; the very first copy may start
+    anywhere."""
+    least = remote.end_offset if remote.end_offset is not None else remote.copied_end_offset
+    if least is None:
+        return
+    most = least if remote.end_offset is not None else max(least, remote.log_start_offset)
+    if not least <= base_offset <= most:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"the next copy starts at {least}, not at {base_offset}")
+
+
+def _check_fresh_uuid(image: ClusterImage, remote: RemotePartition, uuid: UUID) -> None:
+    """A key is used for one attempt only; a queued deletion would take the new object too."""
+    used = uuid in image.delete_queue or _find(remote.started, uuid) is not None
+    if used or any(entry.uuid == uuid for entry in remote.entries):
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {uuid} was used already")
+
+
+def _superseded(other: StartedCopy, copy: r.CopyStarted) -> bool:
+    """Another epoch's copy can never finish; an overlapping one of this epoch was given up by its own leader,
+    and with it all that were to follow it."""
+    return other.leader_epoch != copy.leader_epoch or copy.base_offset <= other.last_offset
+
+
+def _stands_for(page: r.PageRef, spilled: Sequence[r.RemoteSegment]) -> bool:
+    return (
+        page.base_offset == spilled[0].base_offset
+        and page.last_offset == spilled[-1].last_offset
+        and page.log_bytes == sum(entry.log_bytes for entry in spilled)
+        and page.max_timestamp == max(entry.max_timestamp for entry in spilled)
+    )
+
+
+def _announced(command: c.StartCopy, now_ms: int) -> r.CopyStarted:
+    return r.CopyStarted(
+        topic_id=command.topic_id,
+        partition=command.partition,
+        uuid=command.uuid,
+        base_offset=command.base_offset,
+        last_offset=command.last_offset,
+        leader_epoch=command.leader_epoch,
+        at_ms=now_ms,
+    )
+
+
+def _abandoned(command: c.StartCopy | c.AbandonCopy, uuid: UUID, now_ms: int) -> r.CopyAbandoned:
+    return r.CopyAbandoned(topic_id=command.topic_id, partition=command.partition, uuid=uuid, at_ms=now_ms)
+
+
+def _find(started: Sequence[StartedCopy], uuid: UUID) -> StartedCopy | None:
+    return next((copy for copy in started if copy.uuid == uuid), None)
+
+
+def _range(copy: StartedCopy | r.CopyStarted | r.RemoteSegment) -> tuple[int, int]:
+    return copy.base_offset, copy.last_offset

@@ -1,0 +1,260 @@
+"""Creating, growing and deleting topics. Each topic of a command succeeds or fails alone, in order."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from tierlog.broker.ports.types import Rng, random_uuid
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata import records as r
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.configs import check_topic_settings
+from tierlog.metadata.controller.decision import Decision, Refusal
+from tierlog.metadata.controller.placement import place
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage, TopicImage
+
+MAX_NAME_LENGTH = 249  # "<name>-<partition>" plus a suffix must stay a legal file name
+MAX_PARTITIONS_PER_TOPIC = 10_000  # one command is one log entry, which must stay small
+MAX_RECORDS_PER_COMMAND = 50_000
+_LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+T = TypeVar("T")
+Replicas = tuple[int, ...]
+Change = tuple[tuple[r.AnyRecord, ...], c.TopicOutcome]
+
+
+def create_topics(image: ClusterImage, command: c.CreateTopics, rng: Rng) -> Decision[c.TopicsChanged]:
+    twice = _twice(topic.name for topic in command.topics)
+
+    def create(draft: ClusterImage, topic: c.NewTopic) -> Change:
+        _refuse_twice(topic.name, twice)
+        return _create(draft, command, topic, rng)
+
+    return _each(image, command.topics, _by_name, create, command.validate_only)
+
+
+def create_partitions(image: ClusterImage, command: c.CreatePartitions) -> Decision[c.TopicsChanged]:
+    twice = _twice(topic.name for topic in command.topics)
+
+    def grow(draft: ClusterImage, topic: c.MorePartitions) -> Change:
+        _refuse_twice(topic.name, twice)
+        return _grow(draft, topic)
+
+    return _each(image, command.topics, _by_name, grow, command.validate_only)
+
+
+def delete_topics(image: ClusterImage, command: c.DeleteTopics, now_ms: int) -> Decision[c.TopicsChanged]:
+    """By name or by id (KIP-516). Named twice, in either way, is an error for each mention."""
+    twice = _twice(_resolved(image, ref) for ref in command.topics)
+
+    def delete(draft: ClusterImage, ref: c.TopicRef) -> Change:
+        _refuse_twice(_resolved(image, ref), twice)
+        topic = _find(draft, ref)
+        outcome = c.TopicOutcome(name=topic.name, topic_id=topic.topic_id)
+        return (r.DeleteTopic(topic_id=topic.topic_id, at_ms=now_ms),), outcome
+
+    return _each(image, command.topics, _by_ref, delete, validate_only=False)
+
+
+def check_topic_name(name: str) -> None:
+    """Kafka's rules; raises Refusal."""
+    if not name or name in (".", ".."):
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"a topic cannot be named {name!r}")
+    if len(name) > MAX_NAME_LENGTH:
+        message = f"the topic's name has {len(name)} characters; {MAX_NAME_LENGTH} are allowed"
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+    if not _LEGAL.issuperset(name):
+        message = f"topic {name!r}: only ASCII letters, digits, '.', '_' and '-' are allowed"
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+
+
+def _create(draft: ClusterImage, command: c.CreateTopics, topic: c.NewTopic, rng: Rng) -> Change:
+    check_topic_name(topic.name)
+    _check_new(draft, topic.name)
+    settings = {key: value for key, value in topic.configs if value is not None}
+    check_topic_settings(settings)
+    replicas = _assigned(draft, topic) if topic.assignments else _placed(draft, command, topic)
+    topic_id = random_uuid(rng)
+    records: list[r.AnyRecord] = [r.CreateTopic(topic_id=topic_id, name=topic.name)]
+    records += [_new_partition(draft, topic_id, number, ids) for number, ids in enumerate(replicas)]
+    records += [
+        r.ConfigRecord(scope=r.ConfigScope.TOPIC, name=topic.name, key=key, value=settings[key])
+        for key in sorted(settings)
+    ]
+    return tuple(records), c.TopicOutcome(
+        name=topic.name, topic_id=topic_id, partitions=len(replicas), replication_factor=len(replicas[0])
+    )
+
+
+def _grow(draft: ClusterImage, asked: c.MorePartitions) -> Change:
+    topic = draft.topic(asked.name)
+    if topic is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.name}")
+    before, added = len(topic.partitions), asked.count - len(topic.partitions)
+    if added <= 0:
+        message = f"topic {topic.name} has {before} partitions; it can only grow, not become {asked.count}"
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, message)
+    _check_partition_count(asked.count)
+    replication_factor = len(topic.partitions[0].replicas)
+    if asked.assignments:
+        if len(asked.assignments) != added:
+            message = f"{len(asked.assignments)} assignments for {added} new partitions"
+            raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+        for number, ids in enumerate(asked.assignments):
+            _check_assignment(draft, before + number, ids, replication_factor)
+        replicas = list(asked.assignments)
+    else:
+        _check_replication_factor(draft, replication_factor)
+        replicas = place(draft, before, added, replication_factor)
+    records = tuple(_new_partition(draft, topic.topic_id, before + n, ids) for n, ids in enumerate(replicas))
+    return records, c.TopicOutcome(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=asked.count,
+        replication_factor=replication_factor,
+    )
+
+
+def _check_new(draft: ClusterImage, name: str) -> None:
+    """Names that differ only in '.' and '_' would collide in metrics, as in Kafka."""
+    if name in draft.topic_ids:
+        raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+    if "." in name or "_" in name:
+        folded = name.replace(".", "_")
+        for other in draft.topic_ids:
+            if other.replace(".", "_") == folded:
+                message = f"topic {name} collides with {other}: '.' and '_' count as the same"
+                raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+
+
+def _assigned(draft: ClusterImage, topic: c.NewTopic) -> list[Replicas]:
+    if topic.partitions != c.USE_DEFAULT or topic.replication_factor != c.USE_DEFAULT:
+        message = "give either assignments, or partitions and a replication factor"
+        raise Refusal(ErrorCode.INVALID_REQUEST, message)
+    numbers = [number for number, _ in topic.assignments]
+    if sorted(numbers) != list(range(len(numbers))):
+        message = "assignments must name each partition once, from 0 on without a gap"
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    _check_partition_count(len(numbers))
+    replicas = [ids for _, ids in sorted(topic.assignments)]
+    for number, ids in enumerate(replicas):
+        _check_assignment(draft, number, ids, len(replicas[0]))
+    return replicas
+
+
+def _placed(draft: ClusterImage, command: c.CreateTopics, topic: c.NewTopic) -> list[Replicas]:
+    count = command.default_partitions if topic.partitions == c.USE_DEFAULT else topic.partitions
+    factor = topic.replication_factor
+    factor = command.default_replication_factor if factor == c.USE_DEFAULT else factor
+    _check_partition_count(count)
+    _check_replication_factor(draft, factor)
+    return place(draft, 0, count, factor)
+
+
+def _check_partition_count(count: int) -> None:
+    if not 0 < count <= MAX_PARTITIONS_PER_TOPIC:
+        message = f"a topic has 1 to {MAX_PARTITIONS_PER_TOPIC} partitions, not {count}"
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, message)
+
+
+def _check_replication_factor(draft: ClusterImage, factor: int) -> None:
+    live = len(draft.live_brokers())
+    if factor <= 0:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"the replication factor must be 1 or more, not {factor}"
+        )
+    if factor > live:
+        message = f"replication factor {factor} needs {factor} live brokers; there are {live}"
+        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+
+
+def _check_assignment(draft: ClusterImage, number: int, ids: Replicas, factor: int) -> None:
+    if not ids or len(set(ids)) != len(ids) or len(ids) != factor:
+        message = f"partition {number}: replicas {list(ids)} must be distinct and as many as of partition 0"
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    unknown = [broker_id for broker_id in ids if broker_id not in draft.brokers]
+    if unknown:
+        message = f"partition {number}: brokers {unknown} are not registered"
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    if all(draft.brokers[broker_id].fenced for broker_id in ids):
+        message = f"partition {number}: all of {list(ids)} are fenced"
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def _new_partition(draft: ClusterImage, topic_id: UUID, number: int, ids: Replicas) -> r.PartitionRecord:
+    """In sync from the start are the live replicas: an empty partition misses nothing."""
+    live = tuple(broker_id for broker_id in ids if not draft.brokers[broker_id].fenced)
+    return r.PartitionRecord(
+        topic_id=topic_id,
+        partition=number,
+        replicas=ids,
+        in_sync=live,
+        leader=live[0],
+        leader_epoch=0,
+        partition_epoch=0,
+    )
+
+
+def _find(draft: ClusterImage, ref: c.TopicRef) -> TopicImage:
+    if (ref.name is None) == (ref.topic_id is None):
+        raise Refusal(ErrorCode.INVALID_REQUEST, "a topic is deleted by name or by id, one of them")
+    topic = draft.topics.get(ref.topic_id) if ref.topic_id is not None else draft.topic(ref.name or "")
+    if topic is None and ref.topic_id is not None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {ref.topic_id}")
+    if topic is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {ref.name}")
+    return topic
+
+
+def _resolved(image: ClusterImage, ref: c.TopicRef) -> str:
+    """One text per topic, however it is named."""
+    if ref.name is not None:
+        return str(image.topic_ids.get(ref.name, ref.name))
+    return str(ref.topic_id)
+
+
+def _each(
+    image: ClusterImage,
+    items: Sequence[T],
+    unchanged: Callable[[T], c.TopicOutcome],
+    judge: Callable[[ClusterImage, T], Change],
+    validate_only: bool,
+) -> Decision[c.TopicsChanged]:
+    """Judges one item after the other, each against what the ones before it did."""
+    records: list[r.AnyRecord] = []
+    outcomes: list[c.TopicOutcome] = []
+    for item in items:
+        try:
+            made, outcome = judge(image, item)
+            if len(records) + len(made) > MAX_RECORDS_PER_COMMAND:
+                raise Refusal(
+                    ErrorCode.POLICY_VIOLATION, "too much for one request: ask for fewer topics at a time"
+                )
+        except Refusal as refusal:
+            outcomes.append(replace(unchanged(item), error=refusal.error, message=refusal.message))
+            continue
+        image = evolve_all(image, made)
+        records += made
+        outcomes.append(outcome)
+    return Decision(() if validate_only else tuple(records), c.TopicsChanged(topics=tuple(outcomes)))
+
+
+def _by_name(item: c.NewTopic | c.MorePartitions) -> c.TopicOutcome:
+    return c.TopicOutcome(name=item.name)
+
+
+def _by_ref(ref: c.TopicRef) -> c.TopicOutcome:
+    return c.TopicOutcome(name=ref.name or "", topic_id=ref.topic_id or UUID(int=0))
+
+
+def _twice(names: Iterable[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+def _refuse_twice(name: str, twice: set[str]) -> None:
+    if name in twice:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"topic {name} is named twice in the request")

@@ -1,0 +1,292 @@
+"""`evolve(image, record) -> image`: what each record means. The only way an image changes.
+
+Called for committed records by every node, and for proposed ones by the leader on its draft. A record that
+does not fit the image cannot have come out of `decide`: that is an InvariantViolation, and the node stops.
+What leaves a manifest always enters the delete queue in the same step, so no object is ever forgotten.
+"""
+
+from collections.abc import Iterable, Iterator
+from uuid import UUID
+
+from immutables import Map
+from msgspec.structs import replace
+
+from tierlog.broker.ports.types import TopicIdPartition, require
+from tierlog.metadata import records as r
+from tierlog.metadata.image import (
+    BrokerImage,
+    ClusterImage,
+    PartitionImage,
+    QueuedDelete,
+    RemotePartition,
+    StartedCopy,
+    TopicImage,
+)
+
+
+def apply_entry(image: ClusterImage, index: int, records: Iterable[r.AnyRecord]) -> ClusterImage:
+    """The image after one log entry."""
+    require(index == image.index + 1, f"entry {index} applied to the image of {image.index}")
+    return replace(evolve_all(image, records), index=index)
+
+
+def evolve_all(image: ClusterImage, records: Iterable[r.AnyRecord]) -> ClusterImage:
+    for record in records:
+        image = evolve(image, record)
+    return image
+
+
+def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
+    match record:
+        case r.NoOp():
+            return image
+        case r.RegisterBroker():
+            return _register_broker(image, record)
+        case r.UnregisterBroker():
+            return replace(image, brokers=image.brokers.delete(record.broker_id))
+        case r.FenceBroker():
+            return _fence_broker(image, record)
+        case r.CreateTopic():
+            return _create_topic(image, record)
+        case r.DeleteTopic():
+            return _delete_topic(image, record)
+        case r.PartitionRecord():
+            return _partition(image, record)
+        case r.ConfigRecord():
+            return _config(image, record)
+        case r.ProducerIds():
+            return replace(image, next_producer_id=record.next_id)
+        case r.CopyStarted():
+            return _copy_started(image, record)
+        case r.CopyFinished():
+            return _copy_finished(image, record)
+        case r.CopyAbandoned():
+            return _copy_abandoned(image, record)
+        case r.LogStartMoved():
+            return _log_start_moved(image, record)
+        case r.RemoteDeleted():
+            return _remote_deleted(image, record)
+        case r.EntriesSpilled():
+            return _entries_spilled(image, record)
+
+
+def _register_broker(image: ClusterImage, record: r.RegisterBroker) -> ClusterImage:
+    """A broker begins fenced (KIP-631); a FenceBroker record lets it serve."""
+    broker = BrokerImage(
+        broker_id=record.broker_id,
+        broker_epoch=record.broker_epoch,
+        incarnation=record.incarnation,
+        host=record.host,
+        port=record.port,
+        admin_url=record.admin_url,
+        rack=record.rack,
+        fenced=True,
+    )
+    return replace(image, brokers=image.brokers.set(record.broker_id, broker))
+
+
+def _fence_broker(image: ClusterImage, record: r.FenceBroker) -> ClusterImage:
+    broker = image.brokers.get(record.broker_id)
+    if broker is None or broker.broker_epoch != record.broker_epoch:
+        return image  # about an earlier registration
+    return replace(image, brokers=image.brokers.set(record.broker_id, replace(broker, fenced=record.fenced)))
+
+
+def _create_topic(image: ClusterImage, record: r.CreateTopic) -> ClusterImage:
+    require(record.name not in image.topic_ids, f"topic {record.name} created twice")
+    topic = TopicImage(topic_id=record.topic_id, name=record.name, partitions=())
+    return replace(
+        image,
+        topics=image.topics.set(record.topic_id, topic),
+        topic_ids=image.topic_ids.set(record.name, record.topic_id),
+    )
+
+
+def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
+    topic = image.topics.get(record.topic_id)
+    require(topic is not None, f"deleted topic {record.topic_id} does not exist")
+    if topic is None:
+        return image
+    remote, configs = image.remote, image.configs
+    dropped: list[QueuedDelete] = []
+    for partition in range(len(topic.partitions)):
+        key = TopicIdPartition(topic.topic_id, partition)
+        if key in remote:
+            dropped += _everything(key, remote[key], record.at_ms)
+            remote = remote.delete(key)
+    if (r.ConfigScope.TOPIC, topic.name) in configs:
+        configs = configs.delete((r.ConfigScope.TOPIC, topic.name))
+    return replace(
+        image,
+        topics=image.topics.delete(topic.topic_id),
+        topic_ids=image.topic_ids.delete(topic.name),
+        configs=configs,
+        remote=remote,
+        delete_queue=_queued(image.delete_queue, dropped),
+    )
+
+
+def _partition(image: ClusterImage, record: r.PartitionRecord) -> ClusterImage:
+    topic = image.topics.get(record.topic_id)
+    require(topic is not None, f"partition of unknown topic {record.topic_id}")
+    if topic is None:
+        return image
+    require(
+        0 <= record.partition <= len(topic.partitions),
+        f"{topic.name}: partition {record.partition} leaves a gap",
+    )
+    partition = PartitionImage(
+        replicas=record.replicas,
+        in_sync=record.in_sync,
+        leader=record.leader,
+        leader_epoch=record.leader_epoch,
+        partition_epoch=record.partition_epoch,
+    )
+    if record.partition < len(topic.partitions):
+        before = topic.partitions[record.partition]
+        require(
+            before.leader_epoch <= record.leader_epoch,
+            f"{topic.name}-{record.partition}: leader epoch went back",
+        )
+    partitions = (*topic.partitions[: record.partition], partition, *topic.partitions[record.partition + 1 :])
+    return replace(image, topics=image.topics.set(topic.topic_id, replace(topic, partitions=partitions)))
+
+
+def _config(image: ClusterImage, record: r.ConfigRecord) -> ClusterImage:
+    resource = (record.scope, record.name)
+    settings: Map[str, str] = image.configs.get(resource, Map())
+    if record.value is not None:
+        settings = settings.set(record.key, record.value)
+    elif record.key in settings:
+        settings = settings.delete(record.key)
+    if settings:
+        return replace(image, configs=image.configs.set(resource, settings))
+    return replace(image, configs=image.configs.delete(resource)) if resource in image.configs else image
+
+
+def _copy_started(image: ClusterImage, record: r.CopyStarted) -> ClusterImage:
+    key = TopicIdPartition(record.topic_id, record.partition)
+    remote = image.remote.get(key, RemotePartition())
+    copy = StartedCopy(
+        uuid=record.uuid,
+        base_offset=record.base_offset,
+        last_offset=record.last_offset,
+        leader_epoch=record.leader_epoch,
+        at_ms=record.at_ms,
+    )
+    return _with_remote(image, key, replace(remote, started=(*remote.started, copy)))
+
+
+def _copy_finished(image: ClusterImage, record: r.CopyFinished) -> ClusterImage:
+    key, segment = TopicIdPartition(record.topic_id, record.partition), record.segment
+    remote = image.remote.get(key, RemotePartition())
+    require(
+        remote.end_offset in (None, segment.base_offset),
+        f"{key}: a finished copy at {segment.base_offset} leaves a gap",
+    )
+    return _with_remote(
+        image,
+        key,
+        replace(
+            remote,
+            entries=(*remote.entries, segment),
+            started=tuple(copy for copy in remote.started if copy.uuid != segment.uuid),
+            copied_end_offset=segment.end_offset,
+        ),
+    )
+
+
+def _copy_abandoned(image: ClusterImage, record: r.CopyAbandoned) -> ClusterImage:
+    key = TopicIdPartition(record.topic_id, record.partition)
+    remote = image.remote.get(key, RemotePartition())
+    dropped = [_queued_copy(key, copy, record.at_ms) for copy in remote.started if copy.uuid == record.uuid]
+    started = tuple(copy for copy in remote.started if copy.uuid != record.uuid)
+    return _with_remote(image, key, replace(remote, started=started), dropped)
+
+
+def _log_start_moved(image: ClusterImage, record: r.LogStartMoved) -> ClusterImage:
+    key, start = TopicIdPartition(record.topic_id, record.partition), record.log_start_offset
+    remote = image.remote.get(key, RemotePartition())
+    require(start >= remote.log_start_offset, f"{key}: log start went back to {start}")
+    gone_pages = [page for page in remote.pages if page.last_offset < start]
+    gone_entries = [entry for entry in remote.entries if entry.last_offset < start]
+    dropped = [_queued_page(key, page, record.at_ms) for page in gone_pages]
+    dropped += [_queued_segment(key, entry, record.at_ms) for entry in gone_entries]
+    kept = replace(
+        remote,
+        log_start_offset=start,
+        pages=remote.pages[len(gone_pages) :],
+        entries=remote.entries[len(gone_entries) :],
+    )
+    return _with_remote(image, key, kept, dropped)
+
+
+def _remote_deleted(image: ClusterImage, record: r.RemoteDeleted) -> ClusterImage:
+    queue = image.delete_queue.mutate()
+    for uuid in record.uuids:
+        queue.pop(uuid, None)
+    return replace(image, delete_queue=queue.finish())
+
+
+def _entries_spilled(image: ClusterImage, record: r.EntriesSpilled) -> ClusterImage:
+    key, page = TopicIdPartition(record.topic_id, record.partition), record.page
+    remote = image.remote.get(key, RemotePartition())
+    spilled, kept = remote.entries[: page.entries], remote.entries[page.entries :]
+    fits = (
+        bool(spilled)
+        and spilled[0].base_offset == page.base_offset
+        and spilled[-1].last_offset == page.last_offset
+    )
+    require(fits, f"{key}: page {page.uuid} does not hold the oldest entries")
+    return _with_remote(image, key, replace(remote, pages=(*remote.pages, page), entries=kept))
+
+
+def _with_remote(
+    image: ClusterImage, key: TopicIdPartition, remote: RemotePartition, dropped: Iterable[QueuedDelete] = ()
+) -> ClusterImage:
+    require(image.partition(*key) is not None, f"remote state of unknown partition {key}")
+    return replace(
+        image, remote=image.remote.set(key, remote), delete_queue=_queued(image.delete_queue, dropped)
+    )
+
+
+def _everything(key: TopicIdPartition, remote: RemotePartition, now_ms: int) -> Iterator[QueuedDelete]:
+    for page in remote.pages:
+        yield _queued_page(key, page, now_ms)
+    for entry in remote.entries:
+        yield _queued_segment(key, entry, now_ms)
+    for copy in remote.started:
+        yield _queued_copy(key, copy, now_ms)
+
+
+def _queued(queue: Map[UUID, QueuedDelete], dropped: Iterable[QueuedDelete]) -> Map[UUID, QueuedDelete]:
+    return queue.update({line.uuid: line for line in dropped})
+
+
+def _queued_page(key: TopicIdPartition, page: r.PageRef, now_ms: int) -> QueuedDelete:
+    return QueuedDelete(
+        uuid=page.uuid,
+        is_page=True,
+        topic_id=key.topic_id,
+        partition=key.partition,
+        base_offset=page.base_offset,
+        last_offset=page.last_offset,
+        leader_epoch=-1,  # not part of a page's key
+        queued_ms=now_ms,
+    )
+
+
+def _queued_segment(key: TopicIdPartition, entry: r.RemoteSegment | StartedCopy, now_ms: int) -> QueuedDelete:
+    return QueuedDelete(
+        uuid=entry.uuid,
+        is_page=False,
+        topic_id=key.topic_id,
+        partition=key.partition,
+        base_offset=entry.base_offset,
+        last_offset=entry.last_offset,
+        leader_epoch=entry.leader_epoch,
+        queued_ms=now_ms,
+    )
+
+
+_queued_copy = _queued_segment

@@ -1,0 +1,88 @@
+"""A snapshot of an image as bytes, and back: msgpack arrays; equal images give equal bytes.
+
+Format in docs/formats/metadata.md; tests/golden keeps one file per version for ever. Checksums are the
+storage's and the transport's duty, not this module's.
+"""
+
+import uuid
+
+import msgspec
+from immutables import Map
+
+from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.metadata.image import BrokerImage, ClusterImage, QueuedDelete, RemotePartition, TopicImage
+from tierlog.metadata.records import ConfigScope
+
+VERSION = 1
+
+
+class UnknownSnapshotVersion(ValueError):
+    """A newer tierlog wrote this snapshot; this one must not guess at it."""
+
+
+class _RemoteLine(msgspec.Struct, frozen=True, array_like=True):
+    topic_id: uuid.UUID
+    partition: int
+    remote: RemotePartition
+
+
+class _ConfigLine(msgspec.Struct, frozen=True, array_like=True):
+    scope: ConfigScope
+    name: str
+    settings: dict[str, str]
+
+
+class _Snapshot(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    version: int
+    cluster_id: str
+    index: int
+    next_producer_id: int
+    brokers: list[BrokerImage]
+    topics: list[TopicImage]
+    configs: list[_ConfigLine]
+    remote: list[_RemoteLine]
+    delete_queue: list[QueuedDelete]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Snapshot)
+
+
+def encode_image(image: ClusterImage) -> bytes:
+    return _encoder.encode(
+        _Snapshot(
+            version=VERSION,
+            cluster_id=image.cluster_id,
+            index=image.index,
+            next_producer_id=image.next_producer_id,
+            brokers=[image.brokers[broker_id] for broker_id in sorted(image.brokers)],
+            topics=sorted(image.topics.values(), key=lambda topic: topic.topic_id),
+            configs=[
+                _ConfigLine(*key, dict(sorted(image.configs[key].items()))) for key in sorted(image.configs)
+            ],
+            remote=[_RemoteLine(*key, image.remote[key]) for key in sorted(image.remote)],
+            delete_queue=sorted(image.delete_queue.values(), key=lambda line: line.uuid),
+        )
+    )
+
+
+def decode_image(data: bytes | memoryview) -> ClusterImage:
+    """Raises UnknownSnapshotVersion, or msgspec.DecodeError on bytes that are not a snapshot."""
+    snapshot = _decoder.decode(data)
+    if snapshot.version != VERSION:
+        raise UnknownSnapshotVersion(
+            f"metadata snapshot version {snapshot.version}; this node reads up to {VERSION}"
+        )
+    return ClusterImage(
+        cluster_id=snapshot.cluster_id,
+        index=snapshot.index,
+        next_producer_id=snapshot.next_producer_id,
+        brokers=Map({broker.broker_id: broker for broker in snapshot.brokers}),
+        topics=Map({topic.topic_id: topic for topic in snapshot.topics}),
+        topic_ids=Map({topic.name: topic.topic_id for topic in snapshot.topics}),
+        configs=Map({(line.scope, line.name): Map(line.settings) for line in snapshot.configs}),
+        remote=Map(
+            {TopicIdPartition(line.topic_id, line.partition): line.remote for line in snapshot.remote}
+        ),
+        delete_queue=Map({line.uuid: line for line in snapshot.delete_queue}),
+    )

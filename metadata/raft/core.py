@@ -1,0 +1,590 @@
+"""The Raft core: `step(message)`, `tick()`, `propose(payload)`, `ready()`. Pure; the node drives it.
+
+Invariants: at most one vote per term; a leader never overwrites its own log; only an entry of the current
+term commits by counting (thesis 3.6.2). Pre-vote (9.6) and check-quorum (6.2) keep a rejoining or cut-off
+node from disturbing the others; hence a vote is refused while a leader is heard from. The set of voters is
+fixed here.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+
+from crc32c import crc32c
+
+from tierlog.broker.ports.types import Rng, require
+from tierlog.metadata.raft import messages as m
+from tierlog.metadata.raft.log import RaftLog
+from tierlog.metadata.raft.messages import NOBODY, Entry, HardState, Snapshot
+from tierlog.metadata.raft.progress import Progress, Sending
+from tierlog.metadata.raft.quorum import VoteResult, committed_index, count_votes, majority
+
+MIB = 1 << 20
+
+
+class Role(Enum):
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftSettings:
+    """Times in ticks. A follower waits for election_ticks to twice that; drawn anew each time (3.4)."""
+
+    election_ticks: int = 10
+    heartbeat_ticks: int = 1
+    append_bytes: int = MIB  # per message
+    window: int = 64  # unanswered appends per follower
+    chunk_bytes: int = MIB  # of a snapshot
+    snapshot_bytes: int = 1024 * MIB  # the largest that is accepted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Work for the driver, in the order in which it must be done.
+
+    `hurried` may leave before anything is written: a leader's own copy counts only after `persisted`
+    (10.2.1). `snapshot`, `entries` and `hard_state` are then made durable, in this order, with one fsync at
+    their end. Only when that is done: `persisted(ready)` is called, `messages` leave (votes and
+    acknowledgements, which promise what was just written), and `committed` is applied.
+    """
+
+    hurried: tuple[m.AnyMessage, ...]
+    snapshot: Snapshot | None  # replaces the log and the state machine
+    entries: tuple[Entry, ...]  # overwrite whatever the log holds from entries[0].index on
+    hard_state: HardState | None
+    messages: tuple[m.AnyMessage, ...]
+    committed: tuple[Entry, ...]
+
+    @property
+    def writes(self) -> bool:
+        return bool(self.snapshot or self.entries or self.hard_state)
+
+
+class NotLeader(Exception):
+    """Only the leader takes proposals."""
+
+
+class RaftCore:
+    def __init__(
+        self,
+        node_id: int,
+        voters: Collection[int],
+        log: RaftLog,
+        hard_state: HardState,
+        rng: Rng,
+        *,
+        first_payload: bytes = b"",
+        settings: RaftSettings | None = None,
+    ) -> None:
+        """`first_payload`: of the entry with which a new leader commits what came before it (6.4)."""
+        self.node_id = node_id
+        self.voters = frozenset(voters)
+        self.log = log
+        self.term = hard_state.term
+        self.voted_for = hard_state.voted_for
+        self.role = Role.FOLLOWER
+        self.leader = NOBODY
+        self.transfer_to = NOBODY
+        self.progress: dict[int, Progress] = {}
+        self._settings = settings or RaftSettings()
+        self._rng = rng
+        self._first_payload = first_payload
+        self._votes: dict[int, bool] = {}
+        self._durable = self._promised()
+        self._hurried: list[m.AnyMessage] = []
+        self._messages: list[m.AnyMessage] = []
+        self._restored: Snapshot | None = None
+        self._incoming = bytearray()
+        self._incoming_key = (0, 0, 0, 0)
+        self._since_contact = 0  # ticks; as leader: since the last check of the quorum
+        self._since_heartbeat = 0
+        self._patience = 0
+        self._reset_patience()
+
+    # --- what the driver calls
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    def tick(self) -> None:
+        self._since_contact += 1
+        if self.is_leader:
+            self._tick_leader()
+        elif self.node_id in self.voters and self._since_contact >= self._patience:
+            self.campaign()
+
+    def campaign(self, *, transfer: bool = False) -> None:
+        """Stands for election; first asks whether it could win at all, unless the leader sent it (9.6)."""
+        if self.is_leader or self.node_id not in self.voters:
+            return
+        if transfer or self.voters == {self.node_id}:
+            self._become_candidate(transfer)
+        else:
+            self._become_pre_candidate()
+
+    def propose(self, payload: bytes) -> int:
+        """The index that the entry will have if this leader lasts; raises NotLeader."""
+        if not self.is_leader or self.transfer_to != NOBODY:
+            raise NotLeader
+        index = self._append(payload)
+        self._broadcast_appends()
+        return index
+
+    def transfer_leadership(self, to: int) -> None:
+        """Asks another voter to take over once its log is complete; given up after an election timeout."""
+        if self.is_leader and to in self.voters and to != self.node_id:
+            self.transfer_to = to
+            self._since_contact = 0
+            self._finish_transfer()
+
+    def unreachable(self, peer: int) -> None:
+        """Messages to it were lost: pipelining on would be in vain."""
+        if (progress := self.progress.get(peer)) and progress.state is Sending.REPLICATE:
+            progress.probe(progress.match_index + 1)
+
+    def has_ready(self) -> bool:
+        return bool(
+            self._hurried
+            or self._messages
+            or self._restored
+            or self.log.stable < self.log.last_index
+            or self._promised() != self._durable
+            or self.log.applied < min(self.log.commit, self.log.stable)
+        )
+
+    def ready(self) -> Ready:
+        """Takes the outstanding work. The next call must follow `persisted` of this one."""
+        writes = self._restored is not None or self.log.stable < self.log.last_index
+        ready = Ready(
+            hurried=tuple(self._hurried),
+            snapshot=self._restored,
+            entries=self.log.unstable(),
+            hard_state=self._hard_state() if writes or self._promised() != self._durable else None,
+            messages=tuple(self._messages),
+            committed=self.log.to_apply(),
+        )
+        self._hurried.clear()
+        self._messages.clear()
+        self._restored = None
+        self._durable = self._promised()
+        if ready.committed:
+            self.log.applied = ready.committed[-1].index
+        return ready
+
+    def persisted(self, ready: Ready) -> None:
+        """What `ready` asked to be written is durable."""
+        if ready.entries:
+            self.log.persisted(ready.entries[-1])
+        if ready.hard_state and self.role is Role.CANDIDATE and ready.hard_state.term == self.term:
+            self._count_vote(self.node_id, True)
+        if self.is_leader:
+            self.progress[self.node_id].accepted(self.log.stable)
+            self._advance_commit()
+
+    def compact(self, snapshot: Snapshot, keep: int) -> None:
+        """A snapshot of applied state is durable; the log before it, but for `keep` entries, may go."""
+        self.log.compact(snapshot, keep)
+
+    def check(self) -> None:
+        """Its invariants, for tests and simulations after each event."""
+        self.log.check()
+        require(self._durable[0] <= self.term, "the term went back")
+        require(self.is_leader == bool(self.progress), "only a leader tracks followers")
+        require(not self.is_leader or self.leader == self.node_id, "a leader follows itself")
+
+    # --- messages
+
+    def step(self, message: m.AnyMessage) -> None:
+        if message.to != self.node_id or message.sender not in self.voters:
+            return
+        if message.term > self.term and not self._accept_newer_term(message):
+            return
+        if message.term < self.term:
+            self._answer_older_term(message)
+            return
+        match message:
+            case m.VoteRequest():
+                self._on_vote_request(message)
+            case m.VoteReply():
+                self._on_vote_reply(message)
+            case m.Append():
+                self._on_append(message)
+            case m.Heartbeat():
+                self._on_heartbeat(message)
+            case m.SnapshotChunk():
+                self._on_snapshot_chunk(message)
+            case m.AppendReply():
+                self._on_append_reply(message)
+            case m.HeartbeatReply():
+                self._on_heartbeat_reply(message)
+            case m.SnapshotReply():
+                self._on_snapshot_reply(message)
+            case m.TimeoutNow():
+                self.campaign(transfer=True)
+
+    def _accept_newer_term(self, message: m.AnyMessage) -> bool:
+        """Follows a newer term, unless the message only asks about one; False if it is to be ignored."""
+        if isinstance(message, m.VoteRequest):
+            if not message.transfer and self._hears_leader():
+                return False
+            if message.pre_vote:
+                return True
+        if isinstance(message, m.VoteReply) and message.pre_vote and message.granted:
+            return True
+        from_leader = isinstance(message, m.Append | m.Heartbeat | m.SnapshotChunk)
+        self._become_follower(message.term, message.sender if from_leader else NOBODY)
+        return True
+
+    def _answer_older_term(self, message: m.AnyMessage) -> None:
+        """Tells a leader or candidate that is behind what the term is; it could not learn it otherwise, since
+        pre-vote and the lease keep this node from campaigning against it."""
+        if isinstance(message, m.Append | m.Heartbeat | m.SnapshotChunk):
+            self._reply(m.HeartbeatReply(term=self.term, sender=self.node_id, to=message.sender))
+        elif isinstance(message, m.VoteRequest):
+            self._refuse_vote(message)
+
+    def _on_vote_request(self, request: m.VoteRequest) -> None:
+        free = self.voted_for == request.sender or (self.voted_for == NOBODY and self.leader == NOBODY)
+        free = free or (request.pre_vote and request.term > self.term)
+        if not free or not self.log.is_behind(request.last_index, request.last_term):
+            self._refuse_vote(request)
+            return
+        if not request.pre_vote:
+            self.voted_for = request.sender
+            self._since_contact = 0
+        self._reply(
+            m.VoteReply(
+                term=request.term,
+                sender=self.node_id,
+                to=request.sender,
+                granted=True,
+                pre_vote=request.pre_vote,
+            )
+        )
+
+    def _refuse_vote(self, request: m.VoteRequest) -> None:
+        self._reply(
+            m.VoteReply(
+                term=self.term,
+                sender=self.node_id,
+                to=request.sender,
+                granted=False,
+                pre_vote=request.pre_vote,
+            )
+        )
+
+    def _on_vote_reply(self, reply: m.VoteReply) -> None:
+        asked = Role.PRE_CANDIDATE if reply.pre_vote else Role.CANDIDATE
+        if self.role is asked and (not reply.pre_vote or not reply.granted or reply.term == self.term + 1):
+            self._count_vote(reply.sender, reply.granted)
+
+    def _on_append(self, append: m.Append) -> None:
+        self._follow(append.sender)
+        if append.prev_index < self.log.commit:
+            self._accept(append.sender, self.log.commit)
+        elif self.log.matches(append.prev_index, append.prev_term):
+            self.log.merge(append.entries)
+            last = append.prev_index + len(append.entries)
+            self.log.commit_to(min(append.commit, last))
+            self._accept(append.sender, last)
+        else:
+            index, term = self.log.last_not_above(append.prev_index, append.prev_term)
+            self._reply(
+                m.AppendReply(
+                    term=self.term,
+                    sender=self.node_id,
+                    to=append.sender,
+                    accepted=False,
+                    refused_index=append.prev_index,
+                    hint_index=index,
+                    hint_term=term,
+                )
+            )
+
+    def _on_heartbeat(self, heartbeat: m.Heartbeat) -> None:
+        self._follow(heartbeat.sender)
+        self.log.commit_to(heartbeat.commit)
+        self._reply(m.HeartbeatReply(term=self.term, sender=self.node_id, to=heartbeat.sender))
+
+    def _on_snapshot_chunk(self, chunk: m.SnapshotChunk) -> None:
+        """Chunks arrive in order, or again; the last one installs what they make together."""
+        self._follow(chunk.sender)
+        if chunk.index <= self.log.commit:
+            self._accept(chunk.sender, self.log.commit)
+            return
+        if chunk.size > self._settings.snapshot_bytes:
+            return
+        key = (chunk.index, chunk.snapshot_term, chunk.size, chunk.crc32c)
+        if key != self._incoming_key:
+            self._incoming_key, self._incoming = key, bytearray()
+        if chunk.offset == len(self._incoming):
+            self._incoming += chunk.data
+        received = len(self._incoming)
+        if received >= chunk.size:
+            data, self._incoming, self._incoming_key = bytes(self._incoming), bytearray(), (0, 0, 0, 0)
+            if received == chunk.size and crc32c(data) == chunk.crc32c:
+                self._restored = Snapshot(chunk.index, chunk.snapshot_term, data)
+                self.log.restore(self._restored)
+                self._accept(chunk.sender, chunk.index)
+                return
+            received = 0  # damaged on the way: from the start
+        self._reply(
+            m.SnapshotReply(
+                term=self.term,
+                sender=self.node_id,
+                to=chunk.sender,
+                index=chunk.index,
+                next_offset=received,
+            )
+        )
+
+    def _on_append_reply(self, reply: m.AppendReply) -> None:
+        progress = self.progress.get(reply.sender)
+        if progress is None:
+            return
+        progress.recently_active = True
+        if not reply.accepted:
+            index, _ = self.log.last_not_above(reply.hint_index, reply.hint_term)
+            if progress.refused(reply.refused_index, index):
+                self._send_appends(reply.sender)
+            return
+        grew = progress.accepted(reply.match_index)
+        caught_up = progress.snapshot is None or progress.match_index >= progress.snapshot.index
+        if progress.state is not Sending.REPLICATE and caught_up:
+            progress.replicate()
+        if grew:
+            self._advance_commit()
+        self._send_appends(reply.sender)
+        self._finish_transfer()
+
+    def _on_heartbeat_reply(self, reply: m.HeartbeatReply) -> None:
+        progress = self.progress.get(reply.sender)
+        if progress is None:
+            return
+        progress.heard()
+        if progress.state is Sending.SNAPSHOT and progress.chunk_quiet:
+            self._send_chunk(reply.sender, progress)
+        elif progress.match_index < self.log.last_index:
+            self._send_append(reply.sender, progress)
+
+    def _on_snapshot_reply(self, reply: m.SnapshotReply) -> None:
+        progress = self.progress.get(reply.sender)
+        if progress is None or progress.snapshot is None or progress.snapshot.index != reply.index:
+            return
+        progress.recently_active = True
+        if reply.next_offset != progress.chunk_offset or progress.chunk_quiet:
+            progress.chunk_offset = reply.next_offset
+            self._send_chunk(reply.sender, progress)
+
+    # --- roles
+
+    def _become_follower(self, term: int, leader: int) -> None:
+        if term > self.term:
+            self.term, self.voted_for = term, NOBODY
+        self.role, self.leader = Role.FOLLOWER, leader
+        self._leave_role()
+
+    def _become_pre_candidate(self) -> None:
+        """Nothing durable changes: the term is only asked about."""
+        self.role, self.leader = Role.PRE_CANDIDATE, NOBODY
+        self._leave_role()
+        self._ask_for_votes(self.term + 1, pre_vote=True, transfer=False)
+        self._count_vote(self.node_id, True)
+
+    def _become_candidate(self, transfer: bool) -> None:
+        """Its own vote counts once it is durable (see `persisted`)."""
+        self.term, self.voted_for = self.term + 1, self.node_id
+        self.role, self.leader = Role.CANDIDATE, NOBODY
+        self._leave_role()
+        self._ask_for_votes(self.term, pre_vote=False, transfer=transfer)
+
+    def _become_leader(self) -> None:
+        self.role, self.leader = Role.LEADER, self.node_id
+        self._leave_role()
+        next_index, window = self.log.last_index + 1, self._settings.window
+        self.progress = {voter: Progress(next_index, window) for voter in sorted(self.voters)}
+        self.progress[self.node_id].accepted(self.log.stable)
+        self._append(self._first_payload)
+        self._broadcast_appends()
+
+    def _leave_role(self) -> None:
+        self._votes, self.progress, self.transfer_to = {}, {}, NOBODY
+        self._since_contact = self._since_heartbeat = 0
+        self._reset_patience()
+
+    def _follow(self, leader: int) -> None:
+        """A message of this term's leader came."""
+        require(not self.is_leader, f"two leaders in term {self.term}")
+        if self.role is not Role.FOLLOWER:
+            self._become_follower(self.term, leader)
+        self.leader = leader
+        self._since_contact = 0
+
+    def _hears_leader(self) -> bool:
+        return self.leader != NOBODY and self._since_contact < self._settings.election_ticks
+
+    def _reset_patience(self) -> None:
+        ticks = self._settings.election_ticks
+        self._patience = ticks + self._rng.randrange(ticks)
+
+    def _ask_for_votes(self, term: int, *, pre_vote: bool, transfer: bool) -> None:
+        for voter in sorted(self.voters - {self.node_id}):
+            self._messages.append(
+                m.VoteRequest(
+                    term=term,
+                    sender=self.node_id,
+                    to=voter,
+                    last_index=self.log.last_index,
+                    last_term=self.log.last_term,
+                    pre_vote=pre_vote,
+                    transfer=transfer,
+                )
+            )
+
+    def _count_vote(self, voter: int, granted: bool) -> None:
+        self._votes.setdefault(voter, granted)
+        result = count_votes(self.voters, self._votes)
+        if result is VoteResult.LOST:
+            self._become_follower(self.term, NOBODY)
+        elif result is VoteResult.WON and self.role is Role.PRE_CANDIDATE:
+            self._become_candidate(transfer=False)
+        elif result is VoteResult.WON:
+            self._become_leader()
+
+    # --- the leader's work
+
+    def _tick_leader(self) -> None:
+        self._since_heartbeat += 1
+        if self._since_contact >= self._settings.election_ticks:
+            self._since_contact = 0
+            self.transfer_to = NOBODY
+            if not self._hears_majority():
+                self._become_follower(self.term, NOBODY)
+                return
+        if self._since_heartbeat >= self._settings.heartbeat_ticks:
+            self._since_heartbeat = 0
+            self._broadcast_heartbeats()
+
+    def _hears_majority(self) -> bool:
+        """Check-quorum: a leader that a majority does not answer steps down within an election timeout."""
+        active = sum(
+            progress.recently_active or voter == self.node_id for voter, progress in self.progress.items()
+        )
+        for progress in self.progress.values():
+            progress.recently_active = False
+        return active >= majority(self.voters)
+
+    def _append(self, payload: bytes) -> int:
+        index = self.log.last_index + 1
+        self.log.append(Entry(self.term, index, payload))
+        return index
+
+    def _advance_commit(self) -> None:
+        index = committed_index(
+            self.voters, {voter: progress.match_index for voter, progress in self.progress.items()}
+        )
+        if self.log.matches(index, self.term) and self.log.commit_to(index):
+            for voter, progress in self._followers():
+                if not progress.paused:
+                    self._send_append(voter, progress)
+
+    def _followers(self) -> list[tuple[int, Progress]]:
+        return [(voter, progress) for voter, progress in self.progress.items() if voter != self.node_id]
+
+    def _broadcast_appends(self) -> None:
+        for voter, _ in self._followers():
+            self._send_appends(voter)
+
+    def _send_appends(self, voter: int) -> None:
+        """As much as is missing and the window allows."""
+        progress = self.progress[voter]
+        while not progress.paused and progress.next_index <= self.log.last_index:
+            self._send_append(voter, progress)
+
+    def _send_append(self, voter: int, progress: Progress) -> None:
+        """One message; empty if all was sent, which tells the commit index and finds out about losses."""
+        if progress.state is Sending.SNAPSHOT:
+            return
+        prev_index = progress.next_index - 1
+        prev_term = self.log.term_at(prev_index)
+        if prev_term is None or progress.next_index < self.log.first_index:
+            progress.send_snapshot(self.log.snapshot)
+            self._send_chunk(voter, progress)
+            return
+        entries: tuple[Entry, ...] = ()
+        if not progress.paused or progress.state is Sending.PROBE:
+            entries = self.log.between(
+                progress.next_index, self.log.last_index + 1, self._settings.append_bytes
+            )
+        self._hurried.append(
+            m.Append(
+                term=self.term,
+                sender=self.node_id,
+                to=voter,
+                prev_index=prev_index,
+                prev_term=prev_term,
+                entries=entries,
+                commit=self.log.commit,
+            )
+        )
+        progress.sent(prev_index + len(entries), len(entries))
+
+    def _send_chunk(self, voter: int, progress: Progress) -> None:
+        snapshot = progress.snapshot
+        if snapshot is None:
+            return
+        start = progress.chunk_offset
+        progress.chunk_quiet = False
+        self._hurried.append(
+            m.SnapshotChunk(
+                term=self.term,
+                sender=self.node_id,
+                to=voter,
+                index=snapshot.index,
+                snapshot_term=snapshot.term,
+                size=len(snapshot.data),
+                crc32c=crc32c(snapshot.data),
+                offset=start,
+                data=snapshot.data[start : start + self._settings.chunk_bytes],
+            )
+        )
+
+    def _broadcast_heartbeats(self) -> None:
+        for voter, progress in self._followers():
+            progress.chunk_quiet = progress.state is Sending.SNAPSHOT
+            self._hurried.append(
+                m.Heartbeat(
+                    term=self.term,
+                    sender=self.node_id,
+                    to=voter,
+                    commit=min(self.log.commit, progress.match_index),
+                )
+            )
+
+    def _finish_transfer(self) -> None:
+        progress = self.progress.get(self.transfer_to)
+        if progress is not None and progress.match_index == self.log.last_index:
+            self._hurried.append(m.TimeoutNow(term=self.term, sender=self.node_id, to=self.transfer_to))
+
+    # --- outgoing
+
+    def _promised(self) -> tuple[int, int]:
+        """What must be on disk before anything is answered; the commit index need not, it goes along."""
+        return self.term, self.voted_for
+
+    def _hard_state(self) -> HardState:
+        return HardState(self.term, self.voted_for, self.log.commit)
+
+    def _accept(self, leader: int, match_index: int) -> None:
+        self._reply(
+            m.AppendReply(
+                term=self.term, sender=self.node_id, to=leader, accepted=True, match_index=match_index
+            )
+        )
+
+    def _reply(self, message: m.AnyMessage) -> None:
+        self._messages.append(message)

@@ -1,0 +1,136 @@
+"""The core's view of the log: entries since the snapshot, which of them are durable, committed, applied.
+
+Invariants: snapshot.index <= applied <= commit <= last_index; applied <= stable; entries are contiguous. All
+entries after the compaction point are held in memory; the node bounds that by taking snapshots.
+"""
+
+from collections.abc import Sequence
+
+from tierlog.broker.ports.types import require
+from tierlog.metadata.raft.messages import Entry, Snapshot
+
+
+class RaftLog:
+    def __init__(self, snapshot: Snapshot, entries: Sequence[Entry], commit: int) -> None:
+        """`entries` may begin before the snapshot's end: a tail kept for followers that lag a little."""
+        self.snapshot = snapshot
+        self._entries = list(entries)
+        self._before = snapshot.index if not entries else entries[0].index - 1
+        self._before_term = snapshot.term if self._before == snapshot.index else -1  # -1: not known
+        self.stable = self.last_index
+        self.commit = min(max(commit, snapshot.index), self.last_index)
+        self.applied = snapshot.index
+        self.check()
+
+    @property
+    def first_index(self) -> int:
+        """The oldest entry held; one past last_index if none is."""
+        return self._before + 1
+
+    @property
+    def last_index(self) -> int:
+        return self._before + len(self._entries)
+
+    @property
+    def last_term(self) -> int:
+        return self._entries[-1].term if self._entries else self._before_term
+
+    def term_at(self, index: int) -> int | None:
+        """None: beyond the end, or compacted away."""
+        if self._before < index <= self.last_index:
+            return self._entries[index - self._before - 1].term
+        if index == self.snapshot.index:
+            return self.snapshot.term
+        return self._before_term if index == self._before and self._before_term >= 0 else None
+
+    def matches(self, index: int, term: int) -> bool:
+        return self.term_at(index) == term
+
+    def between(self, start: int, end: int, max_bytes: int | None = None) -> tuple[Entry, ...]:
+        """Entries [start, end), at least one, cut where max_bytes of payload is passed."""
+        chosen = self._entries[start - self._before - 1 : end - self._before - 1]
+        if max_bytes is None:
+            return tuple(chosen)
+        size = 0
+        for count, entry in enumerate(chosen):
+            size += len(entry.payload)
+            if size > max_bytes and count:
+                return tuple(chosen[:count])
+        return tuple(chosen)
+
+    def append(self, entry: Entry) -> None:
+        require(entry.index == self.last_index + 1, f"entry {entry.index} appended after {self.last_index}")
+        self._entries.append(entry)
+
+    def merge(self, entries: Sequence[Entry]) -> None:
+        """Entries from the leader, whose predecessor matches; a conflict cuts what follows it (3.5)."""
+        for entry in entries:
+            if self.matches(entry.index, entry.term):
+                continue
+            if entry.index <= self.last_index:
+                require(entry.index > self.commit, f"committed entry {entry.index} would be overwritten")
+                del self._entries[entry.index - self._before - 1 :]
+                self.stable = min(self.stable, entry.index - 1)
+            self.append(entry)
+
+    def last_not_above(self, index: int, term: int) -> tuple[int, int]:
+        """The last (index, term) not after `index` with a term not above `term`: where logs may agree."""
+        index = min(index, self.last_index)
+        while (found := self.term_at(index)) is not None and found > term:
+            index -= 1
+        return index, found if found is not None else 0
+
+    def is_behind(self, last_index: int, last_term: int) -> bool:
+        """Whether a log that ends there is at least as up to date as this one (3.6.1)."""
+        return (last_term, last_index) >= (self.last_term, self.last_index)
+
+    def commit_to(self, index: int) -> bool:
+        index = min(index, self.last_index)
+        if index <= self.commit:
+            return False
+        self.commit = index
+        return True
+
+    def unstable(self) -> tuple[Entry, ...]:
+        return self.between(self.stable + 1, self.last_index + 1)
+
+    def persisted(self, last: Entry) -> None:
+        """Everything up to this entry is durable, unless it was cut while it was being written."""
+        if self.matches(last.index, last.term):
+            self.stable = max(self.stable, last.index)
+
+    def to_apply(self) -> tuple[Entry, ...]:
+        """Committed entries that are durable here and not applied yet."""
+        return self.between(self.applied + 1, min(self.commit, self.stable) + 1)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """The leader's snapshot replaces the log."""
+        require(snapshot.index > self.commit, f"snapshot {snapshot.index} is older than commit {self.commit}")
+        self.snapshot = snapshot
+        self._entries = []
+        self._before, self._before_term = snapshot.index, snapshot.term
+        self.stable = self.commit = self.applied = snapshot.index
+
+    def compact(self, snapshot: Snapshot, keep: int) -> None:
+        """The snapshot is durable; entries up to `keep` before its end may go."""
+        require(
+            self.snapshot.index <= snapshot.index <= self.applied,
+            f"snapshot {snapshot.index} is out of order",
+        )
+        self.snapshot = snapshot
+        cut = snapshot.index - keep
+        term = self.term_at(cut)
+        if cut <= self._before or term is None:
+            return
+        del self._entries[: cut - self._before]
+        self._before, self._before_term = cut, term
+
+    def check(self) -> None:
+        require(
+            self.snapshot.index <= self.applied <= self.commit <= self.last_index, "log indexes out of order"
+        )
+        require(self.applied <= self.stable <= self.last_index, "applied what is not durable")
+        require(self._before <= self.snapshot.index, "entries after the snapshot are missing")
+        if self._entries:
+            require(self._entries[0].index == self._before + 1, "the log does not start where it says")
+            require(self._entries[-1].index == self.last_index, "the log has a gap")

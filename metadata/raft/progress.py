@@ -1,0 +1,92 @@
+"""What a leader knows of one follower, and how fast it may send to it."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tierlog.metadata.raft.messages import Snapshot
+
+
+class Sending(Enum):
+    PROBE = "probe"  # where the logs agree is not known: one message at a time
+    REPLICATE = "replicate"  # agreed: entries are pipelined, up to the window
+    SNAPSHOT = "snapshot"  # the entries it needs are gone: chunks, one at a time
+
+
+@dataclass(slots=True)
+class Progress:
+    """Invariant: match_index < next_index; in PROBE and SNAPSHOT nothing is in flight but the one message."""
+
+    next_index: int
+    window: int
+    match_index: int = 0
+    state: Sending = Sending.PROBE
+    recently_active: bool = False  # heard from since the last check of the quorum (6.2)
+    probe_sent: bool = False
+    in_flight: deque[int] = field(default_factory=deque)  # last index of each unanswered append
+    snapshot: Snapshot | None = None
+    chunk_offset: int = 0  # bytes of the snapshot that it has
+    chunk_quiet: bool = False  # no answer since the last heartbeat: send the chunk again
+
+    @property
+    def paused(self) -> bool:
+        """No append may be sent now."""
+        if self.state is Sending.PROBE:
+            return self.probe_sent
+        return self.state is Sending.SNAPSHOT or len(self.in_flight) >= self.window
+
+    def probe(self, next_index: int) -> None:
+        self._enter(Sending.PROBE)
+        self.next_index = max(next_index, self.match_index + 1)
+
+    def replicate(self) -> None:
+        self._enter(Sending.REPLICATE)
+        self.next_index = self.match_index + 1
+
+    def send_snapshot(self, snapshot: Snapshot) -> None:
+        self._enter(Sending.SNAPSHOT)
+        self.snapshot = snapshot
+        self.next_index = snapshot.index + 1
+
+    def sent(self, last_index: int, count: int) -> None:
+        """An append went out that ends at last_index."""
+        if self.state is Sending.PROBE:
+            self.probe_sent = True
+        elif count:
+            self.next_index = last_index + 1
+            self.in_flight.append(last_index)
+
+    def accepted(self, match_index: int) -> bool:
+        """True if it is known to hold more than before."""
+        while self.in_flight and self.in_flight[0] <= match_index:
+            self.in_flight.popleft()
+        self.next_index = max(self.next_index, match_index + 1)
+        if match_index <= self.match_index:
+            return False
+        self.match_index = match_index
+        return True
+
+    def refused(self, refused_index: int, retry_index: int) -> bool:
+        """Steps back to send what follows retry_index; False if the answer is old news."""
+        stale = refused_index <= self.match_index
+        if self.state is Sending.PROBE:
+            stale = stale or refused_index != self.next_index - 1
+        if stale or self.state is Sending.SNAPSHOT:
+            return False
+        self.probe(min(refused_index, retry_index + 1))
+        return True
+
+    def heard(self) -> None:
+        """A heartbeat was answered: whatever was lost may be tried again."""
+        self.recently_active = True
+        self.probe_sent = False
+        if len(self.in_flight) >= self.window:
+            self.in_flight.popleft()
+
+    def _enter(self, state: Sending) -> None:
+        self.state = state
+        self.probe_sent = False
+        self.in_flight.clear()
+        self.snapshot = None
+        self.chunk_offset = 0
+        self.chunk_quiet = False

@@ -1,0 +1,28 @@
+"""Quorum maths, apart from everything else: majorities of votes and of match indexes."""
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+
+
+class VoteResult(Enum):
+    WON = "won"
+    LOST = "lost"
+    PENDING = "pending"
+
+
+def majority(voters: Collection[int]) -> int:
+    return len(voters) // 2 + 1
+
+
+def count_votes(voters: Collection[int], votes: Mapping[int, bool]) -> VoteResult:
+    """`votes`: voter -> granted; who has not answered is absent. Only voters' answers count."""
+    granted = sum(votes.get(voter, False) for voter in voters)
+    refused = sum(not votes[voter] for voter in voters if voter in votes)
+    if granted >= majority(voters):
+        return VoteResult.WON
+    return VoteResult.LOST if len(voters) - refused < majority(voters) else VoteResult.PENDING
+
+
+def committed_index(voters: Collection[int], match: Mapping[int, int]) -> int:
+    """The highest index that a majority holds durably."""
+    return sorted((match.get(voter, 0) for voter in voters), reverse=True)[majority(voters) - 1]

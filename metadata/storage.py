@@ -1,0 +1,243 @@
+"""The node's files: write-ahead log segments, one snapshot, and whose they are.
+
+Blocking; the node calls it in a worker thread, one call at a time.
+
+Invariants: what `save` and `save_snapshot` return from is durable; a failed write leaves the storage unusable
+(the kernel may have dropped the pages, so trying again would lie), and the node stops. Opening repairs a torn
+tail and refuses everything worse with DamagedLog.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+
+from crc32c import crc32c
+
+from tierlog.broker.ports.files import Files, write_atomically
+from tierlog.broker.ports.types import require
+from tierlog.metadata.raft.messages import Entry, HardState, Snapshot
+from tierlog.metadata.wal import MAGIC, DamagedLog, Reset, WalRecord, encode_frames, read_segment
+
+SEGMENT_BYTES = 16 << 20
+PROPERTIES = "quorum.properties"
+SNAPSHOT_MAGIC = b"TLSNAP\x00\x01"  # the last byte is the version
+_SNAPSHOT_HEADER = Struct(
+    ">8sQQQI"
+)  # magic, index, term, length of the data, CRC-32C of the three and the data
+
+
+class ForeignDirectory(Exception):
+    """The directory belongs to another cluster or node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    hard_state: HardState
+    snapshot: Snapshot
+    entries: tuple[Entry, ...]
+
+
+@dataclass(slots=True)
+class _Segment:
+    number: int
+    last_index: int = 0  # highest entry index written to it
+
+
+class MetadataStorage:
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        *,
+        cluster_id: str,
+        node_id: int,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._owner = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\n".encode()
+        self._segment_bytes = segment_bytes
+        self._segments: list[_Segment] = []
+        self._fd = -1
+        self._end = 0  # of the last segment
+        self._hard_state = HardState()
+        self._broken = False
+
+    def open(self) -> Loaded:
+        """What survived. Raises ForeignDirectory, DamagedLog."""
+        self._files.make_directory(self._directory)
+        self._claim()
+        snapshot = self._load_snapshot()
+        entries = self._load_log()
+        return Loaded(self._hard_state, snapshot, _after(snapshot, entries))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+
+    def save(self, snapshot: Snapshot | None, entries: Iterable[Entry], hard_state: HardState | None) -> None:
+        """One write and one fsync; a snapshot from the leader goes before, into its own file."""
+        require(not self._broken, "the write-ahead log failed before")
+        self._broken = True
+        self._hard_state = hard_state or self._hard_state
+        if snapshot is not None:
+            self._write_snapshot(snapshot)
+            self._start_segment((Reset(snapshot.index, snapshot.term), self._hard_state, *entries))
+            self._drop_segments(len(self._segments) - 1)
+        else:
+            records: tuple[WalRecord, ...] = (*entries, *((hard_state,) if hard_state else ()))
+            if self._end >= self._segment_bytes:
+                self._start_segment((self._hard_state, *records))
+            else:
+                self._write(records)
+        self._broken = False
+
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """A snapshot of this node's own: makes it durable, then drops the segments that it covers."""
+        require(not self._broken, "the write-ahead log failed before")
+        self._write_snapshot(snapshot)
+        covered = 0
+        while covered < len(self._segments) - 1 and self._segments[covered].last_index <= snapshot.index:
+            covered += 1
+        self._drop_segments(covered)
+
+    # --- the log
+
+    def _write(self, records: tuple[WalRecord, ...]) -> None:
+        self._end += self._files.writev_at(self._fd, [encode_frames(records)], self._end)
+        self._files.sync(self._fd)
+        segment = self._segments[-1]
+        segment.last_index = max(segment.last_index, _last_index(records))
+
+    def _start_segment(self, records: tuple[WalRecord, ...]) -> None:
+        """Begins with the hard state, so that no older segment is needed for it."""
+        number = self._segments[-1].number + 1 if self._segments else 1
+        self.close()
+        self._fd = self._files.open(self._segment_path(number), create=True)
+        self._files.truncate(self._fd, 0)
+        self._end = self._files.writev_at(self._fd, [MAGIC], 0)
+        self._segments.append(_Segment(number))
+        self._write(records)
+        self._files.sync_directory(self._directory)
+
+    def _drop_segments(self, count: int) -> None:
+        """Oldest first, so that a crash in between leaves no hole."""
+        for segment in self._segments[:count]:
+            self._files.unlink(self._segment_path(segment.number))
+            self._files.sync_directory(self._directory)
+        del self._segments[:count]
+
+    def _load_log(self) -> list[Entry]:
+        entries: list[Entry] = []
+        numbers = self._numbers(".wal")
+        if numbers and numbers != list(range(numbers[0], numbers[-1] + 1)):
+            raise DamagedLog(f"{self._directory}: a segment of the write-ahead log is missing")
+        for number in numbers:
+            content = self._files.read_whole(self._segment_path(number))
+            end = len(MAGIC)
+            segment = _Segment(number)
+            for frame in read_segment(content):
+                end = frame.end
+                self._replay(frame.record, entries)
+                segment.last_index = max(segment.last_index, _last_index((frame.record,)))
+            self._segments.append(segment)
+            if end != len(content) and number != numbers[-1]:
+                raise DamagedLog(f"segment {number} of the write-ahead log is damaged at {end}")
+            self._end = end
+        if not self._segments:
+            self._start_segment((self._hard_state,))
+        else:
+            self._repair_tail()
+        return entries
+
+    def _replay(self, record: WalRecord, entries: list[Entry]) -> None:
+        if isinstance(record, HardState):
+            self._hard_state = record
+        elif isinstance(record, Reset):
+            entries.clear()
+        else:
+            if entries and not entries[0].index <= record.index <= entries[-1].index + 1:
+                raise DamagedLog(f"entry {record.index} follows {entries[-1].index}")
+            if entries:
+                del entries[record.index - entries[0].index :]
+            entries.append(record)
+
+    def _repair_tail(self) -> None:
+        """Cuts what a crash left half written; nobody was told that it was there."""
+        self._fd = self._files.open(self._segment_path(self._segments[-1].number))
+        if self._files.size(self._fd) < len(MAGIC) or self._end == len(MAGIC):
+            self._files.writev_at(self._fd, [MAGIC], 0)
+        if self._files.size(self._fd) != self._end:
+            self._files.truncate(self._fd, self._end)
+        self._files.sync(self._fd)
+
+    def _segment_path(self, number: int) -> Path:
+        return self._directory / f"{number:020d}.wal"
+
+    def _numbers(self, suffix: str) -> list[int]:
+        names = self._files.list_directory(self._directory)
+        return sorted(int(name.removesuffix(suffix)) for name in names if name.endswith(suffix))
+
+    # --- the snapshot
+
+    def _snapshot_path(self, index: int) -> Path:
+        return self._directory / f"{index:020d}.snapshot"
+
+    def _write_snapshot(self, snapshot: Snapshot) -> None:
+        write_atomically(self._files, self._snapshot_path(snapshot.index), encode_snapshot_file(snapshot))
+        for index in self._numbers(".snapshot"):
+            if index < snapshot.index:
+                self._files.unlink(self._snapshot_path(index))
+
+    def _load_snapshot(self) -> Snapshot:
+        indexes = self._numbers(".snapshot")
+        if not indexes:
+            return Snapshot()
+        return decode_snapshot_file(self._files.read_whole(self._snapshot_path(indexes[-1])))
+
+    # --- whose directory it is
+
+    def _claim(self) -> None:
+        path = self._directory / PROPERTIES
+        if not self._files.exists(path):
+            write_atomically(self._files, path, self._owner)
+        elif (found := self._files.read_whole(path)) != self._owner:
+            raise ForeignDirectory(
+                f"{path} says {found.decode(errors='replace')!r}, not {self._owner.decode()!r}"
+            )
+
+
+def encode_snapshot_file(snapshot: Snapshot) -> bytes:
+    head = _SNAPSHOT_HEADER.pack(SNAPSHOT_MAGIC, snapshot.index, snapshot.term, len(snapshot.data), 0)
+    crc = crc32c(snapshot.data, crc32c(head[8:-4]))
+    return head[:-4] + crc.to_bytes(4, "big") + snapshot.data
+
+
+def decode_snapshot_file(content: bytes) -> Snapshot:
+    """Raises DamagedLog: the file was written atomically, so half a file is damage too."""
+    if len(content) < _SNAPSHOT_HEADER.size or content[:8] != SNAPSHOT_MAGIC:
+        raise DamagedLog("a metadata snapshot does not begin with its magic")
+    _, index, term, length, crc = _SNAPSHOT_HEADER.unpack_from(content)
+    data = content[_SNAPSHOT_HEADER.size :]
+    if len(data) != length or crc32c(data, crc32c(content[8 : _SNAPSHOT_HEADER.size - 4])) != crc:
+        raise DamagedLog(f"the metadata snapshot of {index} is damaged")
+    return Snapshot(index, term, data)
+
+
+def _after(snapshot: Snapshot, entries: list[Entry]) -> tuple[Entry, ...]:
+    """Entries that continue the snapshot; none if the log is not of its lineage (a crash came between a
+    snapshot from the leader and the Reset that follows it)."""
+    if not entries or entries[-1].index <= snapshot.index:
+        return ()
+    first = entries[0].index
+    if first > snapshot.index + 1:
+        raise DamagedLog(f"entries {snapshot.index + 1} to {first - 1} are missing")
+    if first <= snapshot.index and entries[snapshot.index - first].term != snapshot.term:
+        return ()
+    return tuple(entries[snapshot.index + 1 - first :])
+
+
+def _last_index(records: Iterable[WalRecord]) -> int:
+    return max((record.index for record in records if isinstance(record, Entry)), default=0)

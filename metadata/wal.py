@@ -1,0 +1,105 @@
+"""The write-ahead log's bytes: frames in segments. Pure; `storage` does the files.
+
+Format in docs/formats/metadata.md. A segment is a header and then frames. A frame carries its CRC-32C, and
+how far back its own write began: all before that was fsynced first. So a bad frame followed by a good one
+of a later write is damage to durable data, and never mistaken for a write that a crash cut short.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+
+import msgspec
+from crc32c import crc32c
+
+from tierlog.metadata.raft.messages import Entry, HardState
+
+MAGIC = b"TLWAL\x00\x00\x01"  # the last byte is the version
+_FRAME = Struct(
+    ">IIIB"
+)  # payload length, CRC-32C of all that follows it, bytes back to the write's start, type
+FRAME_HEADER = _FRAME.size
+MAX_PAYLOAD = 64 << 20
+
+
+class FrameType(IntEnum):
+    """The numbers on disk."""
+
+    ENTRY = 1  # replaces everything at or after its index
+    HARD_STATE = 2
+    RESET = 3  # a snapshot came from the leader: nothing before this frame counts
+
+
+class Reset(msgspec.Struct, frozen=True, array_like=True):
+    index: int
+    term: int
+
+
+WalRecord = Entry | HardState | Reset
+
+_TYPES: dict[type, FrameType] = {
+    Entry: FrameType.ENTRY,
+    HardState: FrameType.HARD_STATE,
+    Reset: FrameType.RESET,
+}
+_DECODERS: dict[FrameType, msgspec.msgpack.Decoder[WalRecord]] = {
+    FrameType.ENTRY: msgspec.msgpack.Decoder(Entry),
+    FrameType.HARD_STATE: msgspec.msgpack.Decoder(HardState),
+    FrameType.RESET: msgspec.msgpack.Decoder(Reset),
+}
+_encoder = msgspec.msgpack.Encoder()
+
+
+class DamagedLog(Exception):
+    """Durable data cannot be read: this node must not vote or answer; its directory has to be replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    record: WalRecord
+    start: int
+    end: int
+    write_start: int
+
+
+def encode_frames(records: tuple[WalRecord, ...]) -> bytes:
+    """The frames of one write."""
+    out = bytearray()
+    for record in records:
+        payload = _encoder.encode(record)
+        head = _FRAME.pack(len(payload), 0, len(out), _TYPES[type(record)])
+        crc = crc32c(payload, crc32c(head[8:]))
+        out += head[:4] + crc.to_bytes(4, "big") + head[8:] + payload
+    return bytes(out)
+
+
+def read_frame(segment: bytes, at: int) -> Frame | None:
+    """The frame that starts here; None if no whole, undamaged one does."""
+    if at + FRAME_HEADER > len(segment):
+        return None
+    length, crc, back, number = _FRAME.unpack_from(segment, at)
+    end = at + FRAME_HEADER + length
+    if length > MAX_PAYLOAD or end > len(segment) or crc32c(segment[at + 8 : end]) != crc:
+        return None
+    try:
+        record = _DECODERS[FrameType(number)].decode(segment[at + FRAME_HEADER : end])
+    except (ValueError, KeyError) as failure:
+        raise DamagedLog(f"frame at {at} has a good checksum but cannot be read: {failure}") from failure
+    return Frame(record, at, end, at - back)
+
+
+def read_segment(segment: bytes) -> Iterator[Frame]:
+    """Frames up to the first that is not whole. Raises DamagedLog if what is lost there had been durable."""
+    if segment[: len(MAGIC)] != MAGIC:
+        if MAGIC.startswith(segment) or not any(segment):
+            return  # a crash while the segment was made: nothing in it was answered for
+        raise DamagedLog("a segment of the write-ahead log does not begin with its magic")
+    at = len(MAGIC)
+    while (frame := read_frame(segment, at)) is not None:
+        yield frame
+        at = frame.end
+    for later in range(at + 1, len(segment) - FRAME_HEADER):
+        found = read_frame(segment, later)
+        if found is not None and found.write_start > at:
+            raise DamagedLog(f"durable data at {at} is damaged: a later write at {later} is whole")

@@ -1,0 +1,128 @@
+"""A quorum of one through the same Raft core and write-ahead log as a cluster."""
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.storage import ForeignDirectory
+
+
+class OneNode:
+    """Starts and stops a node on a directory; a task that fails fails the test."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.failures: list[BaseException] = []
+
+    @asynccontextmanager
+    async def running(self, cluster_id: str = "c1", **options: int) -> AsyncIterator[MetadataNode]:
+        tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
+        node = MetadataNode(
+            1, {}, self.directory, OsFiles(), SystemClock(), random.Random(7), tasks, cluster_id, **options
+        )
+        try:
+            await node.start()
+            yield node
+        finally:
+            await node.stop()
+            await tasks.close()
+        assert self.failures == []
+
+
+@pytest.fixture
+def one_node(tmp_path: Path) -> OneNode:
+    return OneNode(tmp_path / "metadata")
+
+
+def register() -> c.RegisterBroker:
+    return c.RegisterBroker(
+        broker_id=1, incarnation=uuid.UUID(int=5), host="h", port=9092, admin_url="http://h:1"
+    )
+
+
+async def test_leads_at_once_and_commits_what_is_asked(one_node: OneNode) -> None:
+    async with one_node.running() as node:
+        assert node.is_leader
+        client = MetadataClient(node)
+        registered = await client.submit(register())
+        assert registered.broker_epoch > 0
+        created = await client.submit(c.CreateTopics(topics=(c.NewTopic(name="t", partitions=3),)))
+        assert created.topics[0].error == ErrorCode.NONE
+        assert [p.leader for p in client.image.topic("t").partitions] == [1, 1, 1]
+        again = await client.submit(c.CreateTopics(topics=(c.NewTopic(name="t", partitions=3),)))
+        assert again.topics[0].error == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+async def test_a_restart_forgets_nothing(one_node: OneNode) -> None:
+    async with one_node.running() as node:
+        client = MetadataClient(node)
+        await client.submit(register())
+        for name in ("a", "b"):
+            await client.submit(c.CreateTopics(topics=(c.NewTopic(name=name),)))
+        before = node.image
+    async with one_node.running() as node:
+        assert node.image.topics == before.topics
+        assert node.image.brokers == before.brokers
+        assert node.image.index > before.index  # a new leader commits an entry of its own
+
+
+async def test_a_restart_from_a_snapshot_forgets_nothing(one_node: OneNode) -> None:
+    async with one_node.running(snapshot_entries=5, keep_entries=2) as node:
+        client = MetadataClient(node)
+        await client.submit(register())
+        for number in range(20):
+            await client.submit(c.CreateTopics(topics=(c.NewTopic(name=f"t{number}"),)))
+        before = node.image
+    assert list(one_node.directory.glob("*.snapshot"))
+    async with one_node.running() as node:
+        assert node.core.log.snapshot.index > 0
+        assert node.image.topics == before.topics
+
+
+async def test_commands_at_the_same_time_share_fsyncs_and_keep_their_order(one_node: OneNode) -> None:
+    async with one_node.running() as node:
+        client = MetadataClient(node)
+        await client.submit(register())
+        images: list[int] = []
+        client.subscribe(lambda old, new: images.append(new.index))
+        asked = [client.submit(c.CreateTopics(topics=(c.NewTopic(name=f"t{n}"),))) for n in range(50)]
+        replies = await asyncio.gather(*asked)
+        assert [reply.topics[0].error for reply in replies] == [0] * 50
+        assert images == sorted(images)
+        assert len(images) < 50  # published once per committed batch
+
+
+async def test_wait_for_sees_a_later_image(one_node: OneNode) -> None:
+    async with one_node.running() as node:
+        client = MetadataClient(node)
+        waiting = asyncio.ensure_future(client.wait_for(lambda image: image.topic("t") is not None))
+        await client.submit(register())
+        await client.submit(c.CreateTopics(topics=(c.NewTopic(name="t"),)))
+        assert (await waiting).topic("t") is not None
+
+
+async def test_a_directory_of_another_cluster_is_refused(one_node: OneNode) -> None:
+    async with one_node.running():
+        pass
+    with pytest.raises(ForeignDirectory, match=r"cluster\.id=c1"):
+        async with one_node.running(cluster_id="c2"):
+            pass
+
+
+async def test_after_stop_commands_fail(one_node: OneNode) -> None:
+    async with one_node.running() as node:
+        pass
+    with pytest.raises(MetadataUnavailable):
+        await node.submit(register(), timeout_s=0.01)

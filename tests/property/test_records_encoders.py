@@ -1,0 +1,176 @@
+"""Our batches against three other implementations, in both directions: kafka-python, aiokafka and kio."""
+
+import datetime
+import io
+from collections.abc import Callable, Iterable
+
+import kio.records.readers
+import kio.records.schema
+import kio.records.writers
+import pytest
+from aiokafka.record import default_records as aiokafka_records
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.record import default_records as kafka_records
+
+from tierlog.broker.records.batch import RecordsError, check_batch, check_produced, iter_batches
+from tierlog.broker.records.codecs import Codec, decompress
+from tierlog.broker.records.record import Record, count_check, iter_records
+from tierlog.broker.records.writer import NewRecord, encode_batch
+
+LIMIT = 1 << 24
+# kafka-python needs further packages for snappy and lz4; aiokafka brings all codecs.
+KAFKA_PYTHON_CODECS = [Codec.NONE, Codec.GZIP, Codec.ZSTD]
+
+payloads = st.none() | st.binary(max_size=40) | st.binary(min_size=200, max_size=300)
+headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=10)), max_size=3)
+new_records = st.lists(
+    st.builds(
+        NewRecord,
+        timestamp=st.integers(0, 2**43),
+        key=payloads,
+        value=payloads,
+        headers=headers,
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def expected(records: Iterable[NewRecord], base_offset: int = 0) -> list[Record]:
+    return [
+        Record(base_offset + i, record.timestamp, record.key, record.value, tuple(record.headers))
+        for i, record in enumerate(records)
+    ]
+
+
+def theirs(records: Iterable) -> list[Record]:  # type: ignore[type-arg]
+    return [Record(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in records]
+
+
+@settings(max_examples=150, deadline=None)
+@given(records=new_records, codec=st.sampled_from(list(Codec)), base=st.integers(0, 2**50))
+def test_what_we_write_we_read(records: list[NewRecord], codec: Codec, base: int) -> None:
+    batch = encode_batch(records, codec=codec, base_offset=base)
+    assert check_produced(batch).max_timestamp == max(record.timestamp for record in records)
+    assert list(iter_records(batch, max_bytes=LIMIT)) == expected(records, base)
+    count_check(batch, max_bytes=LIMIT)
+
+
+@settings(max_examples=60, deadline=None)
+@given(records=new_records, codec=st.sampled_from(KAFKA_PYTHON_CODECS), base=st.integers(0, 2**50))
+def test_kafka_python_reads_what_we_write(records: list[NewRecord], codec: Codec, base: int) -> None:
+    batch = kafka_records.DefaultRecordBatch(bytes(encode_batch(records, codec=codec, base_offset=base)))
+    assert batch.validate_crc()
+    assert theirs(batch) == expected(records, base)
+
+
+@settings(max_examples=60, deadline=None)
+@given(records=new_records, codec=st.sampled_from(list(Codec)), base=st.integers(0, 2**50))
+def test_aiokafka_reads_what_we_write(records: list[NewRecord], codec: Codec, base: int) -> None:
+    batch = aiokafka_records.DefaultRecordBatch(bytes(encode_batch(records, codec=codec, base_offset=base)))
+    assert batch.validate_crc()
+    assert theirs(batch) == expected(records, base)
+
+
+@pytest.mark.parametrize(
+    ("builder", "codecs"),
+    [
+        (kafka_records.DefaultRecordBatchBuilder, KAFKA_PYTHON_CODECS),
+        (aiokafka_records.DefaultRecordBatchBuilder, list(Codec)),
+    ],
+    ids=["kafka-python", "aiokafka"],
+)
+def test_we_read_what_they_write(builder: Callable[..., object], codecs: list[Codec]) -> None:
+    @settings(max_examples=60, deadline=None)
+    @given(records=new_records, codec=st.sampled_from(codecs))
+    def check(records: list[NewRecord], codec: Codec) -> None:
+        made: object = builder(2, int(codec), False, -1, -1, -1, 1 << 20)
+        for i, record in enumerate(records):
+            made.append(i, record.timestamp, record.key, record.value, record.headers)  # type: ignore[attr-defined]
+        batch = bytes(made.build())  # type: ignore[attr-defined]
+        assert check_produced(batch).record_count == len(records)
+        assert list(iter_records(batch, max_bytes=LIMIT)) == expected(records)
+
+    check()
+
+
+def at_seconds(records: list[NewRecord]) -> list[NewRecord]:
+    """kio's records module keeps whole seconds only."""
+    return [record._replace(timestamp=record.timestamp // 1_000_000 * 1_000) for record in records]
+
+
+@settings(max_examples=60, deadline=None)
+@given(records=new_records.map(at_seconds), base=st.integers(0, 2**50))
+def test_kio_reads_what_we_write(records: list[NewRecord], base: int) -> None:
+    batch, size = kio.records.readers.read_batch(bytes(encode_batch(records, base_offset=base)), 0)
+    assert size == batch.batch_length + 12
+    assert [
+        Record(
+            record.offset,
+            round(record.timestamp.timestamp() * 1000),
+            record.key,
+            record.value,
+            tuple(((header.key or b"").decode(), header.value) for header in record.headers),
+        )
+        for record in batch.records
+    ] == expected(records, base)
+
+
+@settings(max_examples=60, deadline=None)
+@given(records=new_records.map(at_seconds))
+def test_we_read_what_kio_writes(records: list[NewRecord]) -> None:
+    batch = kio.records.schema.NewRecordBatch(
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        attributes=0,
+        records=tuple(
+            kio.records.schema.Record(
+                attributes=0,
+                timestamp=datetime.datetime.fromtimestamp(record.timestamp / 1000, datetime.UTC),
+                offset=i,
+                key=record.key,
+                value=record.value,
+                headers=tuple(
+                    kio.records.schema.RecordHeader(key=name.encode(), value=value)
+                    for name, value in record.headers
+                ),
+            )
+            for i, record in enumerate(records)
+        ),
+    )
+    out = io.BytesIO()
+    kio.records.writers.write_batch(out, batch)
+    assert check_batch(out.getvalue()).record_count == len(records)
+    assert list(iter_records(out.getvalue(), max_bytes=LIMIT)) == expected(records)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.binary(max_size=300), codec=st.sampled_from(list(Codec)))
+def test_any_bytes_raise_records_errors_only(data: bytes, codec: Codec) -> None:
+    for read in (
+        lambda: decompress(codec, data, 1 << 16),
+        lambda: check_batch(data),
+        lambda: list(iter_batches(data)),
+        lambda: list(iter_records(data, max_bytes=1 << 16)),
+    ):
+        try:
+            read()
+        except RecordsError:
+            continue
+
+
+@settings(max_examples=300, deadline=None)
+@given(records=new_records, codec=st.sampled_from(list(Codec)), data=st.data())
+def test_a_damaged_batch_raises_records_errors_only(
+    records: list[NewRecord], codec: Codec, data: st.DataObject
+) -> None:
+    batch = encode_batch(records, codec=codec)
+    for _ in range(3):
+        batch[data.draw(st.integers(17, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        list(iter_records(batch, max_bytes=1 << 16))
+        count_check(batch, max_bytes=1 << 16)
+    except RecordsError:
+        pass

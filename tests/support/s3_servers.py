@@ -1,0 +1,99 @@
+"""Real S3 servers as processes on free ports of 127.0.0.1, for the tests that need one."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import minio
+
+SCRIPT = Path(__file__).parents[2] / "localstack" / "get-s3-server.sh"
+ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "tierlog", "tierlog-secret", "us-east-1", "tierlog"
+
+
+@dataclass(frozen=True)
+class S3Server:
+    name: str
+    address: str  # host:port
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{self.address}"
+
+    def url(self, prefix: str) -> str:
+        return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}&region={REGION}"
+
+    def outside(self) -> minio.Minio:
+        """The bucket seen by another client library than ours."""
+        return minio.Minio(self.address, ACCESS_KEY, SECRET_KEY, secure=False, region=REGION)
+
+
+def available() -> list[str]:
+    """The servers that this run tests against."""
+    names = ["versitygw", "moto"]
+    if os.environ.get("TIERLOG_TEST_MINIO") == "1" or _built("minio"):
+        names.append("minio")
+    return names
+
+
+@contextmanager
+def running(name: str, directory: Path) -> Iterator[S3Server]:
+    """A server with an empty bucket; stopped at the end."""
+    address = f"127.0.0.1:{_free_port()}"
+    command, environment = _command(name, address, directory)
+    with open(directory / "server.log", "wb") as log:
+        process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=log, stderr=log)
+    try:
+        _await_answer(process, address, directory / "server.log")
+        server = S3Server(name, address)
+        server.outside().make_bucket(BUCKET)
+        yield server
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _command(name: str, address: str, directory: Path) -> tuple[list[str], dict[str, str]]:
+    data = directory / "data"
+    data.mkdir()
+    if name == "moto":
+        host, port = address.split(":")
+        return [sys.executable, "-m", "moto.server", "-H", host, "-p", port], {}
+    binary = subprocess.run([SCRIPT, name], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    if name == "versitygw":
+        keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
+        return [binary, "--port", address, "--quiet", "posix", str(data)], keys
+    keys = {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY, "MINIO_UPDATE": "off"}
+    return [binary, "server", "--quiet", "--address", address, str(data)], keys
+
+
+def _built(name: str) -> bool:
+    version = re.search(rf"\[{name}\]=\S+@(\S+)", SCRIPT.read_text())
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tierlog"
+    cache = Path(os.environ.get("TIERLOG_CACHE", cache))
+    return version is not None and (cache / "bin" / f"{name}-{version.group(1)}").exists()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _await_answer(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
+    host, port = address.split(":")
+    for _ in range(600):
+        if process.poll() is not None:
+            break
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.05)  # another program's start is no event that we could await
+    raise RuntimeError(f"the S3 server on {address} did not start:\n{log.read_text(errors='replace')}")

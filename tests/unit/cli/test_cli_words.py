@@ -1,0 +1,61 @@
+"""The command line as a process: exit codes, and errors that say what to do next."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+
+def tierlog(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tierlog.cli.main", *words]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port that nobody listens on: bound a moment ago, and let go."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_version() -> None:
+    assert tierlog("--version").stdout.startswith("tierlog ")
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    assert tierlog("frobnicate").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("topic", "list"), ("topic", "create", "t"), ("consume", "t"), ("cluster", "info"), ("produce", "t")],
+)
+def test_no_broker_is_code_3_and_says_how_to_start_one(words: tuple[str, ...], closed_port: int) -> None:
+    ended = tierlog(*words, "--bootstrap", f"127.0.0.1:{closed_port}")
+    assert ended.returncode == 3
+    assert f"127.0.0.1:{closed_port}" in ended.stderr
+    assert "tierlog dev" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_no_admin_api_is_code_3(closed_port: int) -> None:
+    ended = tierlog("tier", "status", "--admin", f"http://127.0.0.1:{closed_port}")
+    assert ended.returncode == 3
+
+
+def test_a_wrong_address_is_code_2() -> None:
+    ended = tierlog("topic", "list", "--bootstrap", "nowhere")
+    assert ended.returncode == 2
+    assert "HOST:PORT" in ended.stderr
+
+
+def test_a_wrong_setting_is_code_2_and_names_the_nearest() -> None:
+    ended = tierlog("dev", "--port", "0", "--set", "log.segment.byte=5")
+    assert ended.returncode == 2
+    assert "log.segment.bytes" in ended.stderr
+
+
+def test_a_setting_without_value_is_code_2() -> None:
+    assert tierlog("server", "--set", "node.id").returncode == 2

@@ -1,0 +1,90 @@
+"""What the columnar decoder leaves out, and what it refuses."""
+
+import pytest
+
+from tierlog.broker.records.batch import RecordsError, RecordsFault
+from tierlog.broker.records.codecs import Codec
+from tierlog.broker.records.columnar import AbortedRange, decode_columns
+from tierlog.broker.records.writer import NewRecord, encode_batch
+
+pytestmark = pytest.mark.slow  # compiles the loops
+
+
+def offsets(log: bytes, **options: object) -> list[int]:
+    return [
+        offset
+        for group in decode_columns(log, ["offset"], **options)  # type: ignore[arg-type]
+        for offset in group.arrays["offset"].to_pylist()
+    ]
+
+
+def records(count: int) -> list[NewRecord]:
+    return [NewRecord(1_000 + i, b"k", b"v") for i in range(count)]
+
+
+def transactional(base_offset: int, producer_id: int, **options: object) -> bytearray:
+    return encode_batch(
+        records(2),
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_control_batches_are_left_out() -> None:
+    marker = encode_batch(
+        records(1), base_offset=2, control=True, transactional=True, producer_id=7, producer_epoch=0
+    )
+    log = encode_batch(records(2)) + marker + encode_batch(records(2), base_offset=3)
+    assert offsets(bytes(log)) == [0, 1, 3, 4]
+
+
+def test_only_the_aborted_producers_batches_within_the_range_are_left_out() -> None:
+    log = (
+        transactional(0, 7)
+        + transactional(2, 8)
+        + transactional(4, 7)
+        + encode_batch(records(2), base_offset=6)
+    )
+    assert offsets(bytes(log), aborted=[AbortedRange(7, 0, 3)]) == [2, 3, 4, 5, 6, 7]
+
+
+def test_gaps_of_compaction_stay_gaps() -> None:
+    log = encode_batch(records(3), base_offset=10, offset_deltas=[0, 5, 9])
+    assert offsets(bytes(log), first_offset=11, end_offset=19) == [15]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_flipped_bit_is_refused(codec: Codec) -> None:
+    log = encode_batch(records(50), codec=codec)
+    log[70] ^= 1
+    with pytest.raises(RecordsError) as refused:
+        offsets(bytes(log))
+    assert refused.value.fault is RecordsFault.CORRUPT
+
+
+def test_a_cut_batch_is_refused_not_skipped() -> None:
+    log = encode_batch(records(5)) + encode_batch(records(5), base_offset=5)
+    with pytest.raises(RecordsError):
+        offsets(bytes(log[:-1]))
+
+
+def test_a_bomb_is_refused() -> None:
+    bomb = encode_batch([NewRecord(0, None, bytes(1 << 20))], codec=Codec.ZSTD)
+    with pytest.raises(RecordsError) as refused:
+        offsets(bytes(bomb), max_batch_bytes=1 << 19)
+    assert refused.value.fault is RecordsFault.TOO_LARGE
+
+
+def test_timestamps_beyond_microseconds_saturate() -> None:
+    log = encode_batch([NewRecord(2**62, None, None)])
+    (group,) = decode_columns(bytes(log), ["timestamp"])
+    assert group.arrays["timestamp"].view("int64").to_pylist() == [(2**63 - 1) // 1000 * 1000]
+
+
+def test_unknown_columns_are_named() -> None:
+    with pytest.raises(ValueError, match="topic"):
+        list(decode_columns(b"", ["topic"]))

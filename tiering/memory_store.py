@@ -1,0 +1,71 @@
+"""An object store in memory: for tests and the simulation; the plainest statement of what the port means."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import crc32c as crc
+
+from tierlog.tiering.object_store import (
+    Absent,
+    Condition,
+    CorruptObject,
+    ObjectInfo,
+    ObjectNotFound,
+    PreconditionFailed,
+    exact_range,
+)
+
+
+class MemoryStore:
+    """Objects by key; each put gets an ETag never seen before."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, tuple[bytes, str]] = {}
+        self._puts = 0
+
+    async def put(
+        self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
+    ) -> ObjectInfo:
+        content = body.read_bytes() if isinstance(body, Path) else bytes(body)
+        if crc32c is not None and crc.crc32c(content) != crc32c:
+            raise CorruptObject(f"{key}: the body does not have the checksum {crc32c:08x}")
+        self._check(key, condition)
+        self._puts += 1
+        self._objects[key] = (content, f"{self._puts:x}")
+        return await self.head(key)
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        content = self._find(key)[0]
+        return exact_range(key, content[start:end], start, len(content) if end is None else end)
+
+    async def get_with_etag(self, key: str) -> tuple[bytes, str]:
+        return self._find(key)
+
+    async def head(self, key: str) -> ObjectInfo:
+        content, etag = self._find(key)
+        return ObjectInfo(key, len(content), etag, crc.crc32c(content))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._objects.pop(key, None)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        for key in sorted(self._objects):
+            if key.startswith(prefix):
+                content, etag = self._objects[key]
+                yield ObjectInfo(key, len(content), etag)
+
+    async def close(self) -> None:
+        self._objects.clear()
+
+    def _find(self, key: str) -> tuple[bytes, str]:
+        if key not in self._objects:
+            raise ObjectNotFound(key)
+        return self._objects[key]
+
+    def _check(self, key: str, condition: Condition) -> None:
+        found = self._objects.get(key)
+        if isinstance(condition, Absent) and found is not None:
+            raise PreconditionFailed(f"{key}: an object is already there")
+        if isinstance(condition, str) and (found is None or found[1] != condition):
+            raise PreconditionFailed(f"{key}: the object is not the one with ETag {condition}")

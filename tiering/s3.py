@@ -1,0 +1,318 @@
+"""The object store over S3, by aioboto3: one client, every call bounded in time, tries and memory.
+
+Checksums are CRC-32C: sent with every put and checked by the server, asked back by head. Bodies over 16 MiB
+go up in parts, some in parallel, each read from the file when its turn comes. aioboto3 takes a second to
+import, so that happens in a thread at the first call. Whatever a server answers becomes an error of the port.
+An upload that a crash cuts off leaves invisible parts behind: give the bucket a lifecycle rule
+AbortIncompleteMultipartUpload (terraform/ does).
+"""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import crc32c as crc
+
+from tierlog.tiering.object_store import (
+    Absent,
+    Condition,
+    CorruptObject,
+    InvalidStoreUrl,
+    ObjectInfo,
+    ObjectNotFound,
+    ObjectStoreError,
+    PreconditionFailed,
+    exact_range,
+)
+
+T = TypeVar("T")
+
+PART_BYTES = 16 << 20  # bodies up to this go up in one request
+_MOST_PARTS = 10_000  # S3's own limit
+_PARTS_AT_ONCE = 4  # times PART_BYTES bounds what one upload holds in memory
+_DELETE_BATCH = 1000  # S3's own limit for DeleteObjects
+_CONNECTIONS = 32
+_CONNECT_SECONDS = 5
+_READ_SECONDS = 30
+_TRIES = 3
+
+_NOT_FOUND = frozenset({"NoSuchKey", "404", "NotFound"})
+_PRECONDITION = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"})
+_DAMAGED = frozenset(
+    {"BadDigest", "XAmzContentChecksumMismatch", "InvalidDigest", "XAmzContentSHA256Mismatch"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Options:
+    """Where the bucket is. Keys normally come from the AWS chain (environment, profile, instance role)."""
+
+    bucket: str
+    prefix: str = ""
+    endpoint: str | None = None
+    region: str = "us-east-1"
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_url(cls, url: str, **options: str) -> "S3Options":
+        """`s3://bucket/prefix?endpoint=…&region=…`; raises InvalidStoreUrl on what it does not know."""
+        parts = urlsplit(url)
+        query = {
+            name: values[-1]
+            for name, values in parse_qs(parts.query, strict_parsing=bool(parts.query)).items()
+        }
+        if unknown := sorted(query.keys() - {"endpoint", "region"}):
+            raise InvalidStoreUrl(
+                f"{', '.join(unknown)}: unknown in an s3:// URL; known are endpoint and region"
+            )
+        return cls(bucket=parts.netloc, prefix=parts.path.strip("/"), **{**query, **options})
+
+
+class S3Store:
+    """Objects in one bucket, below one prefix. Opens its client at the first call."""
+
+    def __init__(self, options: S3Options) -> None:
+        self._options = options
+        self._prefix = f"{options.prefix}/" if options.prefix else ""
+        self._opening = asyncio.Lock()
+        self._resources = AsyncExitStack()
+        self._client: Any = None
+
+    async def put(
+        self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
+    ) -> ObjectInfo:
+        size = (await asyncio.to_thread(body.stat)).st_size if isinstance(body, Path) else len(body)
+        put = self._put_parts if size > PART_BYTES else self._put_whole
+        try:
+            return await self._guard(key, lambda: put(key, body, size, crc32c, condition))
+        except ObjectNotFound as error:  # how S3 answers If-Match on a key without an object
+            raise PreconditionFailed(f"{key}: there is no object with ETag {condition}") from error
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if end is not None and end <= start:
+            return b""
+        if start == 0 and end is None:
+            return (await self.get_with_etag(key))[0]
+        wanted = f"bytes={start}-" if end is None else f"bytes={start}-{end - 1}"
+        content, answer = await self._guard(key, lambda: self._get(key, Range=wanted))
+        return exact_range(key, content, start, start + answer["ContentLength"] if end is None else end)
+
+    async def get_with_etag(self, key: str) -> tuple[bytes, str]:
+        content, answer = await self._guard(key, lambda: self._get(key))
+        return exact_range(key, content, 0, answer["ContentLength"]), _etag(answer)
+
+    async def head(self, key: str) -> ObjectInfo:
+        async def ask() -> Any:
+            return await self._client.head_object(**self._address(key), ChecksumMode="ENABLED")
+
+        answer = await self._guard(key, ask)
+        return ObjectInfo(key, answer["ContentLength"], _etag(answer), _whole_checksum(answer))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for at in range(0, len(keys), _DELETE_BATCH):
+            batch = [{"Key": self._prefix + key} for key in keys[at : at + _DELETE_BATCH]]
+            await self._guard("delete", lambda batch=batch: self._delete(batch))  # type: ignore[misc]
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        following: dict[str, str] = {}
+        while True:
+
+            async def ask(following: dict[str, str] = following) -> Any:
+                where = self._prefix + prefix
+                return await self._client.list_objects_v2(
+                    Bucket=self._options.bucket, Prefix=where, **following
+                )
+
+            answer = await self._guard(prefix, ask)
+            for found in answer.get("Contents", ()):
+                yield ObjectInfo(found["Key"].removeprefix(self._prefix), found["Size"], _etag(found))
+            if not answer.get("IsTruncated"):
+                return
+            following = {"ContinuationToken": answer["NextContinuationToken"]}
+
+    async def close(self) -> None:
+        await self._resources.aclose()
+        self._client = None
+
+    def _address(self, key: str) -> dict[str, str]:
+        return {"Bucket": self._options.bucket, "Key": self._prefix + key}
+
+    async def _guard(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Runs a call with the client open, and turns whatever it raises into the port's errors."""
+        await self._open()
+        from aiohttp import ClientError as HttpError
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            return await call()
+        except ClientError as error:
+            raise _translate(what, error) from error
+        except (BotoCoreError, HttpError, OSError, TimeoutError) as error:
+            raise ObjectStoreError(f"{what}: {type(error).__name__}: {error}") from error
+
+    async def _open(self) -> None:
+        async with self._opening:
+            if self._client is not None:
+                return
+            modules = await asyncio.to_thread(_import_client)
+            options = self._options
+            session = modules.session(
+                aws_access_key_id=options.access_key, aws_secret_access_key=options.secret_key
+            )
+            config = modules.config(
+                connect_timeout=_CONNECT_SECONDS,
+                read_timeout=_READ_SECONDS,
+                max_pool_connections=_CONNECTIONS,
+                retries={"total_max_attempts": _TRIES, "mode": "standard"},
+                s3={"addressing_style": "path" if options.endpoint else "auto"},
+                # CRC-32C we send ourselves; the library's default needs trailers that not all stores know
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            )
+            client = session.client(
+                "s3", region_name=options.region, endpoint_url=options.endpoint, config=config
+            )
+            self._client = await self._resources.enter_async_context(client)
+
+    async def _put_whole(
+        self, key: str, body: bytes | Path, size: int, checksum: int | None, condition: Condition
+    ) -> ObjectInfo:
+        content = await asyncio.to_thread(_read, body, 0, size)
+        given = crc.crc32c(content) if checksum is None else checksum
+        answer = await self._client.put_object(
+            **self._address(key), Body=content, ChecksumCRC32C=_base64(given), **_condition(condition)
+        )
+        return ObjectInfo(key, size, _etag(answer), given)
+
+    async def _put_parts(
+        self, key: str, body: bytes | Path, size: int, checksum: int | None, condition: Condition
+    ) -> ObjectInfo:
+        upload = await self._client.create_multipart_upload(**self._address(key), ChecksumAlgorithm="CRC32C")
+        address = {**self._address(key), "UploadId": upload["UploadId"]}
+        try:
+            parts, whole = await self._upload_parts(address, body, size)
+            if checksum is not None and whole != checksum:
+                raise CorruptObject(f"{key}: the body has checksum {whole:08x}, not {checksum:08x}")
+            answer = await self._client.complete_multipart_upload(
+                **address, MultipartUpload={"Parts": parts}, **_condition(condition)
+            )
+        except BaseException:
+            with suppress(Exception):  # the first failure is the one to tell
+                await asyncio.shield(self._client.abort_multipart_upload(**address))
+            raise
+        return ObjectInfo(key, size, _etag(answer))
+
+    async def _upload_parts(
+        self, address: dict[str, str], body: bytes | Path, size: int
+    ) -> tuple[Sequence[dict[str, Any]], int]:
+        """The parts in order, and the CRC-32C of all bytes as they were read for sending."""
+        part_bytes = max(PART_BYTES, -(-size // _MOST_PARTS))
+        starts = range(0, size, part_bytes)
+        parts: list[dict[str, Any]] = []
+        whole = 0
+        for first in range(0, len(starts), _PARTS_AT_ONCE):
+            window = starts[first : first + _PARTS_AT_ONCE]
+            contents = [
+                await asyncio.to_thread(_read, body, start, min(start + part_bytes, size)) for start in window
+            ]
+            for content in contents:
+                whole = crc.crc32c(content, whole)
+            sends = [self._send(address, first + at + 1, content) for at, content in enumerate(contents)]
+            parts += await _all(sends)
+        return parts, whole
+
+    async def _send(self, address: dict[str, str], number: int, content: bytes) -> dict[str, Any]:
+        checksum = _base64(crc.crc32c(content))
+        answer = await self._client.upload_part(
+            **address, PartNumber=number, Body=content, ChecksumCRC32C=checksum
+        )
+        return {"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32C": checksum}
+
+    async def _get(self, key: str, **more: str) -> tuple[bytes, Any]:
+        answer = await self._client.get_object(**self._address(key), **more)
+        async with answer["Body"] as stream:
+            return await stream.read(), answer
+
+    async def _delete(self, batch: Sequence[dict[str, str]]) -> None:
+        answer = await self._client.delete_objects(
+            Bucket=self._options.bucket, Delete={"Objects": batch, "Quiet": True}
+        )
+        errors = [error for error in answer.get("Errors", ()) if error.get("Code") not in _NOT_FOUND]
+        if errors:
+            raise ObjectStoreError(f"{len(errors)} objects could not be deleted, the first: {errors[0]}")
+
+
+@dataclass(frozen=True, slots=True)
+class _ClientModules:
+    session: Any
+    config: Any
+
+
+def _import_client() -> _ClientModules:
+    import aioboto3
+    from aiobotocore.config import AioConfig
+
+    return _ClientModules(aioboto3.Session, AioConfig)
+
+
+def _translate(what: str, error: Any) -> ObjectStoreError:
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+    if code in _NOT_FOUND:
+        return ObjectNotFound(what)
+    if code in _PRECONDITION or status == "412":
+        return PreconditionFailed(f"{what}: {code}")
+    if code in _DAMAGED:
+        return CorruptObject(f"{what}: {error}")
+    return ObjectStoreError(f"{what}: {error}")
+
+
+def _condition(condition: Condition) -> dict[str, str]:
+    if condition is None:
+        return {}
+    return {"IfNoneMatch": "*"} if isinstance(condition, Absent) else {"IfMatch": condition}
+
+
+def _etag(answer: Any) -> str:
+    return str(answer["ETag"]).strip('"')
+
+
+def _base64(checksum: int) -> str:
+    return base64.b64encode(checksum.to_bytes(4, "big")).decode()
+
+
+def _whole_checksum(answer: Any) -> int | None:
+    """The object's own CRC-32C; None where the server keeps none, or only one of the parts' checksums."""
+    text = answer.get("ChecksumCRC32C", "")
+    in_parts = "-" in _etag(answer)
+    if not text or "-" in text or (in_parts and answer.get("ChecksumType") != "FULL_OBJECT"):
+        return None
+    return int.from_bytes(base64.b64decode(text), "big")
+
+
+def _read(body: bytes | Path, start: int, end: int) -> bytes:
+    if not isinstance(body, Path):
+        return body[start:end]
+    with open(body, "rb") as file:
+        file.seek(start)
+        return exact_range(str(body), file.read(end - start), start, end)
+
+
+async def _all(calls: Sequence[Awaitable[T]]) -> list[T]:
+    """Results in order; the first failure ends the others and is raised as itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_await(call)) for call in calls]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _await(call: Awaitable[T]) -> T:
+    return await call
