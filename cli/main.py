@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tierlog import __version__
-from tierlog.cli.commands import cluster, consume, dev, produce, server, tier, topic
+from tierlog.cli.commands import cluster, consume, demo, dev, produce, server, tier, topic
 from tierlog.cli.errors import CliError, ExitCode
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ app.command("dev")(dev.dev)
 app.command("server")(server.server)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("demo")(demo.demo)
 app.add_typer(topic.app, name="topic")
 app.add_typer(tier.app, name="tier")
 app.add_typer(cluster.app, name="cluster")

@@ -19,7 +19,7 @@ from tierlog.broker.log.names import EPOCH_CHECKPOINT, INDEXES, LOG, SNAPSHOT, s
 from tierlog.broker.log.recovery import Loaded, load, read_marker, rebuild_producers, write_plain
 from tierlog.broker.log.segment import BatchAt, Segment
 from tierlog.broker.partition.epochs import EpochEntry
-from tierlog.broker.partition.retention import Fill, idle_must_roll, must_roll
+from tierlog.broker.partition.retention import idle_must_roll, must_roll
 from tierlog.broker.partition.segments import SegmentInfo
 from tierlog.broker.ports.files import Files, FileSlice, write_atomically
 from tierlog.broker.ports.slices import LogSlice, empty_slice
@@ -120,6 +120,7 @@ class PartitionLog:
             start_offset=log_start_offset,
             recovery_point=recovery_point,
             clean=clean,
+            gaps="compact" in config.cleanup_policy,
         )
         first, end = loaded.segments[0].base_offset, loaded.segments[-1].end_offset
         start = log_start_offset if config.remote_storage_enable else max(first, log_start_offset)
@@ -159,7 +160,7 @@ class PartitionLog:
         if base_offset == self.recovery_point:
             self._unflushed_since_ms = now_ms
         if must_roll(
-            self._fill(active),
+            active,
             self.config,
             len(buffer),
             last_offset,
@@ -172,29 +173,33 @@ class PartitionLog:
         active.append(buffer, header, base_offset, self.config.index_interval_bytes, now_ms)
         self.log_end_offset = last_offset + 1
         latest = self.epochs.latest
-        if latest is None or latest.epoch != leader_epoch:
-            self.assign_epoch(leader_epoch, base_offset)
+        if leader_epoch >= 0 and (latest is None or latest.epoch != leader_epoch):
+            self._epochs_dirty |= self.epochs.assign(leader_epoch, base_offset)
         if header.producer_id >= 0:
             self._apply_producer(active, buffer, header, base_offset)
 
     def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
-        """Begins a leader epoch. The file follows at once, durable with the next flush (recovery rebuilds
-        it).
-        """
+        """Begins a leader epoch. Its file is durable with the next flush; after a crash the batches tell."""
         if leader_epoch >= 0 and self.epochs.assign(leader_epoch, start_offset):
             self._write_epochs()
 
     def roll(self, now_ms: int) -> bool:
-        """Begins a new segment at the log end; False if the active one is empty. Raises OSError, changing
-        nothing.
+        """Begins a new segment at the log end; False if the active one is empty. Raises OSError, and changes
+        nothing then: above all, no file may stay whose name says that the active segment ends here.
         """
         active = self._active
         if active.size == 0:
             return False
         write_plain(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
         following = Segment(self._files, self.directory, self.log_end_offset, now_ms)
-        following.trim()
-        active.roll()
+        try:
+            active.roll()
+            following.trim()
+        except OSError:
+            active.rolled = False
+            following.close()
+            self._files.unlink(following.path(), missing_ok=True)
+            raise
         self._segments.append(following)
         self._bases.append(following.base_offset)
         self._unsynced.append(active)
@@ -205,28 +210,27 @@ class PartitionLog:
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Rolls an active segment that nobody appends to and that is older than segment.ms."""
-        return idle_must_roll(self._fill(self._active), self.config, now_ms, self._jitter_ms) and self.roll(
-            now_ms
-        )
+        return idle_must_roll(self._active, self.config, now_ms, self._jitter_ms) and self.roll(now_ms)
 
     def flush(self) -> int:
         """Makes everything appended so far durable, and raises the recovery point to it. Raises OSError.
 
         Safe in a thread beside appends: what must be synced is taken in an order in which a roll in between
-        hides nothing (the end, then the active segment, then the rolled ones).
+        hides nothing (the end, then the active segment, then the rolled ones). Not beside truncation.
         """
         end, active, rolled = self.log_end_offset, self._active, list(self._unsynced)
         if end > self.recovery_point or rolled or self._epochs_dirty:
             for segment in rolled:
-                segment.sync()
-                self._sync_file(self._snapshot_path(segment.end_offset))
+                self._sync_rolled(segment)
             if active not in rolled:
                 active.sync()
             if self._epochs_dirty:
                 self._epochs_dirty = False
                 write_atomically(self._files, self.directory / EPOCH_CHECKPOINT, self.epochs.encode())
             self._files.sync_directory(self.directory)
-            self._unsynced = [segment for segment in self._unsynced if segment not in rolled]
+            for segment in rolled:
+                if segment in self._unsynced:
+                    self._unsynced.remove(segment)
         self.recovery_point = max(self.recovery_point, end)
         return self.recovery_point
 
@@ -353,16 +357,19 @@ class PartitionLog:
         They leave the list, and with that the local start rises, before their files are renamed.
         """
         count = 0
-        while len(self._segments) > 1 and self._segments[0].end_offset <= offset:
-            segment = self._segments.pop(0)
-            self._bases.pop(0)
-            self._forget(segment)
-            self._bury(segment, now_ms)
+        while count + 1 < len(self._segments) and self._segments[count].end_offset <= offset:
             count += 1
-        if count and not self.config.remote_storage_enable:
+        if not count:
+            return 0
+        dropped, self._segments = self._segments[:count], self._segments[count:]
+        self._bases = self._bases[count:]
+        if not self.config.remote_storage_enable:
             self.log_start_offset = max(self.log_start_offset, self._bases[0])
             if self.epochs.truncate_from_start(self.log_start_offset):
                 self._write_epochs()
+        for segment in dropped:
+            self._forget(segment)
+            self._bury(segment, now_ms)
         return count
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
@@ -513,16 +520,6 @@ class PartitionLog:
         """Index of the segment that holds an offset, or of the first one."""
         return max(0, bisect_right(self._bases, offset) - 1)
 
-    def _fill(self, segment: Segment) -> Fill:
-        return Fill(
-            segment.base_offset,
-            segment.size,
-            segment.index_entries,
-            segment.time_entries,
-            segment.first_timestamp,
-            segment.created_ms,
-        )
-
     def _info(self, segment: Segment) -> SegmentInfo:
         return SegmentInfo(
             base_offset=segment.base_offset,
@@ -539,8 +536,16 @@ class PartitionLog:
         )
 
     def _write_epochs(self) -> None:
-        write_plain(self._files, self.directory / EPOCH_CHECKPOINT, self.epochs.encode())
         self._epochs_dirty = True
+        write_plain(self._files, self.directory / EPOCH_CHECKPOINT, self.epochs.encode())
+
+    def _sync_rolled(self, segment: Segment) -> None:
+        try:
+            segment.sync()
+            self._sync_file(self._snapshot_path(segment.end_offset))
+        except FileNotFoundError:
+            if segment in self._segments:  # else retention dropped it meanwhile
+                raise
 
     def _sync_file(self, path: Path) -> None:
         fd = self._files.open(path)

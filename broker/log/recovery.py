@@ -10,7 +10,6 @@ forward from the batches. After a clean stop only the tail of the active segment
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from tierlog.broker.log.names import (
@@ -75,8 +74,13 @@ def load(
     start_offset: int,
     recovery_point: int,
     clean: bool,
+    gaps: bool,
 ) -> Loaded:
-    """Opens or creates the segments of a directory; the last one is active."""
+    """Opens or creates the segments of a directory; the last one is active.
+
+    `gaps`: compaction may have removed the last records of a segment, so it may end before the next one
+    begins.
+    """
     files.make_directory(directory)
     bases = _clean_directory(files, directory)
     loaded = Loaded([], _load_epochs(files, directory), ProducerState())
@@ -92,7 +96,7 @@ def load(
         first_rebuilt = base if first_rebuilt is None else first_rebuilt
         cut = _rebuild(segment, interval_bytes, loaded.epochs)
         loaded.segments.append(segment)
-        if end is not None and (cut or segment.end_offset > end):
+        if end is not None and (cut or segment.end_offset > end or (segment.end_offset < end and not gaps)):
             loaded.cut_bytes += cut
             loaded.dropped = len(bases) - at - 1
             for later in reversed(bases[at + 1 :]):
@@ -298,11 +302,6 @@ def _resume(segment: Segment, end: int | None) -> None:
             segment.time_index, len(segment.time_index) - TIME_ENTRY.size
         )
         segment.max_timestamp, maximum_offset = timestamp, segment.base_offset + relative
-    if end is not None:
-        segment.end_offset = end
-        segment.rolled = True
-        segment.unload()
-        return
     position = 0
     if segment.offset_index:
         position = OFFSET_ENTRY.unpack_from(
@@ -313,6 +312,12 @@ def _resume(segment: Segment, end: int | None) -> None:
         if batch.header.max_timestamp > segment.max_timestamp:
             segment.max_timestamp, maximum_offset = batch.header.max_timestamp, batch.header.last_offset
     segment.resume_index(position, maximum_offset)
+    if end is not None:
+        if segment.end_offset > end:
+            raise CorruptLog(f"{segment.path()} reaches into the next segment")
+        segment.end_offset = end
+        segment.rolled = True
+        segment.unload()
 
 
 def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs) -> int:
@@ -357,7 +362,3 @@ def _remove(files: Files, directory: Path, base: int) -> None:
     """The log file goes last: a crash in between must not leave indexes that look like another segment's."""
     for suffix in (SNAPSHOT, *INDEXES, LOG):
         files.unlink(segment_file(directory, base, suffix), missing_ok=True)
-
-
-def contiguous(segments: Sequence[Segment]) -> bool:
-    return all(before.end_offset == after.base_offset for before, after in pairwise(segments))

@@ -4,7 +4,7 @@ Called by the replica on append and by the periodic retention loop.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Protocol
 
 from tierlog.broker.partition.segments import SegmentInfo
 from tierlog.broker.ports.types import NO_TIMESTAMP
@@ -16,15 +16,21 @@ LARGEST_RELATIVE_OFFSET = 2**31 - 1
 NO_LIMIT = -1
 
 
-class Fill(NamedTuple):
-    """How full the active segment is. `first_timestamp` is that of the first batch, -1 while empty."""
+class Fill(Protocol):
+    """How full the active segment is: the segment itself, read where it stands, since every append asks.
+
+    `first_timestamp` is that of the first batch, -1 while empty.
+    """
 
     base_offset: int
-    size_bytes: int
-    index_entries: int
-    time_entries: int
+    size: int
     first_timestamp: int
     created_ms: int
+
+    @property
+    def index_entries(self) -> int: ...
+    @property
+    def time_entries(self) -> int: ...
 
 
 def must_roll(
@@ -39,10 +45,10 @@ def must_roll(
     """Whether a batch of `size` bytes that ends at `last_offset` belongs into a new segment (Kafka's
     LogSegment).
     """
-    if fill.size_bytes == 0:
+    if fill.size == 0:
         return last_offset - fill.base_offset > LARGEST_RELATIVE_OFFSET
     return (
-        fill.size_bytes + size > config.segment_bytes
+        fill.size + size > config.segment_bytes
         or last_offset - fill.base_offset > LARGEST_RELATIVE_OFFSET
         or fill.index_entries >= config.segment_index_bytes // 8
         or fill.time_entries >= config.segment_index_bytes // 12
@@ -52,7 +58,7 @@ def must_roll(
 
 def idle_must_roll(fill: Fill, config: TopicConfig, now_ms: int, jitter_ms: int) -> bool:
     """Whether an active segment that nobody appends to is rolled, so that its records can be tiered."""
-    return fill.size_bytes > 0 and now_ms - fill.created_ms > config.segment_ms - jitter_ms
+    return fill.size > 0 and now_ms - fill.created_ms > config.segment_ms - jitter_ms
 
 
 def expired(

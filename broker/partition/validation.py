@@ -10,14 +10,13 @@ from enum import Enum
 
 from tierlog.broker.partition.producers import Refused
 from tierlog.broker.ports.types import NO_TIMESTAMP
-from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader
-from tierlog.broker.records.codecs import Codec
+from tierlog.broker.records.batch import CODEC_MASK, HEADER_SIZE, BatchHeader
 from tierlog.broker.records.errors import RecordsError, RecordsFault
 from tierlog.broker.records.record import count_check, iter_records
 from tierlog.broker.settings.topic import MAX_LONG, TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 
-WALKED_RECORDS = 32
+WALKED_RECORDS = 8
 """Records of an uncompressed batch that are walked. A client that frames wrongly does so from its first
 records on.
 """
@@ -49,7 +48,7 @@ class RecordChecks(Enum):
 def checks_for(header: BatchHeader, config: TopicConfig) -> RecordChecks:
     if "compact" in config.cleanup_policy or _checks_age(config):
         return RecordChecks.EVERY_RECORD
-    return RecordChecks.FIRST_RECORDS if header.codec is Codec.NONE else RecordChecks.STRUCTURE
+    return RecordChecks.STRUCTURE if header.attributes & CODEC_MASK else RecordChecks.FIRST_RECORDS
 
 
 def judge_header(header: BatchHeader, config: TopicConfig, now_ms: int) -> Refused | None:

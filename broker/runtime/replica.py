@@ -81,6 +81,8 @@ class Replica:
         self.topic_id = topic_id
         self.log = log
         self.listeners: list[Callable[[Replica], None]] = []
+        self.failed: str | None = None
+        """Why nothing of this replica can be trusted any more (a failed fsync): every call answers 56."""
         self._core = LeaderCore(broker_id, log.log_end_offset, log.log_start_offset)
 
     @classmethod
@@ -177,6 +179,8 @@ class Replica:
         checked.
         """
         config = self.log.config
+        if self.failed is not None:
+            return self._refuse(Refused(ErrorCode.KAFKA_STORAGE_ERROR, self.failed))
         try:
             header = check_produced(records) if from_client else check_batch(records)
         except RecordsError as error:
@@ -217,12 +221,8 @@ class Replica:
         try:
             log.append(records, header, base_offset, core.leader_epoch, now_ms)
             if log.log_end_offset - log.recovery_point >= config.flush_messages:
-                log.flush()
+                self.flush()
         except OSError as error:
-            if log.log_end_offset > base_offset:
-                # Written but not durable. Whether it counts is unknown, which is what this code tells a
-                # client.
-                core.appended(log.log_end_offset)
             return self._refuse(Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {error.strerror}"))
         if core.appended(log.log_end_offset):
             log.producers.high_watermark_moved(core.high_watermark)
@@ -257,6 +257,8 @@ class Replica:
         """Whole batches from the one that holds `offset` up to the high watermark (last stable offset if
         `committed_only`), and not above `max_offset`."""
         log = self.log
+        if self.failed is not None:
+            return self._read_result(ErrorCode.KAFKA_STORAGE_ERROR, None)
         if not log.log_start_offset <= offset <= log.log_end_offset:
             return self._read_result(ErrorCode.OFFSET_OUT_OF_RANGE, None)
         if offset < log.local_log_start_offset:
@@ -357,10 +359,16 @@ class Replica:
         return self.log.must_flush(now_ms)
 
     def flush(self) -> int:
-        """fsync; returns the recovery point. Raises OSError: the directory is then not to be trusted any
-        more.
+        """fsync; returns the recovery point. Raises OSError, and the replica has then failed for good.
+
+        A kernel may drop the dirty pages after a failed fsync, so what can be read back now may be gone
+        tomorrow; only a new start, which reads the disk, can tell.
         """
-        return self.log.flush()
+        try:
+            return self.log.flush()
+        except OSError as error:
+            self.failed = f"{self.name}: fsync failed: {error.strerror}"
+            raise
 
     def close(self, *, clean: bool) -> None:
         self.listeners.clear()

@@ -366,3 +366,51 @@ def test_a_full_disk_refuses_writes_and_recovers_without_help(tmp_path: Path, cl
     again = open_replica(tmp_path, clean=clean)
     assert again.log_end_offset == (6 if clean else 3)
     again.check()
+
+
+class BrokenSync(OsFiles):
+    broken = False
+
+    def sync(self, fd):  # type: ignore[no-untyped-def]
+        if self.broken:
+            raise OSError(5, "Input/output error")
+        super().sync(fd)
+
+
+def test_a_failed_fsync_is_never_acknowledged_by_a_retry(tmp_path: Path) -> None:
+    files = BrokenSync()
+    replica = open_replica(tmp_path, TopicConfig(flush_messages=1), files=files)
+    assert replica.append(batch(1), NOW).error == ErrorCode.NONE
+    assert replica.recovery_point == 1
+    files.broken = True
+    produced = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    assert replica.append(batch(1, **produced), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert replica.high_watermark == 1
+    files.broken = False
+    assert replica.append(batch(1, **produced), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert replica.read(0, 100).error == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class NoNewFiles(OsFiles):
+    """A disk without room for another file's content, from the moment `full` is set."""
+
+    full = False
+
+    def writev_at(self, fd, buffers, position):  # type: ignore[no-untyped-def]
+        if self.full and position == 0:
+            raise OSError(28, "No space left on device")
+        return super().writev_at(fd, buffers, position)
+
+
+def test_a_roll_that_fails_leaves_one_active_segment(tmp_path: Path) -> None:
+    files = NoNewFiles()
+    replica = open_replica(tmp_path, TopicConfig(segment_bytes=300), files=files)
+    replica.append(batch(3), NOW)
+    replica.append(batch(3), NOW)
+    files.full = True
+    assert replica.append(batch(5), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+    files.full = False
+    replica.update_config(TopicConfig())
+    assert replica.append(batch(5), NOW).base_offset == 6
+    replica.close(clean=True)
+    assert open_replica(tmp_path, clean=True).log_end_offset == 11

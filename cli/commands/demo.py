@@ -1,0 +1,21 @@
+"""`tierlog demo`: the whole of tierlog on real data; `make demo` runs it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    picture: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("demo.png"),
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep the broker's data and the bucket in this new directory.")
+    ] = None,
+    fraction: Annotated[
+        float, typer.Option(min=0.001, max=1.0, help="Share of the flights to send: less is faster.")
+    ] = 1.0,
+) -> None:
+    """Send a year of flights through a broker that dies half way, tier them, and read them back."""
+    from tierlog.cli.demo.run import run
+
+    run(picture, keep, fraction)

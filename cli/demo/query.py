@@ -1,0 +1,92 @@
+"""Step 5: Spark reads the bucket alone, the broker being stopped, and must find what pandas finds."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tierlog.cli.demo.flights import Expected, Flights
+from tierlog.cli.demo.report import Report
+from tierlog.cli.demo.send import Sent
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What Spark computed over the committed remote range."""
+
+    figures: Expected
+    sum_of_offsets: int
+    rows: int
+
+
+def query(
+    report: Report, bucket: Path, topic: str, flights: Flights, sent: Sent, remote_ends: Mapping[int, int]
+) -> None:
+    """Compares Spark's figures with pandas' for exactly the offsets that are committed as remote."""
+    import pandas
+
+    partitions, offsets = pandas.Series(sent.partition), pandas.Series(sent.offset)
+    remote = offsets < partitions.map(remote_ends)
+    expected = flights.expected(remote)
+    begin = time.monotonic()
+    with report.progress("read by Spark", 2) as bar:
+        session = _session()
+        try:
+            bar.reach(1)
+            started = time.monotonic()
+            answer = _ask(session, bucket, topic)
+            bar.reach(2)
+        finally:
+            session.stop()
+    report.figure(
+        "Spark: start, then the query", f"{started - begin:.1f} s, {time.monotonic() - started:.1f} s"
+    )
+    got = answer.figures
+    report.check("rows in the committed remote range", int(remote.sum()), answer.rows)
+    report.check("flights per carrier", expected.per_carrier, got.per_carrier)
+    report.check(
+        "first and last timestamp",
+        (expected.first_timestamp, expected.last_timestamp),
+        (got.first_timestamp, got.last_timestamp),
+    )
+    report.check("sum of offsets", int(offsets[remote].sum()), answer.sum_of_offsets)
+    same_mean = math.isclose(expected.mean_delay, got.mean_delay, rel_tol=1e-12)
+    report.check(f"mean departure delay, {got.mean_delay:.6f} minutes", True, same_mean)
+
+
+def _session() -> Any:
+    from tierlog.spark import session  # type: ignore[attr-defined]
+
+    return session("tierlog demo")
+
+
+def _ask(session: Any, bucket: Path, topic: str) -> Answer:
+    from pyspark.sql import functions as f
+
+    records = session.read.format("tierlog").option("path", str(bucket)).option("topic", topic).load()
+    delay = f.get_json_object(f.col("value").cast("string"), "$.dep_delay").cast("double")
+    carrier = f.regexp_replace(f.col("key").cast("string"), r"[0-9]+$", "")
+    wide = records.select(
+        "offset", f.unix_millis("timestamp").alias("ms"), delay.alias("delay"), carrier.alias("key")
+    )
+    groups = (
+        wide.groupBy("key")
+        .agg(
+            f.count(f.lit(1)).alias("rows"),
+            f.sum("delay").alias("delay"),
+            f.count("delay").alias("delays"),
+            f.min("ms").alias("first"),
+            f.max("ms").alias("last"),
+            f.sum("offset").alias("offsets"),
+        )
+        .collect()
+    )
+    figures = Expected(
+        per_carrier={row["key"]: row["rows"] for row in groups},
+        mean_delay=sum(row["delay"] or 0 for row in groups) / max(sum(row["delays"] for row in groups), 1),
+        first_timestamp=min(row["first"] for row in groups),
+        last_timestamp=max(row["last"] for row in groups),
+    )
+    return Answer(figures, sum(row["offsets"] for row in groups), sum(row["rows"] for row in groups))

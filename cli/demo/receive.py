@@ -1,0 +1,133 @@
+"""Step 4: a consumer group of two members of another client library, aiokafka, reads all from offset 0."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from tierlog.cli.demo.flights import Flights
+from tierlog.cli.demo.report import Bar, Report
+from tierlog.cli.demo.send import Sent
+
+GROUP = "flight-readers"
+MEMBERS = 2
+IDLE_TIMEOUT_S = 30
+
+
+@dataclass
+class Received:
+    """What the members saw, over both."""
+
+    count: int = 0
+    value_bytes: int = 0
+    doubled: int = 0
+    misplaced: int = 0  # not the flight that the producer was told lies at this offset
+    out_of_order: int = 0
+    members: dict[str, int] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+    next_sequence: dict[bytes, int] = field(default_factory=dict)
+
+
+def consume(
+    report: Report, bootstrap: str, topic: str, flights: Flights, sent: Sent, remote_share: float
+) -> None:
+    """Reads with two members, and checks each record against what the producer was told."""
+    received = Received()
+    begin = time.monotonic()
+    with report.progress("consumed by two members of a group", len(flights)) as bar:
+        asyncio.run(_read(bootstrap, topic, len(flights), sent, received, bar))
+    seconds = time.monotonic() - begin
+    report.check("the count is exact", len(flights), received.count)
+    report.check(
+        "nothing is lost, nothing is doubled", (len(flights), 0), (len(received.seen), received.doubled)
+    )
+    report.check("each record lies where the producer was told", 0, received.misplaced)
+    report.check("the order per key holds", 0, received.out_of_order)
+    report.check("both members took part", MEMBERS, sum(count > 0 for count in received.members.values()))
+    report.say(f"{remote_share:.0%} of the bytes came from the object store, the rest from local disk")
+    report.figure("rate of consuming", f"{received.count / seconds:,.0f} records/s")
+    report.figure("share of bytes read from the object store", f"{remote_share:.1%}")
+
+
+async def _read(bootstrap: str, topic: str, total: int, sent: Sent, received: Received, bar: Bar) -> None:
+    from aiokafka import AIOKafkaConsumer
+
+    members = [
+        AIOKafkaConsumer(
+            bootstrap_servers=bootstrap,
+            group_id=GROUP,
+            client_id=f"member-{number}",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            max_partition_fetch_bytes=4 << 20,
+        )
+        for number in range(1, MEMBERS + 1)
+    ]
+    shares = _Shares(MEMBERS)
+    try:
+        for number, member in enumerate(members):
+            member.subscribe([topic], listener=_listener(shares, number))
+            await member.start()
+        await asyncio.wait_for(shares.balanced.wait(), IDLE_TIMEOUT_S)
+        await asyncio.gather(
+            *(
+                _pump(f"member-{number}", member, total, sent, received, bar)
+                for number, member in enumerate(members, 1)
+            )
+        )
+        for member in members:
+            await member.commit()
+    finally:
+        for member in members:
+            await member.stop()
+
+
+async def _pump(name: str, member: Any, total: int, sent: Sent, received: Received, bar: Bar) -> None:
+    """Reads until both members together have everything, or nothing comes any more."""
+    received.members[name] = 0
+    last = time.monotonic()
+    while received.count < total and time.monotonic() - last < IDLE_TIMEOUT_S:
+        for partition, messages in (await member.getmany(timeout_ms=200)).items():
+            last = time.monotonic()
+            received.members[name] += len(messages)
+            for message in messages:
+                _take(partition.partition, message, sent, received)
+        bar.reach(received.count)
+
+
+def _take(partition: int, message: Any, sent: Sent, received: Received) -> None:
+    headers = dict(message.headers)
+    row, sequence = int(headers["row"]), int(headers["sequence"])
+    received.count += 1
+    received.value_bytes += len(message.value)
+    received.doubled += row in received.seen
+    received.seen.add(row)
+    received.misplaced += (sent.partition[row], sent.offset[row]) != (partition, message.offset)
+    received.out_of_order += received.next_sequence.get(message.key, 0) != sequence
+    received.next_sequence[message.key] = sequence + 1
+
+
+class _Shares:
+    """How many partitions each member has; `balanced` is set while every member has some."""
+
+    def __init__(self, members: int) -> None:
+        self.balanced = asyncio.Event()
+        self._counts = [0] * members
+
+    def update(self, member: int, count: int) -> None:
+        self._counts[member] = count
+        if all(self._counts):
+            self.balanced.set()
+
+
+def _listener(shares: _Shares, number: int) -> Any:
+    from aiokafka import ConsumerRebalanceListener
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            shares.update(number, 0)
+
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            shares.update(number, len(assigned))
+
+    return Listener()

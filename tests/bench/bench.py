@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Load cases against any Kafka-compatible broker; one JSON line a repetition, one summary line a case.
+
+    bench.py --bootstrap 127.0.0.1:19092 --pid 123[,456] CASE [options]
+
+A warm-up run comes first and is thrown away; then --reps runs, each on a fresh topic.
+The summary line gives [min, median, max] of every figure.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+
+import clients
+import raw
+import system
+from meter import wait_quiet
+from topics import Topics
+
+MIB = 1 << 20
+NOT_SHOWN = ("label", "case", "pid", "bootstrap", "tool", "start", "stop", "pid_file")
+
+CASES = {
+    "raw-produce": raw.raw_produce,
+    "raw-fetch": raw.raw_fetch,
+    "rd-produce": clients.rd_produce,
+    "rd-e2e": clients.rd_e2e,
+    "rd-consume": clients.rd_consume,
+    "java-perf": clients.java_perf,
+    "connections": system.connections,
+    "idle": system.idle,
+    "create-topic": system.create_topic,
+}
+
+
+def summary(results):
+    out = {}
+    for key in results[0]:
+        values = [result[key] for result in results]
+        out[key] = [min(values), round(statistics.median(values), 3), max(values)]
+    return out
+
+
+def size(text):
+    unit = {"k": 1 << 10, "m": MIB, "g": 1 << 30}.get(text[-1].lower())
+    return int(float(text[:-1]) * unit) if unit else int(text)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--pid", default="", help="process ids of all nodes, with commas; summed")
+    parser.add_argument("--label", default="", help="goes into every line")
+    parser.add_argument("case", choices=[*CASES, "startup", "fill", "tier-fill", "delete"])
+    parser.add_argument("--reps", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--warm-s", type=float, default=5.0, help="0 leaves the warm-up run out")
+    parser.add_argument("--rest", type=float, default=1.5, help="seconds of quiet before each repetition")
+    parser.add_argument(
+        "--quiet", type=float, default=0.2, help="share of a core that others may use meanwhile"
+    )
+    parser.add_argument("--retries", type=int, default=3, help="disturbed repetitions that are done again")
+    parser.add_argument("--patience", type=float, default=30.0, help="seconds to wait for a quiet machine")
+    parser.add_argument("--max-bytes", type=size, default=4 << 30, help="a run ends here or at --seconds")
+    parser.add_argument("--batch", type=size, default=16 << 10, help="bytes of one record batch (raw cases)")
+    parser.add_argument("--records", type=int, default=0, help="records in a batch (default: 1 KiB each)")
+    parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument("--rf", type=int, default=1, help="replication factor of the topics made here")
+    parser.add_argument("--connections", type=int, default=1, help="raw-produce: to each leader")
+    parser.add_argument("--depth", type=int, default=5, help="requests in flight on a connection")
+    parser.add_argument("--acks", type=int, default=1)
+    parser.add_argument(
+        "--rate", type=float, default=0, help="per second: requests (raw), messages (rd, java)"
+    )
+    parser.add_argument("--size", type=size, default=1024, help="bytes of a message (rd, java)")
+    parser.add_argument("--linger", type=float, default=5)
+    parser.add_argument("--batch-consume", action="store_true")
+    parser.add_argument("--max-partition", type=size, default=MIB, help="fetch bytes of one partition")
+    parser.add_argument("--fill-bytes", type=size, default=2 << 30)
+    parser.add_argument("--topic", default=None)
+    parser.add_argument(
+        "--to-offset", type=int, default=0, help="raw-fetch starts again at 0 from here (0: log end)"
+    )
+    parser.add_argument(
+        "--segment", type=size, default=64 * MIB, help="tier-fill: segment.bytes and local.retention.bytes"
+    )
+    parser.add_argument("--count", type=int, default=5_000_000, help="records of java-perf")
+    parser.add_argument(
+        "--tool", default="kafka-tool", help="java-perf: runs a Kafka tool by its script name"
+    )
+    parser.add_argument("--request", choices=["metadata", "produce"], default="metadata")
+    parser.add_argument("--start", help="startup: shell command that starts the broker")
+    parser.add_argument("--stop", help="startup: shell command that stops it")
+    parser.add_argument("--pid-file", help="startup: where the start command leaves the pid")
+    parser.add_argument(
+        "--settle", type=float, default=10.0, help="startup: seconds before the memory is read"
+    )
+    options = parser.parse_args()
+    pids = [int(text) for text in options.pid.split(",") if text]
+    head = {"label": options.label, "case": options.case}
+    chosen = {
+        name: value
+        for name, value in vars(options).items()
+        if name not in NOT_SHOWN and value != parser.get_default(name)
+    }
+
+    def show(kind, figures):
+        print(json.dumps({**head, "kind": kind, "options": chosen, **figures}), flush=True)
+
+    results = []
+    if options.case == "startup":
+        for result in system.startup(options, options.reps):
+            show("rep", result)
+            results.append(result)
+        show("summary", summary(results))
+        return
+    topics = Topics(options.bootstrap, options.rf)
+    if options.case == "fill":
+        print(raw.fill(options, topics))
+        return
+    if options.case == "tier-fill":
+        raw.tier_fill(options, topics, pids)
+        return
+    if options.case == "delete":
+        topics.delete(options.topic)
+        return
+    if not pids:
+        parser.error("--pid is needed: CPU and memory are half of the result")
+    if options.warm_s:
+        CASES[options.case](options, topics, pids, True)
+    retries = options.retries
+    while len(results) < options.reps:
+        time.sleep(options.rest)
+        wait_quiet(pids, options.quiet, options.patience)
+        result = CASES[options.case](options, topics, pids, False)
+        disturbed = result["other_cpu_s"] > options.quiet * result["wall_s"]
+        if disturbed and retries:
+            retries -= 1
+            show("disturbed", result)
+            continue
+        show("rep", {**result, "disturbed": disturbed})
+        results.append(result)
+    show("summary", summary(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

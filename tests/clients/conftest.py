@@ -1,0 +1,44 @@
+"""Clients that are not Python packages: kcat, and the Java client and tools. Says plainly which of them ran."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ran: dict[str, str] = {}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if ran:
+        terminalreporter.section("clients outside Python")
+        for client, version in sorted(ran.items()):
+            terminalreporter.write_line(f"{client}: {version}")
+
+
+@pytest.fixture(scope="session")
+def kcat() -> str:
+    found = shutil.which("kcat") or shutil.which("kafkacat")
+    if found is None:
+        ran["kcat"] = "NOT RUN: not installed (Debian: apt-get install kcat)"
+        pytest.skip(ran["kcat"])
+    version = subprocess.run([found, "-V"], capture_output=True, text=True, check=True).stdout
+    ran["kcat"] = "ran, " + next(line for line in version.splitlines() if line.startswith("Version"))
+    return found
+
+
+@pytest.fixture(scope="session")
+def java_classpath() -> Iterator[str]:
+    """The jars by Maven, fetched on the first use."""
+    if shutil.which("java") is None or shutil.which("mvn") is None:
+        ran["Java client and tools"] = "NOT RUN: java and mvn are not both installed"
+        pytest.skip(ran["Java client and tools"])
+    fetched = subprocess.run([HERE / "fetch-java.sh"], capture_output=True, text=True, timeout=600, check=False)
+    if fetched.returncode:
+        pytest.fail(f"Maven could not fetch the Java clients:\n{fetched.stderr}")
+    jars = fetched.stdout.strip()
+    ran["Java client and tools"] = "ran, " + os.path.basename(jars)
+    yield f"{jars}/*"

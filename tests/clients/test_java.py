@@ -1,0 +1,61 @@
+"""The Java client and Kafka's own command line tools against one broker."""
+
+import subprocess
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tierlog.testing import TierlogBroker
+
+pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
+
+ROUND_TRIP = Path(__file__).parent / "java" / "RoundTrip.java"
+TOOLS = "org.apache.kafka.tools"
+
+
+def java(classpath: str, *arguments: str, text: str | None = None) -> str:
+    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath, *arguments]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_produce_and_consume_by_group(java_classpath: str, tierlog_session_broker: TierlogBroker, codec: str) -> None:
+    topic = f"java-{codec}-{uuid.uuid4().hex[:6]}"
+    said = java(java_classpath, str(ROUND_TRIP), tierlog_session_broker.bootstrap, topic, codec, "5000")
+    assert said.strip().endswith("ok 5000")
+
+
+def test_the_command_line_tools(java_classpath: str, tierlog_session_broker: TierlogBroker) -> None:
+    server = ("--bootstrap-server", tierlog_session_broker.bootstrap)
+    topic = f"tools-{uuid.uuid4().hex[:6]}"
+
+    def tool(name: str, *arguments: str, text: str | None = None) -> str:
+        return java(java_classpath, f"{TOOLS}.{name}", *server, *arguments, text=text)
+
+    tool("TopicCommand", "--create", "--topic", topic, "--partitions", "2", "--config", "retention.ms=-1")
+    described = tool("TopicCommand", "--describe", "--topic", topic)
+    assert "PartitionCount: 2" in described
+    assert "retention.ms=-1" in described
+
+    tool("ConsoleProducer", "--topic", topic, text="one\ntwo\nthree\n")
+    consume = ("--topic", topic, "--from-beginning", "--max-messages", "3", "--group", f"g-{topic}")
+    assert sorted(tool("consumer.ConsoleConsumer", *consume).split()) == ["one", "three", "two"]
+
+    groups = tool("consumer.group.ConsumerGroupCommand", "--describe", "--group", f"g-{topic}")
+    assert sum(int(line.split()[5]) for line in groups.splitlines() if line.startswith(f"g-{topic}")) == 0  # lag
+    offsets = tool("GetOffsetShell", "--topic", topic)
+    assert sum(int(line.rsplit(":", 1)[1]) for line in offsets.split()) == 3
+
+    alter = ("--entity-type", "topics", "--entity-name", topic, "--alter", "--add-config", "segment.bytes=2097152")
+    java(java_classpath, "kafka.admin.ConfigCommand", *server, *alter)
+    shown = java(
+        java_classpath, "kafka.admin.ConfigCommand", *server, "--entity-type", "topics", "--entity-name", topic, "--describe"
+    )
+    assert "segment.bytes=2097152" in shown
+
+    assert "broker" in tool("LogDirsCommand", "--describe", "--topic-list", topic)
+    tool("TopicCommand", "--delete", "--topic", topic)
+    assert topic not in tool("TopicCommand", "--list").split()

@@ -1,0 +1,107 @@
+"""Kafka's on-disk formats, byte for byte: these never change."""
+
+import random
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tierlog.broker.log import checkpoints
+from tierlog.broker.log.log import PartitionLog
+from tierlog.broker.partition.producers import ProducerState
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.records.batch import BatchHeader, assign, read_header
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.settings.topic import TopicConfig
+
+FILES = OsFiles()
+TOPIC_ID = uuid.UUID("00010203-0405-0607-0809-fbfcfdfeff7f")
+
+
+def test_producer_snapshot() -> None:
+    state = ProducerState()
+    state.apply(BatchHeader(0, 100, 0, 2, 0, 0, 4, 900, 1000, 258, 3, 10, 5), 77)
+    assert state.encode() == bytes.fromhex(
+        "0001 68c5bed9 00000001"  # version, crc32c of what follows, entries
+        "0000000000000102 0003 0000000e 0000000000000051 00000004 00000000000003e8 ffffffff ffffffffffffffff"
+    )
+
+
+def test_empty_producer_snapshot() -> None:
+    assert ProducerState().encode() == bytes.fromhex("0001 48674bc7 00000000")
+
+
+def test_segment_files(tmp_path: Path) -> None:
+    config = TopicConfig(index_interval_bytes=0)
+    log = PartitionLog.open(tmp_path, config, FILES, 5, clean=False, rng=random.Random(1), log_start_offset=7)
+    for at in (1000, 3000, 2000):
+        batch = memoryview(encode_batch([NewRecord(at, b"k", b"v", ()), NewRecord(at + 1, b"k", b"v", ())]))
+        assign(batch, 0, log.log_end_offset, 6)
+        log.append(batch, read_header(batch), log.log_end_offset, 6, 5)
+    assert len(batch) == 79
+    log.roll(5)
+    log.close(clean=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "00000000000000000007.index",
+        "00000000000000000007.log",
+        "00000000000000000007.snapshot",
+        "00000000000000000007.timeindex",
+        "00000000000000000013.index",
+        "00000000000000000013.log",
+        "00000000000000000013.snapshot",
+        "00000000000000000013.timeindex",
+        "leader-epoch-checkpoint",
+    ]
+    assert (tmp_path / "leader-epoch-checkpoint").read_bytes() == b"0\n1\n6 7\n"
+    index = (tmp_path / "00000000000000000007.index").read_bytes()
+    assert index == bytes.fromhex("00000003 0000004f 00000005 0000009e")
+    times = (tmp_path / "00000000000000000007.timeindex").read_bytes()
+    assert times == bytes.fromhex("0000000000000bb9 00000003")
+
+
+def test_offset_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / checkpoints.RECOVERY_POINTS
+    offsets = {TopicPartition("b.c-d", 1): 9, TopicPartition("a", 10): 2**40}
+    checkpoints.write_offsets(FILES, path, offsets)
+    assert path.read_bytes() == b"0\n2\na 10 1099511627776\nb.c-d 1 9\n"
+    assert checkpoints.read_offsets(FILES, path) == offsets
+    assert checkpoints.read_offsets(FILES, tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"0\n", b"1\n0\n", b"0\n2\na 1 1\n", b"0\n1\na 1\n", b"0\n1\na x 1\n", b"\xff\n"]
+)
+def test_a_malformed_offset_checkpoint_is_refused(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(text)
+    with pytest.raises(checkpoints.MalformedCheckpoint):
+        checkpoints.read_offsets(FILES, path)
+
+
+def test_partition_metadata(tmp_path: Path) -> None:
+    checkpoints.write_partition_metadata(FILES, tmp_path, TOPIC_ID)
+    assert (tmp_path / "partition.metadata").read_bytes() == b"version: 0\ntopic_id: AAECAwQFBgcICfv8_f7_fw"
+    assert checkpoints.read_partition_metadata(FILES, tmp_path) == TOPIC_ID
+    (tmp_path / "partition.metadata").write_bytes(b"version: 0\ntopic_id: ???")
+    with pytest.raises(checkpoints.MalformedCheckpoint):
+        checkpoints.read_partition_metadata(FILES, tmp_path)
+
+
+def test_meta_properties(tmp_path: Path) -> None:
+    assert checkpoints.read_meta_properties(FILES, tmp_path) == {}
+    checkpoints.write_meta_properties(FILES, tmp_path, "c1", 3, TOPIC_ID)
+    assert checkpoints.read_meta_properties(FILES, tmp_path) == {
+        "cluster.id": "c1",
+        "node.id": "3",
+        "directory.id": "AAECAwQFBgcICfv8_f7_fw",
+        "version": "1",
+    }
+
+
+def test_the_clean_shutdown_marker_is_taken_once(tmp_path: Path) -> None:
+    assert not checkpoints.take_clean_shutdown(FILES, tmp_path)
+    checkpoints.mark_clean_shutdown(FILES, tmp_path)
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    assert checkpoints.take_clean_shutdown(FILES, tmp_path)
+    assert not checkpoints.take_clean_shutdown(FILES, tmp_path)

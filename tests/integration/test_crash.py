@@ -1,0 +1,98 @@
+"""SIGKILL during produce: what was acknowledged is there, in order, once (promises 4 and 10)."""
+
+import random
+from collections import defaultdict
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from tierlog.testing import TierlogBroker, TierlogBrokerFactory
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ROUNDS = 20
+PARTITIONS = 3
+MOST_RECORDS_A_ROUND = 4000
+IN_FLIGHT = 2000  # records handed to the client and not yet acknowledged: what a kill can hit
+SEED = 20260
+
+
+class Deliveries:
+    """What the producer was told: the offset of each acknowledged number."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[int, tuple[int, int]] = {}
+        self.failures: list[str] = []
+
+    def __call__(self, failure: KafkaError | None, message: Message) -> None:
+        if failure is not None:
+            self.failures.append(str(failure))
+        else:
+            partition, offset = message.partition(), message.offset()
+            self.acknowledged[int(message.value().split(b" ")[0])] = (partition, offset)
+
+
+def produce_through_kills(broker: TierlogBroker, topic: str, deliveries: Deliveries, rng: random.Random) -> int:
+    """Produces without a pause while the broker is killed ROUNDS times; returns how many records were sent."""
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 1,
+            "compression.type": "lz4",
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 200,
+            "retry.backoff.ms": 20,
+            "message.timeout.ms": 120_000,
+        }
+    )
+    sent = 0
+    for _ in range(ROUNDS):
+        kill_at = len(deliveries.acknowledged) + rng.randrange(1, MOST_RECORDS_A_ROUND)
+        while len(deliveries.acknowledged) < kill_at:
+            if sent - len(deliveries.acknowledged) < IN_FLIGHT:
+                filler = "x" * rng.randrange(400)
+                producer.produce(topic, f"{sent} {filler}", partition=sent % PARTITIONS, on_delivery=deliveries)
+                sent += 1
+                producer.poll(0)
+            else:
+                producer.poll(0.01)
+        broker.kill()
+        broker.restart()
+    assert producer.flush(60) == 0
+    return sent
+
+
+def read_all(broker: TierlogBroker, topic: str) -> dict[int, list[tuple[int, int]]]:
+    """(offset, number) of every record, by partition, from the log start to the end."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "check", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    ended: set[int] = set()
+    while len(ended) < PARTITIONS:
+        for message in consumer.consume(1000, 1.0):
+            if message.error() is None:
+                found[message.partition()].append((message.offset(), int(message.value().split(b" ")[0])))
+            else:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                ended.add(message.partition())
+    consumer.close()
+    return found
+
+
+def test_acknowledged_records_survive_twenty_kills(tierlog_broker_factory: TierlogBrokerFactory) -> None:
+    broker = tierlog_broker_factory({"log.segment.bytes": str(1 << 20), "num.partitions": str(PARTITIONS)})
+    deliveries = Deliveries()
+
+    sent = produce_through_kills(broker, "crash", deliveries, random.Random(SEED))
+
+    assert deliveries.failures == []
+    assert len(deliveries.acknowledged) == sent
+    stored = read_all(broker, "crash")
+    for partition, records in stored.items():
+        offsets, numbers = zip(*records, strict=True)
+        assert list(offsets) == list(range(len(offsets)))
+        assert list(numbers) == list(range(partition, sent, PARTITIONS)), "lost, doubled or out of order"
+    at = {number: (partition, offset) for partition, records in stored.items() for offset, number in records}
+    assert at == deliveries.acknowledged
