@@ -1,13 +1,11 @@
-"""The cluster as clients see it: ApiVersions (v0-4), Metadata (v0-13), DescribeCluster (v0-2)."""
+"""The cluster as clients see it: Metadata (v0-13) and DescribeCluster (v0-2)."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.wire.api import APIS
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from tierlog.broker.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -22,51 +20,26 @@ from tierlog.broker.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from tierlog.broker.wire.schema import ZERO_UUID
-from tierlog.metadata.controller.commands import CreateTopics, NewTopic, TopicsChanged
-from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from tierlog.metadata.controller.commands import CreateTopics, NewTopic
+from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 
-SOFTWARE_FROM = 3  # KIP-511
 EMPTY_MEANS_ALL_UNTIL = 0  # Metadata v0 has no null
-CLUSTER_OPERATIONS_UNTIL = 10
 NOT_ASKED = -(2**31)
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-AUTO_CREATE_TIMEOUT_S = 10.0
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
-_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def _bits(*operations: int) -> int:
     return sum(1 << operation for operation in operations)
 
 
-READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = range(
-    3, 13
-)
+READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = range(3, 9)
+CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = range(9, 13)
 TOPIC_OPERATIONS = _bits(READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
 CLUSTER_OPERATIONS = _bits(
     CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE
 )
 """KIP-430. Without authorisation everybody may do everything."""
-
-
-def api_versions_handler(served: Callable[[], Iterable[int]]) -> Handler:
-    """Advertises the keys that `served` yields: those with a handler."""
-
-    def handle(context: RequestContext, request: ApiVersionsRequest) -> Reply:
-        if context.version >= SOFTWARE_FROM:
-            for text in (request.client_software_name, request.client_software_version):
-                if not _SOFTWARE.fullmatch(text):
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, f"client software {text!r}")
-            context.connection.client_software = request.client_software_name
-            context.connection.client_software_version = request.client_software_version
-        return ApiVersionsResponse(
-            api_keys=[
-                ApiVersion(api_key=key, min_version=APIS[key].least, max_version=APIS[key].most)
-                for key in sorted(served())
-            ]
-        )
-
-    return handle
 
 
 def metadata_handler(deps: Dependencies) -> Handler:
@@ -84,7 +57,9 @@ def _to_create(deps: Dependencies, request: MetadataRequest) -> list[str]:
         return []
     image = deps.metadata.image
     names = [topic.name for topic in request.topics or () if topic.name and topic.topic_id == ZERO_UUID]
-    return [name for name in dict.fromkeys(names) if name not in image.topic_ids and name not in INTERNAL_TOPICS]
+    return [
+        name for name in dict.fromkeys(names) if name not in image.topic_ids and name not in INTERNAL_TOPICS
+    ]
 
 
 async def _create_then_answer(
@@ -97,17 +72,9 @@ async def _create_then_answer(
             default_replication_factor=deps.settings.default_replication_factor,
         )
     )
-    errors: dict[str, ErrorCode] = {}
-    if isinstance(reply, TopicsChanged):
-        errors = {
-            outcome.name: outcome.error
-            for outcome in reply.topics
-            if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-        }
-    created = [name for name in missing if name not in errors]
-    await deps.metadata.wait_for(
-        lambda image: all(name in image.topic_ids for name in created), AUTO_CREATE_TIMEOUT_S
-    )
+    errors: dict[str, ErrorCode] = {
+        outcome.name: outcome.error for outcome in reply.topics if outcome.error is not ErrorCode.NONE
+    }
     return _metadata(deps, context, request, errors)
 
 
@@ -118,7 +85,9 @@ def _metadata(
     every = request.topics is None or (context.version <= EMPTY_MEANS_ALL_UNTIL and not request.topics)
     if every:
         names = sorted(image.topic_ids)
-        topics = [_topic(found, context.version) for name in names if (found := image.topic(name)) is not None]
+        topics = [
+            _topic(found, context.version) for name in names if (found := image.topic(name)) is not None
+        ]
     else:
         topics = [_asked_topic(image, asked, context.version, errors) for asked in request.topics or ()]
     if request.include_topic_authorized_operations:
@@ -128,8 +97,10 @@ def _metadata(
     wants_cluster = request.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=[
-            MetadataResponseBroker(node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack)
-            for broker in live_brokers(image)
+            MetadataResponseBroker(
+                node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack
+            )
+            for broker in image.live_brokers()
         ],
         cluster_id=image.cluster_id,
         controller_id=_controller(deps, image),
@@ -152,7 +123,10 @@ def _asked_topic(
     found = image.topic(name)
     if found is not None:
         return _topic(found, version)
-    code = errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION)
+    unknown = (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+    )
+    code = errors.get(name, unknown)
     return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
 
@@ -185,16 +159,11 @@ def is_topic_name(name: str) -> bool:
     return name not in (".", "..") and re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) is not None
 
 
-def live_brokers(image: ClusterImage) -> list[BrokerImage]:
-    """Those that serve, by id."""
-    return [broker for _, broker in sorted(image.brokers.items()) if not broker.fenced]
-
-
 def _controller(deps: Dependencies, image: ClusterImage) -> int:
     """Any live broker forwards admin requests, as in Kafka 4; this one does."""
     if deps.settings.node_id in image.brokers:
         return deps.settings.node_id
-    return next((broker.broker_id for broker in live_brokers(image)), -1)
+    return next((broker.broker_id for broker in image.live_brokers()), -1)
 
 
 def describe_cluster_handler(deps: Dependencies) -> Handler:

@@ -1,4 +1,4 @@
-"""Settings: DescribeConfigs (v1-4), IncrementalAlterConfigs (v0-1), AlterConfigs (v0-2, the older replace-all)."""
+"""DescribeConfigs (v1-4), IncrementalAlterConfigs (v0-1), AlterConfigs (v0-2, which replaces all)."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,6 @@ from tierlog.metadata.controller.commands import (
     ConfigChange,
     ConfigOperation,
     ConfigResource,
-    ConfigsAltered,
     Outcome,
 )
 from tierlog.metadata.records import ConfigScope
@@ -159,7 +158,8 @@ def _replace_all(
     kept = {item.name for item in resource.configs}
     dropped = [key for key in deps.metadata.image.topic_overrides(resource.resource_name) if key not in kept]
     sets = [
-        ConfigChange(key=item.name, operation=ConfigOperation.SET, value=item.value) for item in resource.configs
+        ConfigChange(key=item.name, operation=ConfigOperation.SET, value=item.value)
+        for item in resource.configs
     ]
     deletes = [ConfigChange(key=key, operation=ConfigOperation.DELETE) for key in sorted(dropped)]
     return ConfigResource(scope=scope, name=resource.resource_name, changes=(*sets, *deletes))
@@ -188,7 +188,6 @@ async def _alter(
     decided: list[Outcome] = []
     if good:
         reply = await deps.metadata.submit(AlterConfigs(resources=good, validate_only=validate_only))
-        unknown = Outcome(error=ErrorCode.UNKNOWN_SERVER_ERROR)
-        decided = list(reply.resources) if isinstance(reply, ConfigsAltered) else [unknown] * len(good)
+        decided = list(reply.resources)
     answers = iter(decided)
     return [change if isinstance(change, Outcome) else next(answers) for change in changes]

@@ -13,7 +13,6 @@ from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.schema import ZERO_UUID
 from tierlog.metadata.client import MetadataClient
 
 
@@ -30,15 +29,14 @@ class Dependencies:
     remote: RemoteReader | None = None
 
     def find_replica(self, topic: str | uuid.UUID, partition: int) -> "Replica | ErrorCode":
-        """The replica of a partition by its topic's name or id, or the code that says why there is none here."""
+        """By the topic's name or id; or the code that says why there is no replica here."""
         replica = self.replicas.get(topic, partition)
         if replica is not None:
             return replica
         image = self.metadata.image
-        by_name = isinstance(topic, str)
         found = image.topic(topic) if isinstance(topic, str) else image.topics.get(topic)
-        if found is None and not by_name:
-            return ErrorCode.UNKNOWN_TOPIC_ID if topic != ZERO_UUID else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if found is None and not isinstance(topic, str):
+            return ErrorCode.UNKNOWN_TOPIC_ID
         if found is None or not 0 <= partition < len(found.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -1,8 +1,8 @@
 """Fetch (v4-18): record batches as slices of files, from either tier, with sessions and one byte budget.
 
-A request is answered at once if it has enough bytes, an error, a diverging epoch or remote data; else it waits in
-the purgatory. The first batch of the whole answer is returned even if it is larger than every limit (KIP-74).
-Remote partitions are read in parallel, each with the part of the budget that its turn in the request gives it.
+A request is answered at once if it has enough bytes, an error, a diverging epoch or remote data; else it
+waits in the purgatory. The first batch of the answer is returned even if it is larger than every limit (KIP-74).
+Remote partitions are read in parallel, each with the part of the budget that its turn in the request gives.
 """
 
 import asyncio
@@ -92,9 +92,7 @@ class _Fetcher:
 
     def handle(self, context: RequestContext, request: FetchRequest) -> Reply | Awaitable[Reply]:
         version = context.version
-        replica_id = (
-            request.replica_state.replica_id if version >= REPLICA_STATE_FROM else request.replica_id
-        )
+        replica_id = request.replica_state.replica_id if version >= REPLICA_STATE_FROM else request.replica_id
         if replica_id >= 0:
             # Followers need ClusterAction, which nobody has before there is authorisation.
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed to fetch as a replica")
@@ -134,7 +132,7 @@ class _Fetcher:
         def attempt() -> FetchResponse | Awaitable[Reply] | None:
             again = self._read(asked)
             if again.size >= asked.min_bytes or again.at_once or again.remote:
-                again.remote.clear()  # the local files moved on while it waited: the next fetch reads remotely
+                # What became remote while it waited is read by the next fetch.
                 return self._respond(asked, again)
             return None
 
@@ -198,7 +196,7 @@ class _Fetcher:
         return answer
 
     async def _with_remote(self, asked: _Asked, reading: _Reading) -> Reply:
-        """Waits for the remote reads, but not for ever: what comes late is in the cache for the next fetch."""
+        """Waits for the remote reads, not for ever: what comes late is in the cache for the next fetch."""
         tasks = [
             self._deps.tasks.spawn(f"remote read of {item.replica.name}", self._read_remote(asked, item))
             for item in reading.remote
@@ -283,7 +281,9 @@ class _Fetcher:
         image = self._deps.metadata.image
         named = set()
         for item, answer in told:
-            leader = leader_of(image, item.topic, item.partition) if answer.error_code in LEADER_ERRORS else None
+            leader = (
+                leader_of(image, item.topic, item.partition) if answer.error_code in LEADER_ERRORS else None
+            )
             if leader is not None:
                 answer.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
                 named.add(leader[0])

@@ -17,9 +17,7 @@ def leader_of(image: ClusterImage, topic: str | uuid.UUID, partition: int) -> tu
     return found.partitions[partition].leader, found.partitions[partition].leader_epoch
 
 
-def node_endpoints(
-    image: ClusterImage, broker_ids: Iterable[int]
-) -> list[tuple[int, str, int, str | None]]:
+def node_endpoints(image: ClusterImage, broker_ids: Iterable[int]) -> list[tuple[int, str, int, str | None]]:
     """(id, host, port, rack) of those that are registered."""
     brokers = [image.brokers[broker_id] for broker_id in sorted(broker_ids) if broker_id in image.brokers]
     return [(broker.broker_id, broker.host, broker.port, broker.rack) for broker in brokers]

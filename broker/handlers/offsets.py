@@ -28,11 +28,18 @@ from tierlog.broker.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from tierlog.metadata.controller.commands import LogStartReply, MoveLogStart
+from tierlog.metadata.controller.commands import MoveLogStart
 from tierlog.metadata.image import RemotePartition
 from tierlog.tiering.object_store import ObjectStoreError
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+)
 KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """Special timestamp -> the version that brought it (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
 READ_COMMITTED = 1
@@ -145,16 +152,16 @@ def _local_max(replica: Replica) -> _Found | ErrorCode:
 async def _by_timestamp(
     deps: Dependencies, replica: Replica, remote: RemotePartition, timestamp: int, committed_only: bool
 ) -> _Found | ErrorCode:
-    """The manifest first: what is remote is older (DESIGN 6, rule 12). Only what lies below the local start counts."""
+    """The manifest first: what is remote is older. Only what lies below the local start counts."""
     found = await _remote_by_timestamp(deps, replica, remote, timestamp)
-    if found is not NOTHING and (isinstance(found, ErrorCode) or found.offset < replica.local_log_start_offset):
+    if found is not NOTHING and (
+        isinstance(found, ErrorCode) or found.offset < replica.local_log_start_offset
+    ):
         return found
     return _local_by_timestamp(replica, timestamp, committed_only)
 
 
-async def _max_timestamp(
-    deps: Dependencies, replica: Replica, remote: RemotePartition
-) -> _Found | ErrorCode:
+async def _max_timestamp(deps: Dependencies, replica: Replica, remote: RemotePartition) -> _Found | ErrorCode:
     local = _local_max(replica)
     newest = max(
         [entry.max_timestamp for entry in remote.entries] + [page.max_timestamp for page in remote.pages],
@@ -247,7 +254,7 @@ async def _delete_records(deps: Dependencies, topic: str, partition: int, offset
     if not 0 <= target <= replica.high_watermark:
         return ErrorCode.OFFSET_OUT_OF_RANGE
     if replica.config.remote_storage_enable:
-        # The log start of a tiered partition lives in the quorum: it decides which objects go (DESIGN 6, rule 5).
+        # The log start of a tiered partition lives in the quorum, which decides what objects go.
         reply = await deps.metadata.submit(
             MoveLogStart(
                 topic_id=replica.topic_id,
@@ -256,6 +263,6 @@ async def _delete_records(deps: Dependencies, topic: str, partition: int, offset
                 log_start_offset=target,
             )
         )
-        if isinstance(reply, LogStartReply) and reply.error is not ErrorCode.NONE:
+        if reply.error is not ErrorCode.NONE:
             return reply.error
     return replica.delete_records(target)

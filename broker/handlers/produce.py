@@ -102,7 +102,7 @@ def _when_committed(
                 item.answer.base_offset = -1
         return response
 
-    keys = [deps.replicas.key(item.replica) for item in pending]
+    keys = [item.replica.name for item in pending]
     return deps.purgatory.wait(keys, timeout_ms, attempt, expire)
 
 

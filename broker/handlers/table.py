@@ -1,8 +1,9 @@
-"""API key -> handler. An API that is not here is not advertised, and a request for it closes the connection."""
+"""API key -> handler. An API that is not here is not advertised; a request for it closes the connection."""
 
 from collections.abc import Mapping
 
-from tierlog.broker.handlers.cluster import api_versions_handler, describe_cluster_handler, metadata_handler
+from tierlog.broker.handlers.api_versions import api_versions_handler
+from tierlog.broker.handlers.cluster import describe_cluster_handler, metadata_handler
 from tierlog.broker.handlers.configs import (
     alter_configs_handler,
     describe_configs_handler,
@@ -31,7 +32,6 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler] | None = No
     """All handlers; `groups` are those of the group coordinator (handlers.groups)."""
     by_name: dict[str, Handler] = {
         "AlterConfigs": alter_configs_handler(deps),
-        "ApiVersions": api_versions_handler(lambda: handlers),
         "CreatePartitions": create_partitions_handler(deps),
         "CreateTopics": create_topics_handler(deps),
         "DeleteRecords": delete_records_handler(deps),
@@ -49,4 +49,6 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler] | None = No
     }
     handlers = {BY_NAME[name].key: handler for name, handler in by_name.items()}
     handlers.update(groups or {})
+    api_versions = BY_NAME["ApiVersions"].key
+    handlers[api_versions] = api_versions_handler([*handlers, api_versions])
     return handlers

@@ -33,13 +33,10 @@ from tierlog.metadata.controller.commands import (
     NewTopic,
     TopicOutcome,
     TopicRef,
-    TopicsChanged,
 )
 
 CONFIGS_FROM = 5  # CreateTopics tells the topic's settings (KIP-525)
 IDS_FROM = 6  # DeleteTopics by id (KIP-516)
-APPLY_TIMEOUT_S = 30.0
-"""A committed change is in this node's image within moments; longer means that the node is in trouble."""
 
 
 def create_topics_handler(deps: Dependencies) -> Handler:
@@ -58,8 +55,9 @@ def create_topics_handler(deps: Dependencies) -> Handler:
             for name in sorted(twice)
         ]
         overrides = {topic.name: {c.name: c.value or "" for c in topic.configs} for topic in wanted}
-        for outcome in outcomes:
-            answers.append(_created(deps, context.version, outcome, overrides.get(outcome.name, {})))
+        answers += [
+            _created(deps, context.version, outcome, overrides.get(outcome.name, {})) for outcome in outcomes
+        ]
         return CreateTopicsResponse(topics=answers)
 
     return handle
@@ -78,13 +76,6 @@ async def _create(
             validate_only=validate_only,
         )
     )
-    if not isinstance(reply, TopicsChanged):
-        return tuple(TopicOutcome(name=topic.name, error=ErrorCode.UNKNOWN_SERVER_ERROR) for topic in topics)
-    if not validate_only:
-        made = [outcome.name for outcome in reply.topics if outcome.error is ErrorCode.NONE]
-        await deps.metadata.wait_for(
-            lambda image: all(name in image.topic_ids for name in made), APPLY_TIMEOUT_S
-        )
     return reply.topics
 
 
@@ -152,17 +143,6 @@ def delete_topics_handler(deps: Dependencies) -> Handler:
 
 async def _delete(deps: Dependencies, refs: list[TopicRef]) -> list[DeletableTopicResult]:
     reply = await deps.metadata.submit(DeleteTopics(topics=tuple(refs)))
-    if not isinstance(reply, TopicsChanged):
-        return [
-            DeletableTopicResult(
-                name=ref.name, topic_id=ref.topic_id or ZERO_UUID, error_code=ErrorCode.UNKNOWN_SERVER_ERROR
-            )
-            for ref in refs
-        ]
-    gone = [outcome.topic_id for outcome in reply.topics if outcome.error is ErrorCode.NONE]
-    await deps.metadata.wait_for(
-        lambda image: not any(topic_id in image.topics for topic_id in gone), APPLY_TIMEOUT_S
-    )
     return [
         DeletableTopicResult(
             name=outcome.name or None,
@@ -187,13 +167,6 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
         reply = await deps.metadata.submit(
             CreatePartitions(topics=wanted, validate_only=request.validate_only)
         )
-        if not isinstance(reply, TopicsChanged):
-            return CreatePartitionsResponse(
-                results=[
-                    CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-                    for topic in wanted
-                ]
-            )
         return CreatePartitionsResponse(
             results=[
                 CreatePartitionsTopicResult(

@@ -18,7 +18,7 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def take(self) -> int:
-        """An id that nobody else in the cluster gets; raises KafkaError while the controller cannot be asked."""
+        """An id that nobody else in the cluster gets; raises KafkaError if there is none now."""
         async with self._lock:
             if self._next == self._end:
                 error, first, count = await self._allocate()

@@ -1,4 +1,4 @@
-"""The remote tier as the handlers see it: what tiering.remote_log.RemoteLog does. None where tiering is off."""
+"""The remote tier as the handlers see it: what tiering.remote_log.RemoteLog does."""
 
 import uuid
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from tierlog.metadata.image import RemotePartition
 
 
 class RemoteReader(Protocol):
-    """Reads of one partition's remote range. They raise ObjectStoreError where trying again later may work."""
+    """Reads of one partition's remote range; they raise ObjectStoreError."""
 
     async def read(
         self,
