@@ -7,15 +7,18 @@ node.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import Rng
+from tierlog.broker.ports.types import InvariantViolation, Rng
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply
 from tierlog.metadata.controller.decide import decide
 from tierlog.metadata.evolve import apply_entry
@@ -31,6 +34,7 @@ TICK_MS = 100  # elections after 1 to 2 s without a leader
 SNAPSHOT_ENTRIES = 10_000  # applied since the last snapshot
 SNAPSHOT_BYTES = 16 << 20
 KEEP_ENTRIES = 1_000  # in memory behind a snapshot, for followers that lag a little
+MAX_ENTRY_BYTES = 8 << 20  # must fit into one HTTP request with room to spare
 MAX_WAITING = 10_000  # commands whose commit is awaited
 
 R = TypeVar("R")
@@ -45,12 +49,30 @@ class MetadataUnavailable(Exception):
         self.applied_unknown = applied_unknown
 
 
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator sees of a voter."""
+
+    node_id: int
+    cluster_id: str
+    role: str
+    leader: int
+    term: int
+    applied_index: int
+    commit_index: int
+    last_index: int
+    snapshot_index: int
+    voters: dict[int, str]
+
+
 class Peers(Protocol):
     """The other voters. Sending never waits and may lose messages."""
 
+    def start(self, unreachable: Callable[[int], None]) -> None:
+        """`unreachable(peer)` is called when messages to it were lost."""
+
     def send(self, message: AnyMessage) -> None: ...
-    async def submit(self, leader: int, command: AnyCommand) -> AnyReply:
-        """Forwards to the leader; raises MetadataUnavailable."""
+    async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
+        """Forwards to the leader: its reply, and the log index that holds what it says."""
 
     async def close(self) -> None: ...
 
@@ -58,10 +80,13 @@ class Peers(Protocol):
 class NoPeers:
     """The peers of a quorum of one."""
 
-    def send(self, message: AnyMessage) -> None:
-        raise AssertionError("a quorum of one sends no messages")
+    def start(self, unreachable: Callable[[int], None]) -> None:
+        return
 
-    async def submit(self, leader: int, command: AnyCommand) -> AnyReply:
+    def send(self, message: AnyMessage) -> None:
+        raise InvariantViolation("a quorum of one sends no messages")
+
+    async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
         raise MetadataUnavailable("this node is the whole quorum", applied_unknown=False)
 
     async def close(self) -> None:
@@ -113,6 +138,7 @@ class MetadataNode:
         self._work = asyncio.Event()
         self._standing: tuple[object, ...] = ()
         self._standing_changed = asyncio.Event()
+        self._image_changed = asyncio.Event()
         self._running: list[asyncio.Task[None]] = []
         self._bytes_since_snapshot = 0
         self._encoding: asyncio.Task[None] | None = None
@@ -143,7 +169,10 @@ class MetadataNode:
         return self.core.leader
 
     async def start(self) -> None:
-        """Returns once the files are read; a quorum of one also leads. Raises DamagedLog, ForeignDirectory."""
+        """Returns once the files are read; a quorum of one also leads.
+
+        Raises DamagedLog, ForeignDirectory.
+        """
         loaded = await self._in_worker(self._storage.open)
         if loaded.snapshot.index:
             self._image = decode_image(loaded.snapshot.data)
@@ -157,6 +186,7 @@ class MetadataNode:
             first_payload=encode_records((NoOp(),)),
             settings=self._settings,
         )
+        self._peers.start(self._unreachable)
         self._running = [self._tasks.spawn(f"metadata {self.node_id}", self._run())]
         if len(self.voters) > 1:
             self._running.append(self._tasks.spawn(f"metadata {self.node_id} ticks", self._tick()))
@@ -202,19 +232,47 @@ class MetadataNode:
                     if self._draft is not None:
                         sent = True
                         return await self._commit(command)
-                    if not forward:
+                    if not forward and not self.core.is_leader:
                         raise MetadataUnavailable("this node does not lead", applied_unknown=False)
                     if self.core.leader not in (NOBODY, self.node_id):
-                        try:
-                            return await self._peers.submit(self.core.leader, command)
-                        except MetadataUnavailable as unavailable:
-                            if unavailable.applied_unknown:
-                                raise
-                    await self._standing_change()
+                        reply = await self._forward(self.core.leader, command)
+                        if reply is not None:
+                            return reply
+                        await self._standing_change(self._tick_ms / 1000)
+                    else:
+                        await self._standing_change()
         except TimeoutError:
             raise MetadataUnavailable(
                 "no quorum of metadata nodes answered in time", applied_unknown=sent
             ) from None
+
+    def status(self) -> NodeStatus:
+        core = self.core
+        return NodeStatus(
+            node_id=self.node_id,
+            cluster_id=self.cluster_id,
+            role=core.role.value,
+            leader=core.leader,
+            term=core.term,
+            applied_index=self._image.index,
+            commit_index=core.log.commit,
+            last_index=core.log.last_index,
+            snapshot_index=core.log.snapshot.index,
+            voters=self.voters,
+        )
+
+    async def _forward(self, leader: int, command: AnyCommand) -> AnyReply | None:
+        """None: that node did not take it, so it may be sent again. The reply is held until it shows here."""
+        try:
+            reply, index = await self._peers.submit(leader, command)
+        except MetadataUnavailable as unavailable:
+            if unavailable.applied_unknown:
+                raise
+            return None
+        while self._image.index < index:
+            self._raise_failure()
+            await self._image_changed.wait()
+        return reply
 
     # --- the leader's side
 
@@ -227,8 +285,11 @@ class MetadataNode:
         decision = decide(draft, command, self._clock.now_ms(), self._rng)
         if decision.records or len(self.voters) > 1:
             records = decision.records or (NoOp(),)
+            payload = encode_records(records)
+            if len(payload) > MAX_ENTRY_BYTES:
+                raise MetadataUnavailable("the command makes too large an entry", applied_unknown=False)
             try:
-                index = self.core.propose(encode_records(records))
+                index = self.core.propose(payload)
             except NotLeader:
                 raise MetadataUnavailable("leadership is being handed over", applied_unknown=False) from None
             self._draft = apply_entry(draft, index, records)
@@ -257,6 +318,7 @@ class MetadataNode:
             self._draft = None
             self._fail(MetadataUnavailable(f"the metadata node failed: {failure}", applied_unknown=True))
             self._standing_changed.set()
+            self._image_changed.set()
             raise
 
     async def _do(self, ready: Ready) -> None:
@@ -308,6 +370,8 @@ class MetadataNode:
 
     def _publish(self, old: ClusterImage, new: ClusterImage, term: int) -> None:
         self._image, self._image_term = new, term
+        self._image_changed.set()
+        self._image_changed = asyncio.Event()
         for subscriber in tuple(self._subscribers):
             subscriber(old, new)
 
@@ -324,9 +388,14 @@ class MetadataNode:
             self._standing_changed.set()
             self._standing_changed = asyncio.Event()
 
-    async def _standing_change(self) -> None:
+    def _unreachable(self, peer: int) -> None:
+        self.core.unreachable(peer)
+        self._work.set()
+
+    async def _standing_change(self, at_most_s: float | None = None) -> None:
         self._raise_failure()
-        await self._standing_changed.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._standing_changed.wait(), at_most_s)
 
     async def _tick(self) -> None:
         while True:

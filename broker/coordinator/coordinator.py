@@ -293,7 +293,7 @@ class Coordinator:
     def _delete_group(self, request: DeleteGroup, turn: Turn) -> None:
         group = self._groups.get(request.group_id)
         if group is None:
-            turn.reply(request.token, ErrorAnswer(error=_group_not_found(request.group_id)))
+            turn.reply(request.token, ErrorAnswer(error=ErrorCode.GROUP_ID_NOT_FOUND))
         elif group.state is not GroupState.EMPTY:
             turn.reply(request.token, ErrorAnswer(error=ErrorCode.NON_EMPTY_GROUP))
         else:

@@ -1,10 +1,10 @@
 """What a handler gets beside the request, and what it may answer with. Built by net, read by handlers.
 
 Responses leave in the order of the requests, whichever is ready first. The bytes of a request: Produce
-records are views into net's receive buffer, writable and valid until the handler returns; one that needs them
-later calls `context.keep_frame()` before, and net takes another buffer. A coroutine has not begun to run when
-its handler returns, so net keeps its frame without being asked. Every other request is decoded from a copy of
-its own, whose views stay valid.
+records are views into net's receive buffer, writable and valid until the handler returns; one that needs
+them later calls `context.keep_frame()` before, and net takes another buffer. A coroutine has not begun to
+run when its handler returns, so net keeps its frame without being asked. Every other request is decoded
+from a copy of its own, whose views stay valid.
 """
 
 from collections.abc import Awaitable, Callable

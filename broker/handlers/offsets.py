@@ -1,268 +1,297 @@
-"""Offsets: ListOffsets (v1-11) over both tiers, OffsetForLeaderEpoch (v2-4), DeleteRecords (v0-2)."""
+"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete. Topics by name, or by id from version 10
+(KIP-848).
+"""
 
-import asyncio
-from collections.abc import Awaitable, Coroutine
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Iterable
+from typing import Any
+from uuid import UUID
 
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
-from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.coordinator.events import (
+    Answer,
+    Commit,
+    DeleteOffsets,
+    ErrorAnswer,
+    OffsetsAnswer,
+    OffsetToCommit,
+)
+from tierlog.broker.coordinator.offsets import ByPartition
+from tierlog.broker.handlers.context import Handler, RequestContext
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.runtime.group_service import GroupService
+from tierlog.broker.wire.api import BY_NAME
 from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.delete_records import (
-    DeleteRecordsPartitionResult,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopicResult,
+from tierlog.broker.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
 )
-from tierlog.broker.wire.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
+from tierlog.broker.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
 )
-from tierlog.broker.wire.messages.offset_for_leader_epoch import (
-    EpochEndOffset,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopicResult,
+from tierlog.broker.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
 )
-from tierlog.metadata.controller.commands import MoveLogStart
-from tierlog.metadata.image import RemotePartition
-from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.broker.wire.schema import ZERO_UUID
+from tierlog.metadata.image import ClusterImage, TopicImage
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
-    -1,
-    -2,
-    -3,
-    -4,
-    -5,
-    -6,
-)
-KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
-"""Special timestamp -> the version that brought it (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
-READ_COMMITTED = 1
+BY_ID = 10  # OffsetCommit and OffsetFetch name topics by id from this version on
+NO_OFFSET = -1
 
 
-class _Found(NamedTuple):
-    offset: int
-    timestamp: int
-    leader_epoch: int
+def offset_handlers(service: GroupService) -> dict[int, Handler]:
+    handlers = _Handlers(service)
+    named: dict[str, Handler] = {
+        "OffsetCommit": handlers.commit,
+        "OffsetFetch": handlers.fetch,
+        "OffsetDelete": handlers.delete,
+    }
+    return {BY_NAME[name].key: handler for name, handler in named.items()}
 
 
-NOTHING = _Found(-1, -1, -1)
+class _Handlers:
+    def __init__(self, service: GroupService) -> None:
+        self._service = service
 
+    # ---- OffsetCommit ----
 
-def list_offsets_handler(deps: Dependencies) -> Handler:
-    def handle(context: RequestContext, request: ListOffsetsRequest) -> Reply | Awaitable[Reply]:
-        committed_only = request.isolation_level == READ_COMMITTED
-        response = ListOffsetsResponse()
-        slow: list[Coroutine[Any, Any, None]] = []
+    def commit(
+        self, context: RequestContext, request: OffsetCommitRequest
+    ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+        refused: dict[tuple[str | UUID, int], ErrorCode] = {}
+        offsets: list[OffsetToCommit] = []
+        names: dict[str | UUID, str] = {}
         for topic in request.topics:
-            answers = []
-            for asked in topic.partitions:
-                answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
-                answers.append(answer)
-                found = _look_up(deps, context.version, topic.name, asked, committed_only)
-                if isinstance(found, ErrorCode):
-                    answer.error_code = found
-                elif isinstance(found, _Found):
-                    _fill(answer, found)
-                else:
-                    slow.append(_fill_later(answer, found))
-            response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-        return _all_of(slow, response) if slow else response
-
-    return handle
-
-
-async def _all_of(slow: list[Coroutine[Any, Any, None]], response: ListOffsetsResponse) -> Reply:
-    await asyncio.gather(*slow)
-    return response
-
-
-async def _fill_later(
-    answer: ListOffsetsPartitionResponse, search: Coroutine[Any, Any, _Found | ErrorCode]
-) -> None:
-    found = await search
-    if isinstance(found, ErrorCode):
-        answer.error_code = found
-    else:
-        _fill(answer, found)
-
-
-def _fill(answer: ListOffsetsPartitionResponse, found: _Found) -> None:
-    answer.offset, answer.timestamp, answer.leader_epoch = found
-
-
-def _look_up(
-    deps: Dependencies, version: int, topic: str, asked: ListOffsetsPartition, committed_only: bool
-) -> _Found | ErrorCode | Coroutine[Any, Any, _Found | ErrorCode]:
-    replica = deps.find_replica(topic, asked.partition_index)
-    if not isinstance(replica, Replica):
-        return replica
-    if (fenced := check_epoch(replica, asked.current_leader_epoch)) is not ErrorCode.NONE:
-        return fenced
-    target = asked.timestamp
-    if target < EARLIEST_PENDING_UPLOAD or version < KNOWN_FROM.get(target, 0):
-        return ErrorCode.UNSUPPORTED_VERSION
-    remote = deps.metadata.image.remote_partition(replica.topic_id, asked.partition_index)
-    if target == LATEST:
-        end = replica.last_stable_offset if committed_only else replica.high_watermark
-        return _Found(end, -1, replica.leader_epoch)
-    if target == EARLIEST:
-        return _at(replica, replica.log_start_offset)
-    if target == EARLIEST_LOCAL:
-        return _at(replica, replica.local_log_start_offset)
-    if target == LATEST_TIERED:
-        return NOTHING if remote.end_offset is None else _at(replica, remote.end_offset - 1)
-    if target == EARLIEST_PENDING_UPLOAD:
-        if not replica.config.remote_storage_enable:
-            return NOTHING
-        return _at(replica, max(remote.end_offset or 0, replica.log_start_offset))
-    has_remote = remote.end_offset is not None and replica.log_start_offset < replica.local_log_start_offset
-    if target == MAX_TIMESTAMP:
-        return _max_timestamp(deps, replica, remote) if has_remote else _local_max(replica)
-    if has_remote:
-        return _by_timestamp(deps, replica, remote, target, committed_only)
-    return _local_by_timestamp(replica, target, committed_only)
-
-
-def _at(replica: Replica, offset: int) -> _Found:
-    return _Found(offset, -1, replica.epoch_of(offset))
-
-
-def _local_by_timestamp(replica: Replica, timestamp: int, committed_only: bool) -> _Found | ErrorCode:
-    try:
-        found = replica.offset_for_timestamp(timestamp, committed_only=committed_only)
-    except OSError:
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    return NOTHING if found is None else _Found(found.offset, found.timestamp, found.leader_epoch)
-
-
-def _local_max(replica: Replica) -> _Found | ErrorCode:
-    try:
-        found = replica.max_timestamp()
-    except OSError:
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    return NOTHING if found is None else _Found(found.offset, found.timestamp, found.leader_epoch)
-
-
-async def _by_timestamp(
-    deps: Dependencies, replica: Replica, remote: RemotePartition, timestamp: int, committed_only: bool
-) -> _Found | ErrorCode:
-    """The manifest first: what is remote is older. Only what lies below the local start counts."""
-    found = await _remote_by_timestamp(deps, replica, remote, timestamp)
-    if found is not NOTHING and (
-        isinstance(found, ErrorCode) or found.offset < replica.local_log_start_offset
-    ):
-        return found
-    return _local_by_timestamp(replica, timestamp, committed_only)
-
-
-async def _max_timestamp(deps: Dependencies, replica: Replica, remote: RemotePartition) -> _Found | ErrorCode:
-    local = _local_max(replica)
-    newest = max(
-        [entry.max_timestamp for entry in remote.entries] + [page.max_timestamp for page in remote.pages],
-        default=-1,
-    )
-    if isinstance(local, ErrorCode) or newest < 0 or (local is not NOTHING and local.timestamp > newest):
-        return local
-    found = await _remote_by_timestamp(deps, replica, remote, newest)
-    return local if found is NOTHING else found
-
-
-async def _remote_by_timestamp(
-    deps: Dependencies, replica: Replica, remote: RemotePartition, timestamp: int
-) -> _Found | ErrorCode:
-    if deps.remote is None:
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    try:
-        found = await deps.remote.offset_for_timestamp(
-            replica.topic_id, replica.name.partition, remote, timestamp
-        )
-    except ObjectStoreError:
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    return NOTHING if found is None else _Found(*found)
-
-
-def check_epoch(replica: Replica, current_leader_epoch: int) -> ErrorCode:
-    """Whether the client knows the current leader (KIP-320); -1: it does not say."""
-    if current_leader_epoch < 0 or current_leader_epoch == replica.leader_epoch:
-        return ErrorCode.NONE
-    if current_leader_epoch > replica.leader_epoch:
-        return ErrorCode.UNKNOWN_LEADER_EPOCH
-    return ErrorCode.FENCED_LEADER_EPOCH
-
-
-def offset_for_leader_epoch_handler(deps: Dependencies) -> Handler:
-    def handle(context: RequestContext, request: OffsetForLeaderEpochRequest) -> Reply:
-        return OffsetForLeaderEpochResponse(
-            topics=[
-                OffsetForLeaderTopicResult(
-                    topic=topic.topic,
-                    partitions=[_epoch_end(deps, topic.topic, asked) for asked in topic.partitions],
+            key = _key(topic, context.version)
+            found = _find_topic(self._service.image, key)
+            for each in topic.partitions:
+                if found is None or not 0 <= each.partition_index < len(found.partitions):
+                    refused[key, each.partition_index] = _unknown(key, found)
+                    continue
+                names[key] = found.name
+                place = TopicPartition(found.name, each.partition_index)
+                metadata = each.committed_metadata or ""
+                offsets.append(
+                    OffsetToCommit(place, each.committed_offset, each.committed_leader_epoch, metadata)
                 )
-                for topic in request.topics
-            ]
-        )
 
-    return handle
+        def answered(answer: Answer) -> OffsetCommitResponse:
+            errors, whole = _partition_errors(answer)
 
+            def result(key: str | UUID, partition: int) -> ErrorCode:
+                if (key, partition) in refused:
+                    return refused[key, partition]
+                return errors.get(TopicPartition(names[key], partition), whole)
 
-def _epoch_end(deps: Dependencies, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-    answer = EpochEndOffset(partition=asked.partition)
-    replica = deps.find_replica(topic, asked.partition)
-    error = check_epoch(replica, asked.current_leader_epoch) if isinstance(replica, Replica) else replica
-    if error is not ErrorCode.NONE or not isinstance(replica, Replica):
-        answer.error_code = error
-        return answer
-    end = replica.end_offset_for_epoch(asked.leader_epoch)
-    answer.leader_epoch, answer.end_offset = end.epoch, end.end_offset
-    return answer
-
-
-def delete_records_handler(deps: Dependencies) -> Handler:
-    async def handle(context: RequestContext, request: DeleteRecordsRequest) -> Reply:
-        response = DeleteRecordsResponse()
-        for topic in request.topics:
-            results = []
-            for asked in topic.partitions:
-                outcome = await _delete_records(deps, topic.name, asked.partition_index, asked.offset)
-                failed = isinstance(outcome, ErrorCode)
-                results.append(
-                    DeleteRecordsPartitionResult(
-                        partition_index=asked.partition_index,
-                        low_watermark=-1 if failed else outcome,
-                        error_code=outcome if failed else 0,
+            return OffsetCommitResponse(
+                topics=[
+                    OffsetCommitResponseTopic(
+                        name=topic.name,
+                        topic_id=topic.topic_id,
+                        partitions=[
+                            OffsetCommitResponsePartition(
+                                partition_index=each.partition_index,
+                                error_code=result(_key(topic, context.version), each.partition_index),
+                            )
+                            for each in topic.partitions
+                        ],
                     )
-                )
-            response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
-        return response
-
-    return handle
-
-
-async def _delete_records(deps: Dependencies, topic: str, partition: int, offset: int) -> ErrorCode | int:
-    replica = deps.find_replica(topic, partition)
-    if not isinstance(replica, Replica):
-        return replica
-    if "delete" not in replica.config.cleanup_policy:
-        return ErrorCode.POLICY_VIOLATION
-    target = replica.high_watermark if offset == LATEST else offset
-    if not 0 <= target <= replica.high_watermark:
-        return ErrorCode.OFFSET_OUT_OF_RANGE
-    if replica.config.remote_storage_enable:
-        # The log start of a tiered partition lives in the quorum, which decides what objects go.
-        reply = await deps.metadata.submit(
-            MoveLogStart(
-                topic_id=replica.topic_id,
-                partition=partition,
-                leader_epoch=replica.leader_epoch,
-                log_start_offset=target,
+                    for topic in request.topics
+                ]
             )
+
+        return self._service.ask(
+            request.group_id,
+            lambda token: Commit(
+                token=token,
+                group_id=request.group_id,
+                generation=request.generation_id_or_member_epoch,
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id,
+                retention_ms=request.retention_time_ms,
+                offsets=tuple(offsets),
+            ),
+            answered,
         )
-        if reply.error is not ErrorCode.NONE:
-            return reply.error
-    return replica.delete_records(target)
+
+    # ---- OffsetFetch ----
+
+    def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        if context.version < 8:
+            return self._fetch_one(context, request)
+        return OffsetFetchResponse(groups=[self._fetch_group(group, context) for group in request.groups])
+
+    def _fetch_one(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        kept = self._service.offsets(request.group_id)
+        asked = (
+            None
+            if request.topics is None
+            else [(each.name, each.partition_indexes) for each in request.topics]
+        )
+        if isinstance(kept, ErrorCode):
+            # Version 1 has no error of its own: each partition carries it.
+            topics = (
+                _old_topics([(name, places) for name, places in asked or ()], {}, kept)
+                if context.version < 2
+                else []
+            )
+            return OffsetFetchResponse(error_code=kept, topics=topics)
+        wanted = _all_places(kept) if asked is None else asked
+        return OffsetFetchResponse(topics=_old_topics(wanted, kept, ErrorCode.NONE))
+
+    def _fetch_group(
+        self, group: OffsetFetchRequestGroup, context: RequestContext
+    ) -> OffsetFetchResponseGroup:
+        kept = self._service.offsets(group.group_id)
+        if isinstance(kept, ErrorCode):
+            return OffsetFetchResponseGroup(group_id=group.group_id, error_code=kept)
+        if group.topics is not None:
+            topics = [self._fetch_topic(topic, kept, context) for topic in group.topics]
+            return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+        image = self._service.image
+        topics = [
+            OffsetFetchResponseTopics(
+                name=name,
+                topic_id=image.topic_ids.get(name, ZERO_UUID),
+                partitions=[_partition(OffsetFetchResponsePartitions, kept, name, place) for place in places],
+            )
+            for name, places in _all_places(kept)
+            if context.version < BY_ID or name in image.topic_ids
+        ]
+        return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+
+    def _fetch_topic(
+        self, topic: OffsetFetchRequestTopics, kept: ByPartition, context: RequestContext
+    ) -> OffsetFetchResponseTopics:
+        name, error = topic.name, ErrorCode.NONE
+        if context.version >= BY_ID:
+            found = self._service.image.topics.get(topic.topic_id)
+            name, error = (found.name, error) if found is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
+        return OffsetFetchResponseTopics(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[
+                _partition(OffsetFetchResponsePartitions, kept, name, place, error)
+                for place in topic.partition_indexes
+            ],
+        )
+
+    # ---- OffsetDelete ----
+
+    def delete(
+        self, context: RequestContext, request: OffsetDeleteRequest
+    ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
+        asked = [
+            TopicPartition(topic.name, each.partition_index)
+            for topic in request.topics
+            for each in topic.partitions
+        ]
+        known = tuple(place for place in asked if self._exists(place))
+
+        def answered(answer: Answer) -> OffsetDeleteResponse:
+            errors, whole = _partition_errors(answer)
+            if whole != ErrorCode.NONE:
+                return OffsetDeleteResponse(error_code=whole)
+
+            def result(topic: str, partition: int) -> ErrorCode:
+                place = TopicPartition(topic, partition)
+                return errors.get(place, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+            return OffsetDeleteResponse(
+                topics=[
+                    OffsetDeleteResponseTopic(
+                        name=topic.name,
+                        partitions=[
+                            OffsetDeleteResponsePartition(
+                                partition_index=each.partition_index,
+                                error_code=result(topic.name, each.partition_index),
+                            )
+                            for each in topic.partitions
+                        ],
+                    )
+                    for topic in request.topics
+                ]
+            )
+
+        return self._service.ask(
+            request.group_id,
+            lambda token: DeleteOffsets(token=token, group_id=request.group_id, partitions=known),
+            answered,
+        )
+
+    def _exists(self, place: TopicPartition) -> bool:
+        topic = self._service.image.topic(place.topic)
+        return topic is not None and 0 <= place.partition < len(topic.partitions)
+
+
+def _key(topic: OffsetCommitRequestTopic, version: int) -> str | UUID:
+    return topic.topic_id if version >= BY_ID else topic.name
+
+
+def _find_topic(image: ClusterImage, key: str | UUID) -> TopicImage | None:
+    return image.topic(key) if isinstance(key, str) else image.topics.get(key)
+
+
+def _unknown(key: str | UUID, found: TopicImage | None) -> ErrorCode:
+    by_id = isinstance(key, UUID) and found is None
+    return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _whole_error(answer: Answer) -> ErrorCode:
+    return answer.error if isinstance(answer, OffsetsAnswer | ErrorAnswer) else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _partition_errors(answer: Answer) -> tuple[dict[TopicPartition, ErrorCode], ErrorCode]:
+    """Errors by partition, and the one of all partitions that are not among them."""
+    partitions = answer.partitions if isinstance(answer, OffsetsAnswer) else ()
+    return dict(partitions), _whole_error(answer)
+
+
+def _all_places(kept: ByPartition) -> list[tuple[str, list[int]]]:
+    topics: dict[str, list[int]] = {}
+    for place in sorted(kept):
+        topics.setdefault(place.topic, []).append(place.partition)
+    return list(topics.items())
+
+
+def _old_topics(
+    wanted: Iterable[tuple[str, list[int]]], kept: ByPartition, error: ErrorCode
+) -> list[OffsetFetchResponseTopic]:
+    return [
+        OffsetFetchResponseTopic(
+            name=name,
+            partitions=[
+                _partition(OffsetFetchResponsePartition, kept, name, place, error) for place in places
+            ],
+        )
+        for name, places in wanted
+    ]
+
+
+def _partition(
+    kind: Any, kept: ByPartition, topic: str, partition: int, error: ErrorCode = ErrorCode.NONE
+) -> Any:
+    """No committed offset is no error: -1 and empty metadata."""
+    committed = kept.get(TopicPartition(topic, partition)) if error == ErrorCode.NONE else None
+    if committed is None:
+        return kind(
+            partition_index=partition, committed_offset=NO_OFFSET, committed_leader_epoch=-1, error_code=error
+        )
+    return kind(
+        partition_index=partition,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )

@@ -1,9 +1,10 @@
 """The table of APIs, and the envelope of requests and responses: size, header, body.
 
-`APIS` knows every API that tierlog could speak; what a node advertises is what has a handler. Message classes
-are imported when an API is first used. Servers use `decode_request_header` and `encode_response`, clients
-`encode_request` and `decode_response`. A header is flexible (v2 of requests, v1 of responses) when the body
-is, but the response of ApiVersions always has the old header: its reader knows no version yet (KIP-511).
+`APIS` knows every API that tierlog could speak; what a node advertises is what has a handler. Message
+classes are imported when an API is first used. Servers use `decode_request_header` and `encode_response`,
+clients `encode_request` and `decode_response`. A header is flexible (v2 of requests, v1 of responses) when
+the body is, but the response of ApiVersions always has the old header: its reader knows no version yet
+(KIP-511).
 """
 
 import importlib

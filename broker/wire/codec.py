@@ -4,9 +4,9 @@ The first use of a message at a version compiles a straight-line function from t
 that the schema is not looked at any more. Compiling takes about a millisecond, so none happens at start.
 
 Hostile input: every length is compared with the bytes left, and every count with the bytes left divided by
-the least size of an element, before anything is allocated. As an element of three bytes becomes an object of
-a hundred, the elements of a whole message are limited too (`ELEMENTS_MAX`). Whatever is wrong, the caller
-sees MalformedFrame.
+the least size of an element, before anything is allocated. As an element of three bytes becomes an object
+of a hundred, the elements of a whole message are limited too (`ELEMENTS_MAX`). Whatever is wrong, the
+caller sees MalformedFrame.
 """
 
 import struct

@@ -1,8 +1,9 @@
 """Writes `messages/` from kio's schemas: a development tool, never imported by a running node.
 
-kio has one class per message and version, with times as timedelta and datetime. Here they are merged into one
-class over all versions, times are integers under Kafka's own names (`throttle_time_ms`), and uuids are never
-None. Run `python -m tierlog.broker.wire.generate`; a test fails when the files differ from what this writes.
+kio has one class per message and version, with times as timedelta and datetime. Here they are merged into
+one class over all versions, times are integers under Kafka's own names (`throttle_time_ms`), and uuids are
+never None. Run `python -m tierlog.broker.wire.generate`; a test fails when the files differ from what this
+writes.
 """
 
 import dataclasses

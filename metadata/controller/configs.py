@@ -168,7 +168,8 @@ def _check_tiering_stays(before: Mapping[str, str], after: Mapping[str, str]) ->
     if old.remote_storage_enable and not new.remote_storage_enable and not new.remote_log_delete_on_disable:
         _refuse(
             "remote.storage.enable: switching it off loses the remote data; set"
-            " remote.log.delete.on.disable=true to accept that, or remote.log.copy.disable=true to only stop uploading (KIP-950)"
+            " remote.log.delete.on.disable=true to accept that, or"
+            " remote.log.copy.disable=true to only stop uploading (KIP-950)"
         )
 
 

@@ -1,0 +1,339 @@
+"""Classic groups and their coordinator: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup,
+DescribeGroups, ListGroups, DeleteGroups. Committed offsets are in offsets.py.
+
+Translates between messages and the coordinator's events and answers, no more. An answer that is there at
+once is returned at once; one that has to wait (join phase, assignment, durability) is the shard's future,
+without a task.
+"""
+
+from collections.abc import Awaitable
+from typing import Any
+
+from tierlog.broker.coordinator.events import (
+    Answer,
+    DeleteGroup,
+    ErrorAnswer,
+    Heartbeat,
+    Join,
+    JoinAnswer,
+    Leave,
+    LeaveAnswer,
+    Leaver,
+    Sync,
+    SyncAnswer,
+)
+from tierlog.broker.handlers.context import Handler, RequestContext
+from tierlog.broker.handlers.offsets import offset_handlers
+from tierlog.broker.runtime.group_service import GroupService
+from tierlog.broker.wire.api import BY_NAME
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from tierlog.broker.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from tierlog.broker.wire.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.broker.wire.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
+from tierlog.broker.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from tierlog.broker.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from tierlog.broker.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+GROUP_KEY_TYPE = 0  # FindCoordinator; 1 is a transaction, 2 a share group
+CLASSIC = "classic"
+# Bits of what may be done to a group (READ 3, DELETE 6, DESCRIBE 8): all, as there are no ACLs.
+ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
+NO_NODE = -1
+
+
+def group_handlers(service: GroupService) -> dict[int, Handler]:
+    """API key -> handler, for all that a classic group and its offsets need."""
+    handlers = _Handlers(service)
+    named: dict[str, Handler] = {
+        "FindCoordinator": handlers.find_coordinator,
+        "JoinGroup": handlers.join,
+        "SyncGroup": handlers.sync,
+        "Heartbeat": handlers.heartbeat,
+        "LeaveGroup": handlers.leave,
+        "DescribeGroups": handlers.describe,
+        "ListGroups": handlers.list_groups,
+        "DeleteGroups": handlers.delete,
+    }
+    return {BY_NAME[name].key: handler for name, handler in named.items()} | offset_handlers(service)
+
+
+class _Handlers:
+    def __init__(self, service: GroupService) -> None:
+        self._service = service
+
+    # ---- where it is ----
+
+    def find_coordinator(
+        self, context: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+        is_group = request.key_type == GROUP_KEY_TYPE
+        if is_group and self._service.locate("") is None:
+            return self._find_after_creation(context, request)
+        keys = request.coordinator_keys if context.version >= 4 else [request.key]
+        found = [
+            self._coordinator(key) if is_group else _no_coordinator(key, request.key_type) for key in keys
+        ]
+        if context.version >= 4:
+            return FindCoordinatorResponse(coordinators=found)
+        return FindCoordinatorResponse(
+            error_code=found[0].error_code,
+            error_message=found[0].error_message,
+            node_id=found[0].node_id,
+            host=found[0].host,
+            port=found[0].port,
+        )
+
+    async def _find_after_creation(
+        self, context: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse:
+        await self._service.create_topic()
+        if self._service.locate("") is not None:
+            found = self.find_coordinator(context, request)
+            if isinstance(found, FindCoordinatorResponse):
+                return found
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return FindCoordinatorResponse(
+            error_code=error,
+            node_id=NO_NODE,
+            port=NO_NODE,
+            coordinators=[_nowhere(key, error) for key in request.coordinator_keys],
+        )
+
+    def _coordinator(self, key: str) -> Coordinator:
+        address = self._service.locate(key)
+        if address is None or address.broker is None:
+            return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        broker = address.broker
+        return Coordinator(
+            key=key, node_id=broker.broker_id, host=broker.host, port=broker.port, error_message=None
+        )
+
+    # ---- membership ----
+
+    def join(
+        self, context: RequestContext, request: JoinGroupRequest
+    ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
+        version = context.version
+        rebalance_timeout_ms = request.rebalance_timeout_ms
+        fresh = self._service.fresh_member_id(request.group_instance_id or context.client_id or "")
+
+        def answered(answer: Answer) -> JoinGroupResponse:
+            if not isinstance(answer, JoinAnswer):
+                answer = JoinAnswer(error=_error(answer), member_id=request.member_id)
+            nothing = None if version >= 7 else ""
+            return JoinGroupResponse(
+                error_code=answer.error,
+                generation_id=answer.generation,
+                protocol_type=answer.protocol_type,
+                protocol_name=nothing if answer.protocol_name is None else answer.protocol_name,
+                leader=answer.leader,
+                skip_assignment=answer.skip_assignment,
+                member_id=answer.member_id,
+                members=[
+                    JoinGroupResponseMember(member_id=name, group_instance_id=instance, metadata=metadata)
+                    for name, instance, metadata in answer.members
+                ],
+            )
+
+        return self._service.ask(
+            request.group_id,
+            lambda token: Join(
+                token=token,
+                group_id=request.group_id,
+                member_id=request.member_id,
+                fresh_member_id=fresh,
+                group_instance_id=request.group_instance_id,
+                client_id=context.client_id or "",
+                client_host=f"/{context.connection.peer_host}",
+                session_timeout_ms=request.session_timeout_ms,
+                # Version 0 has none (KIP-62): its members rejoin within their session.
+                rebalance_timeout_ms=rebalance_timeout_ms if version >= 1 else request.session_timeout_ms,
+                protocol_type=request.protocol_type,
+                protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+                member_id_required=version >= 4,
+                may_skip_assignment=version >= 9,
+                reason=request.reason or "",
+            ),
+            answered,
+        )
+
+    def sync(
+        self, context: RequestContext, request: SyncGroupRequest
+    ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
+        if context.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+            return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)  # KIP-559
+
+        def answered(answer: Answer) -> SyncGroupResponse:
+            if not isinstance(answer, SyncAnswer):
+                return SyncGroupResponse(error_code=_error(answer))
+            return SyncGroupResponse(
+                error_code=answer.error,
+                protocol_type=answer.protocol_type,
+                protocol_name=answer.protocol_name,
+                assignment=answer.assignment,
+            )
+
+        return self._service.ask(
+            request.group_id,
+            lambda token: Sync(
+                token=token,
+                group_id=request.group_id,
+                generation=request.generation_id,
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id,
+                protocol_type=request.protocol_type,
+                protocol_name=request.protocol_name,
+                assignments=tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
+            ),
+            answered,
+        )
+
+    def heartbeat(
+        self, context: RequestContext, request: HeartbeatRequest
+    ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
+        return self._service.ask(
+            request.group_id,
+            lambda token: Heartbeat(
+                token=token,
+                group_id=request.group_id,
+                generation=request.generation_id,
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id,
+            ),
+            lambda answer: HeartbeatResponse(error_code=_error(answer)),
+        )
+
+    def leave(
+        self, context: RequestContext, request: LeaveGroupRequest
+    ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
+        batched = context.version >= 3
+        leavers = tuple(
+            Leaver(each.member_id, each.group_instance_id, each.reason or "") for each in request.members
+        )
+
+        def answered(answer: Answer) -> LeaveGroupResponse:
+            if not isinstance(answer, LeaveAnswer):
+                return LeaveGroupResponse(error_code=_error(answer))
+            if not batched:
+                return LeaveGroupResponse(error_code=answer.members[0][1])
+            return LeaveGroupResponse(
+                members=[
+                    MemberResponse(
+                        member_id=leaver.member_id,
+                        group_instance_id=leaver.group_instance_id,
+                        error_code=error,
+                    )
+                    for leaver, error in answer.members
+                ]
+            )
+
+        return self._service.ask(
+            request.group_id,
+            lambda token: Leave(
+                token=token,
+                group_id=request.group_id,
+                leavers=leavers if batched else (Leaver(request.member_id),),
+            ),
+            answered,
+        )
+
+    # ---- administration ----
+
+    def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        groups = [self._describe_one(group_id, context.version) for group_id in request.groups]
+        if request.include_authorized_operations:
+            for group in groups:
+                group.authorized_operations = ALL_OPERATIONS
+        return DescribeGroupsResponse(groups=groups)
+
+    def _describe_one(self, group_id: str, version: int) -> DescribedGroup:
+        found = self._service.describe(group_id)
+        if found is ErrorCode.GROUP_ID_NOT_FOUND:
+            if version < 6:  # KIP-1043: until then a group that is not there is a dead one
+                return DescribedGroup(group_id=group_id, group_state="Dead")
+            message = f"Group {group_id} not found."
+            return DescribedGroup(
+                error_code=found, error_message=message, group_id=group_id, group_state="Dead"
+            )
+        if isinstance(found, ErrorCode):
+            return DescribedGroup(error_code=found, group_id=group_id)
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=found.state,
+            protocol_type=found.protocol_type,
+            protocol_data=found.protocol,
+            members=[
+                DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata,
+                    member_assignment=member.assignment,
+                )
+                for member in found.members
+            ],
+        )
+
+    def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+        error, groups = self._service.list_groups()
+        states = {state.lower() for state in request.states_filter}  # KIP-518
+        types = {name.lower() for name in request.types_filter}  # KIP-848
+        return ListGroupsResponse(
+            error_code=error,
+            groups=[
+                ListedGroup(group_id=group_id, protocol_type=kind, group_state=str(state), group_type=CLASSIC)
+                for group_id, kind, state in groups
+                if (not states or state.lower() in states) and (not types or CLASSIC in types)
+            ],
+        )
+
+    def delete(
+        self, context: RequestContext, request: DeleteGroupsRequest
+    ) -> Awaitable[DeleteGroupsResponse]:
+        return self._delete_all([self._delete_one(group_id) for group_id in request.groups_names])
+
+    def _delete_one(self, group_id: str) -> DeletableGroupResult | Awaitable[DeletableGroupResult]:
+        return self._service.ask(
+            group_id,
+            lambda token: DeleteGroup(token=token, group_id=group_id),
+            lambda answer: DeletableGroupResult(group_id=group_id, error_code=_error(answer)),
+        )
+
+    async def _delete_all(
+        self, results: list[DeletableGroupResult | Awaitable[DeletableGroupResult]]
+    ) -> DeleteGroupsResponse:
+        waited = [each if isinstance(each, DeletableGroupResult) else await each for each in results]
+        return DeleteGroupsResponse(results=waited)
+
+
+def _error(answer: Any) -> ErrorCode:
+    return answer.error if isinstance(answer, ErrorAnswer) else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _nowhere(key: str, error: ErrorCode, message: str | None = None) -> Coordinator:
+    return Coordinator(key=key, node_id=NO_NODE, port=NO_NODE, error_code=error, error_message=message)
+
+
+def _no_coordinator(key: str, key_type: int) -> Coordinator:
+    kind = {1: "transactions", 2: "share groups"}.get(key_type, f"keys of type {key_type}")
+    return _nowhere(key, ErrorCode.INVALID_REQUEST, f"This broker does not coordinate {kind}.")

@@ -1,0 +1,328 @@
+"""The pump: one client connection on a raw non-blocking socket.
+
+One readable event costs one receive, whatever number of frames it brings, and one send for all the answers
+that were ready at once. A handler that answers at once costs no task. Answers leave in the order of the
+requests: one that waits for an earlier one stays in `_waiting`. The connection is not read while too many
+requests wait or too many response bytes are queued; frames that were already received then lie in `_held`.
+"""
+
+import asyncio
+import os
+import socket
+from collections import deque
+from enum import StrEnum
+from functools import partial
+from itertools import islice
+from types import CoroutineType
+from typing import Any, Protocol
+
+from tierlog.broker.handlers.context import Connection
+from tierlog.broker.net.bounds import SEND_BUFFERS, SENDFILE_BYTES, Bounds
+from tierlog.broker.net.dispatch import Call, CannotAnswer, Dispatcher
+from tierlog.broker.net.receive import SIZE_PREFIX, Buffers, Partial, frame_size
+from tierlog.broker.ports.files import FileSlice, Part
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.wire.primitives import MalformedFrame
+
+
+class Why(StrEnum):
+    """Why a connection ended; a label of metrics."""
+
+    CLIENT = "client"
+    NETWORK = "network"
+    MALFORMED = "malformed"
+    UNANSWERED = "unanswered"
+    SLOW = "slow"
+    IDLE = "idle"
+    STOPPING = "stopping"
+
+
+class Owner(Protocol):
+    """What connections share: their listener."""
+
+    loop: asyncio.AbstractEventLoop
+    bounds: Bounds
+    buffers: Buffers
+    dispatcher: Dispatcher
+    tasks: TaskGroup
+
+    def forget(self, pump: "Pump", why: Why, detail: str) -> None:
+        """The connection is closed."""
+
+
+class _Slot:
+    """The place of a response in the order of the requests."""
+
+    __slots__ = ("done", "parts")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.parts: list[Part] = []
+
+
+class Pump:
+    """Reads frames, calls handlers, sends answers, until either side closes."""
+
+    def __init__(self, owner: Owner, sock: socket.socket, connection: Connection) -> None:
+        self.connection = connection
+        self.active_at = owner.loop.time()
+        self._owner = owner
+        self._socket = sock
+        self._fd = sock.fileno()
+        self._partial: Partial | None = None
+        self._held = memoryview(b"")
+        self._waiting: deque[_Slot] = deque()
+        self._out: deque[Part] = deque()
+        self._out_bytes = 0
+        self._reading = self._writing = self._closed = False
+        self._resume()
+
+    def close(self, why: Why, detail: str = "") -> None:
+        """Closes at once; what handlers still answer is dropped."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stop_reading()
+        if self._writing:
+            self._owner.loop.remove_writer(self._fd)
+        self._socket.close()
+        if self._partial is not None:
+            self._partial.release(kept=False)
+        self._waiting.clear()
+        self._out.clear()
+        self._owner.forget(self, why, detail)
+
+    def close_if_overdue(self, now: float) -> None:
+        """Closes a connection that is too slow with a frame, or has been idle for too long."""
+        bounds = self._owner.bounds
+        frame = self._partial
+        if frame is not None and self._reading:
+            waited = now - frame.begun_at
+            if waited > bounds.frame_s or (waited > bounds.header_s and not frame.has_header):
+                return self.close(Why.SLOW, f"{frame.have} bytes of a frame in {waited:.0f} s")
+        if not self._waiting and now - self.active_at > bounds.idle_s:
+            return self.close(Why.IDLE)
+        return None
+
+    # ---- receiving --------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        owner = self._owner
+        shared = owner.buffers.shared
+        frame = self._partial
+        try:
+            if frame is None:
+                count = self._socket.recv_into(shared)
+            else:
+                count = self._socket.recvmsg_into((frame.rest, shared))[0]
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as failure:
+            return self.close(Why.NETWORK, str(failure))
+        if not count:
+            return self.close(Why.CLIENT)
+        self.active_at = owner.loop.time()
+        if frame is not None:
+            taken = min(count, frame.need - frame.have)
+            frame.have += taken
+            count -= taken
+        if self._guarded(shared, 0, count):
+            owner.buffers.replace_shared()
+        return None
+
+    def _guarded(self, view: memoryview, at: int, end: int) -> bool:
+        """Handles the frames in view[at:end] and sends what is ready; whether a handler kept a frame."""
+        try:
+            kept = self._handle_all(view, at, end)
+        except (MalformedFrame, CannotAnswer) as fault:
+            self._send()  # answers to what came before the bad frame
+            self.close(Why.MALFORMED if isinstance(fault, MalformedFrame) else Why.UNANSWERED, str(fault))
+            return True
+        except Exception as failure:
+            self._owner.dispatcher.report(f"connection from {self.connection.peer_host}", failure)
+            self.close(Why.UNANSWERED, str(failure))
+            return True
+        self._send()
+        return kept
+
+    def _handle_all(self, view: memoryview, at: int, end: int) -> bool:
+        if self._partial is not None:
+            at = self._continue(self._partial, view, at, end)
+        kept = False
+        frame_bytes = self._owner.bounds.frame_bytes
+        while end - at >= SIZE_PREFIX:
+            size = frame_size(view, at, frame_bytes)
+            stop = at + SIZE_PREFIX + size
+            if stop > end:
+                break
+            if self._is_full:
+                rest = view[at:end]
+                self._held = memoryview(bytearray(rest)) if view is self._owner.buffers.shared else rest
+                return kept
+            kept |= self._handle(view, at + SIZE_PREFIX, stop)
+            at = stop
+        if at < end:
+            frame = self._partial = Partial(self._owner.buffers, self.active_at)
+            self._continue(frame, view, at, end)
+        return kept
+
+    def _continue(self, frame: Partial, view: memoryview, at: int, end: int) -> int:
+        """Fills a partial frame from view[at:end], and handles it once it is whole; the position after it."""
+        bounds = self._owner.bounds
+        while True:
+            if frame.have == frame.need == SIZE_PREFIX:
+                frame.grow(bounds.frame_bytes, bounds.receiving_bytes)
+            count = min(frame.need - frame.have, end - at)
+            if not count:
+                break
+            frame.buffer[frame.have : frame.have + count] = view[at : at + count]
+            frame.have += count
+            at += count
+        if frame.is_whole:
+            self._partial = None
+            kept = True
+            try:
+                kept = self._handle(frame.buffer, SIZE_PREFIX, frame.need)
+            finally:
+                frame.release(kept)
+        return at
+
+    def _handle(self, view: memoryview, at: int, end: int) -> bool:
+        call = self._owner.dispatcher.call(self.connection, view, at, end)
+        result = call.result
+        if isinstance(result, asyncio.Future):
+            result.add_done_callback(partial(self._completed, call, self._slot()))
+        elif isinstance(result, CoroutineType):
+            task = self._owner.tasks.spawn("request", self._finish(call))
+            task.add_done_callback(partial(self._completed, call, self._slot()))
+        else:
+            self._ready(self._owner.dispatcher.parts(call.context, result))
+        return call.keeps_frame
+
+    @property
+    def _is_full(self) -> bool:
+        bounds = self._owner.bounds
+        return len(self._waiting) >= bounds.in_flight or self._out_bytes >= bounds.queued_response_bytes
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._owner.loop.remove_reader(self._fd)
+            self._reading = False
+
+    def _resume(self) -> None:
+        """Reads again unless full, after what was held back; called after each change of what is queued."""
+        while self._held and not self._is_full and not self._closed:
+            held, self._held = self._held, memoryview(b"")
+            self._guarded(held, 0, len(held))
+        if self._closed:
+            return
+        if self._held or self._is_full:
+            self._stop_reading()
+        elif not self._reading:
+            self._owner.loop.add_reader(self._fd, self._on_readable)
+            self._reading = True
+
+    # ---- answering --------------------------------------------------------------------------------
+
+    def _slot(self) -> _Slot:
+        slot = _Slot()
+        self._waiting.append(slot)
+        return slot
+
+    def _ready(self, parts: list[Part]) -> None:
+        """An answer that is there at once."""
+        if self._waiting:
+            slot = self._slot()
+            slot.done, slot.parts = True, parts
+        else:
+            self._queue(parts)
+
+    async def _finish(self, call: Call) -> Any:
+        """Awaits a handler's coroutine; an exception is its result, as the connection will answer it."""
+        try:
+            return await call.result
+        except Exception as failure:
+            return failure
+
+    def _completed(self, call: Call, slot: _Slot, future: "asyncio.Future[Any]") -> None:
+        """An answer that had to be waited for."""
+        if future.cancelled():
+            return self.close(Why.STOPPING, "the request was cancelled")
+        reply = future.exception() or future.result()
+        if self._closed:
+            return None
+        dispatcher = self._owner.dispatcher
+        try:
+            if isinstance(reply, BaseException):
+                reply = dispatcher.failed(call.context, call.request, reply)
+            slot.parts = dispatcher.parts(call.context, reply)
+        except CannotAnswer as fault:
+            return self.close(Why.UNANSWERED, str(fault))
+        slot.done = True
+        while self._waiting and self._waiting[0].done:
+            self._queue(self._waiting.popleft().parts)
+        return self._send()
+
+    def _queue(self, parts: list[Part]) -> None:
+        for part in parts:
+            self._out.append(part)
+            self._out_bytes += len(part)
+
+    def _send(self) -> None:
+        """Sends what is queued, as far as the socket takes it."""
+        try:
+            finished = self._send_queued()
+        except OSError as failure:
+            return self.close(Why.NETWORK, str(failure))
+        if finished and self._writing:
+            self._owner.loop.remove_writer(self._fd)
+            self._writing = False
+        elif not finished and not self._writing and not self._closed:
+            self._owner.loop.add_writer(self._fd, self._on_writable)
+            self._writing = True
+        return self._resume()
+
+    def _on_writable(self) -> None:
+        self.active_at = self._owner.loop.time()
+        self._send()
+
+    def _send_queued(self) -> bool:
+        """Whether all was sent; after SENDFILE_BYTES of a file others have their turn."""
+        out = self._out
+        turn = SENDFILE_BYTES
+        try:
+            while out and turn > 0:
+                first = out[0]
+                if isinstance(first, FileSlice):
+                    sent = os.sendfile(self._fd, first.file.fd, first.position, min(first.count, turn))
+                    if not sent and first.count:
+                        raise OSError(f"{first.file.path} ends inside a slice of it")
+                    turn -= sent
+                else:
+                    sent = self._send_buffers()
+                self._sent(sent)
+        except (BlockingIOError, InterruptedError):
+            pass
+        return not out
+
+    def _send_buffers(self) -> int:
+        buffers: list[bytes | bytearray | memoryview] = []
+        flags = 0
+        for part in islice(self._out, SEND_BUFFERS):
+            if isinstance(part, FileSlice):
+                flags = socket.MSG_MORE  # the file's first bytes share the packet
+                break
+            buffers.append(part)
+        return self._socket.sendmsg(buffers, (), flags)
+
+    def _sent(self, count: int) -> None:
+        out = self._out
+        self._out_bytes -= count
+        while out and count >= len(out[0]):
+            count -= len(out.popleft())
+        if count:
+            first = out[0]
+            if isinstance(first, FileSlice):
+                out[0] = FileSlice(first.file, first.position + count, first.count - count)
+            else:
+                out[0] = memoryview(first)[count:]

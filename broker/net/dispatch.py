@@ -1,0 +1,122 @@
+"""From a frame to a handler's answer, and from an answer to the parts of a response frame.
+
+What cannot be a request of a client raises MalformedFrame, and the connection is closed. A handler's
+KafkaError becomes the error response of its API; any other exception is reported and becomes
+UNKNOWN_SERVER_ERROR, or closes the connection where the API has no room for an error.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from types import CoroutineType
+from typing import Any
+
+from tierlog.broker.handlers.context import Connection, ErrorReply, Handler, RawReply, Reply, RequestContext
+from tierlog.broker.ports.files import Part
+from tierlog.broker.wire.api import (
+    API_VERSIONS_KEY,
+    APIS,
+    Api,
+    RequestHeader,
+    decode_request_header,
+    encode_response,
+    response_head,
+)
+from tierlog.broker.wire.codec import decode
+from tierlog.broker.wire.errors import ErrorCode, KafkaError
+from tierlog.broker.wire.primitives import MalformedFrame
+from tierlog.broker.wire.produce import decode_produce_request, encode_produce_response
+
+PRODUCE_KEY = 0
+Report = Callable[[str, BaseException], None]
+
+
+class CannotAnswer(Exception):
+    """A request failed and its API has no response for that: the connection is closed."""
+
+
+class Call:
+    """One request under way: what came, and what the handler returned."""
+
+    __slots__ = ("context", "request", "result")
+
+    def __init__(self, context: RequestContext, request: Any, result: Any) -> None:
+        self.context = context
+        self.request = request
+        self.result = result
+
+    @property
+    def keeps_frame(self) -> bool:
+        """Whether someone may still look at the bytes of the frame."""
+        context = self.context
+        return context.api == PRODUCE_KEY and (context.frame_kept or isinstance(self.result, CoroutineType))
+
+
+class Dispatcher:
+    """The handlers of a listener behind their envelope."""
+
+    def __init__(self, handlers: Mapping[int, Handler], error_reply: ErrorReply, report: Report) -> None:
+        self._handlers = {key: (APIS[key], handler) for key, handler in handlers.items()}
+        self._error_reply = error_reply
+        self.report = report
+
+    def call(self, connection: Connection, view: memoryview, at: int, end: int) -> Call:
+        """Decodes the frame and calls its handler; raises MalformedFrame or CannotAnswer."""
+        header = decode_request_header(view, at, end)
+        known = self._handlers.get(header.api_key)
+        if known is None:
+            raise MalformedFrame(f"unknown API key {header.api_key}")
+        api, handler = known
+        if header.body_at < 0:
+            return self._unsupported_version(connection, header, handler)
+        context = RequestContext(
+            api.key, header.api_version, header.correlation_id, header.client_id, connection
+        )
+        if api.key == PRODUCE_KEY:
+            request: Any = decode_produce_request(header.api_version, view, header.body_at, end)
+        else:
+            request = decode(api.request, header.api_version, bytes(view[header.body_at : end]))
+        try:
+            result = handler(context, request)
+        except Exception as failure:
+            result = self.failed(context, request, failure)
+        return Call(context, request, result)
+
+    def failed(self, context: RequestContext, request: Any, failure: BaseException) -> Reply:
+        """The error response for what a handler raised; raises CannotAnswer where there is none."""
+        if isinstance(failure, KafkaError):
+            reply = self._error_reply(context, request, failure.code, failure.message)
+        else:
+            self.report(f"{APIS[context.api]} from {context.connection.peer_host}", failure)
+            reply = self._error_reply(context, request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        if reply is None:
+            raise CannotAnswer(f"{APIS[context.api]}: {failure}")
+        return reply
+
+    def parts(self, context: RequestContext, reply: Reply) -> list[Part]:
+        """The response frame of a reply; empty when nothing is to be sent. Raises CannotAnswer."""
+        try:
+            return self._encode(APIS[context.api], context, reply)
+        except (ValueError, struct.error) as failure:  # the handler put a value in it that does not fit
+            self.report(f"{APIS[context.api]} to {context.connection.peer_host}", failure)
+            raise CannotAnswer(str(failure)) from failure
+
+    def _encode(self, api: Api, context: RequestContext, reply: Reply) -> list[Part]:
+        if reply is None:
+            return []
+        if isinstance(reply, RawReply):
+            size = sum(map(len, reply.parts))
+            return [response_head(api, context.version, context.correlation_id, size), *reply.parts]
+        if context.api == PRODUCE_KEY:
+            body = encode_produce_response(context.version, reply)
+            return [response_head(api, context.version, context.correlation_id, len(body)) + body]
+        return [*encode_response(api, context.version, context.correlation_id, reply)]
+
+    def _unsupported_version(self, connection: Connection, header: RequestHeader, handler: Handler) -> Call:
+        """A client newer than us: ApiVersions tells it, in a form that all understand (KIP-511)."""
+        if header.api_key != API_VERSIONS_KEY:
+            raise MalformedFrame(f"{APIS[header.api_key]} has no version {header.api_version}")
+        context = RequestContext(API_VERSIONS_KEY, 0, header.correlation_id, header.client_id, connection)
+        request: Any = APIS[API_VERSIONS_KEY].request()
+        reply: Any = handler(context, request)
+        reply.error_code = ErrorCode.UNSUPPORTED_VERSION
+        return Call(context, request, reply)

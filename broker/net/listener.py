@@ -1,0 +1,172 @@
+"""Accepts connections, bounds them, and sweeps out the slow and the idle ones.
+
+Built by the composition root, one for each listening address.
+"""
+
+import asyncio
+import errno
+import itertools
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from tierlog.broker.handlers.context import Connection, ErrorReply, Handler
+from tierlog.broker.net.bounds import ACCEPT_PAUSE_S, ACCEPTS_PER_TURN, SWEEP_S, Bounds
+from tierlog.broker.net.connection import Pump, Why
+from tierlog.broker.net.dispatch import Dispatcher, Report
+from tierlog.broker.net.receive import Buffers
+from tierlog.broker.ports.tasks import TaskGroup
+
+BACKLOG = 1024
+DEFAULT_BOUNDS = Bounds()
+Note = Callable[[Connection, Why, str], None]
+
+
+def _ignore(connection: Connection, why: Why, detail: str) -> None:
+    """The default of Listener's `note`."""
+
+
+_connection_ids = itertools.count(1)
+
+
+class Listener:
+    """One listening address.
+
+    `report` gets what handlers raise, `note` each connection that ended and why; `closed` counts the latter.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        tasks: TaskGroup,
+        error_reply: ErrorReply,
+        report: Report,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        bounds: Bounds = DEFAULT_BOUNDS,
+        note: Note = _ignore,
+    ) -> None:
+        self.bounds = bounds
+        self.buffers = Buffers()
+        self.dispatcher = Dispatcher(handlers, error_reply, report)
+        self.tasks = tasks
+        self.closed: Counter[Why] = Counter()
+        self.refused = 0
+        self._note = note
+        self._host = host
+        self._port = port
+        self._pumps: set[Pump] = set()
+        self._per_address: Counter[str] = Counter()
+        self._second = 0
+        self._accepted_in_second = 0
+        self._accepting = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    @property
+    def connections(self) -> int:
+        """Connections that are open now."""
+        return len(self._pumps)
+
+    async def start(self) -> tuple[str, int]:
+        """Listens; returns the address that it got."""
+        self.loop = asyncio.get_running_loop()
+        found = await self.loop.getaddrinfo(
+            self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, address = found[0]
+        self._socket = socket.socket(family, kind, protocol)
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(address)
+        self._socket.listen(BACKLOG)
+        self._host, self._port = self._socket.getsockname()[:2]
+        self._accept_again()
+        self._sweep()
+        return self._host, self._port
+
+    def stop_accepting(self) -> None:
+        """Existing connections go on; the address is free for the next process."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._pause_accepting()
+        self._socket.close()
+
+    async def close(self) -> None:
+        """Stops listening and closes all connections."""
+        self.stop_accepting()
+        for pump in tuple(self._pumps):
+            pump.close(Why.STOPPING)
+
+    def forget(self, pump: Pump, why: Why, detail: str) -> None:
+        """Called by a connection that closed."""
+        if pump not in self._pumps:
+            return
+        self._pumps.discard(pump)
+        self.closed[why] += 1
+        self._note(pump.connection, why, detail)
+        host = pump.connection.peer_host
+        self._per_address[host] -= 1
+        if not self._per_address[host]:
+            del self._per_address[host]
+
+    # ---- accepting --------------------------------------------------------------------------------
+
+    def _on_acceptable(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            if self._rate_is_reached():
+                return self._rest()
+            try:
+                accepted, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return None
+            except OSError as failure:
+                if failure.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    return self._rest()
+                raise
+            self._welcome(accepted, address[0], address[1])
+        return None
+
+    def _welcome(self, accepted: socket.socket, host: str, port: int) -> None:
+        bounds = self.bounds
+        if (
+            len(self._pumps) >= bounds.connections
+            or self._per_address[host] >= bounds.connections_per_address
+        ):
+            self.refused += 1
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection = Connection(next(_connection_ids), host, port, self._host, self._port)
+        self._per_address[host] += 1
+        self._pumps.add(Pump(self, accepted, connection))
+
+    def _rate_is_reached(self) -> bool:
+        second = int(self.loop.time())
+        if second != self._second:
+            self._second, self._accepted_in_second = second, 0
+        self._accepted_in_second += 1
+        return self._accepted_in_second > self.bounds.connections_per_second
+
+    def _rest(self) -> None:
+        self._pause_accepting()
+        self._timers["accept"] = self.loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
+
+    def _accept_again(self) -> None:
+        self.loop.add_reader(self._socket.fileno(), self._on_acceptable)
+        self._accepting = True
+
+    def _pause_accepting(self) -> None:
+        if self._accepting:
+            self.loop.remove_reader(self._socket.fileno())
+            self._accepting = False
+
+    # ---- sweeping ---------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        now = self.loop.time()
+        for pump in [*self._pumps]:
+            pump.close_if_overdue(now)
+        self._timers["sweep"] = self.loop.call_later(SWEEP_S, self._sweep)

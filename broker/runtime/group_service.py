@@ -1,0 +1,275 @@
+"""The group coordinator of this broker: a shard for each partition of `__consumer_offsets` that it leads.
+
+Creates the topic when a group first needs it (internal, compacted), follows the image (loads a shard when
+this broker becomes its leader, closes it when it is not any more), and routes each group to its shard by
+the hash that Kafka's brokers and tools use. Shards answer only when their partition is replayed. Called by
+handlers/groups.py; built by app.py.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from tierlog.broker.coordinator.coordinator import DescribedGroup
+from tierlog.broker.coordinator.events import (
+    Answer,
+    ErrorAnswer,
+    Event,
+    ExpireOffsets,
+    Request,
+    Token,
+    TopicsDeleted,
+)
+from tierlog.broker.coordinator.offsets import ByPartition
+from tierlog.broker.coordinator.states import GroupState
+from tierlog.broker.coordinator.turn import GroupSettings
+from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import Rng, random_uuid
+from tierlog.broker.runtime.group_shard import GroupShard, LoadFailed, ShardReplica
+from tierlog.broker.runtime.timers import Timers
+from tierlog.broker.settings.node import NodeSettings
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller.commands import CreateTopics, NewTopic
+from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage
+
+OFFSETS_TOPIC = "__consumer_offsets"
+CREATE_TIMEOUT_S = 10.0
+RELOAD_DELAY_MS = 1_000
+
+R = TypeVar("R")
+_log = structlog.get_logger("tierlog.groups")
+
+
+class Replicas(Protocol):
+    """What the service asks of runtime.replica_manager.ReplicaManager."""
+
+    def get(self, topic: str, partition: int) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorAddress:
+    """Where a group's coordinator is, or why that cannot be said now."""
+
+    error: ErrorCode
+    broker: BrokerImage | None = None
+
+
+class GroupService:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        metadata: MetadataClient,
+        replicas: Replicas,
+        clock: Clock,
+        rng: Rng,
+        tasks: TaskGroup,
+    ) -> None:
+        self._settings = settings
+        self._group_settings = group_settings(settings)
+        self._metadata = metadata
+        self._replicas = replicas
+        self._clock = clock
+        self._rng = rng
+        self._tasks = tasks
+        self._timers = Timers(clock)
+        self._shards: dict[int, GroupShard] = {}
+        self._creating = asyncio.Lock()
+        self._unsubscribe: Callable[[], None] | None = None
+
+    # ---- life ----
+
+    def start(self) -> None:
+        """Loads what this broker leads and follows the image; to be called once the image is caught up."""
+        self._unsubscribe = self._metadata.subscribe(self._on_image)
+        self._follow(self._metadata.image)
+        self._expire_later()
+
+    async def close(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        for shard in self._shards.values():
+            shard.close()
+        self._shards.clear()
+        self._timers.close()
+
+    # ---- for handlers ----
+
+    @property
+    def image(self) -> ClusterImage:
+        return self._metadata.image
+
+    def ask(
+        self, group_id: str, build: Callable[[Token], Request], convert: Callable[[Answer], R]
+    ) -> "R | asyncio.Future[R]":
+        """Hands a request to the group's shard: the converted answer, or a future of it."""
+        shard = self._shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            return convert(ErrorAnswer(error=shard))
+        return shard.ask(build, convert)
+
+    def offsets(self, group_id: str) -> ByPartition | ErrorCode:
+        """Committed and durable offsets of a group; to read only."""
+        shard = self._shard_of(group_id)
+        return shard if isinstance(shard, ErrorCode) else shard.core.offsets(group_id)
+
+    def describe(self, group_id: str) -> DescribedGroup | ErrorCode:
+        shard = self._shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        return shard.core.describe(group_id) or ErrorCode.GROUP_ID_NOT_FOUND
+
+    def list_groups(self) -> tuple[ErrorCode, list[tuple[str, str, GroupState]]]:
+        """(id, protocol type, state) of the groups coordinated here; an error if some still load."""
+        found = [
+            group for shard in self._shards.values() if shard.ready for group in shard.core.list_groups()
+        ]
+        loading = any(not shard.ready for shard in self._shards.values())
+        return (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE), found
+
+    def fresh_member_id(self, client_id: str) -> str:
+        return f"{client_id}-{random_uuid(self._rng)}"
+
+    def locate(self, group_id: str) -> CoordinatorAddress | None:
+        """None if the topic has yet to be made: then `create_topic` first."""
+        partitions = self._partitions()
+        if not partitions:
+            return None
+        leader = partitions[partition_of(group_id, len(partitions))].leader
+        broker = self.image.brokers.get(leader)
+        if broker is None or broker.fenced:
+            return CoordinatorAddress(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return CoordinatorAddress(ErrorCode.NONE, broker)
+
+    async def create_topic(self) -> None:
+        """Makes `__consumer_offsets`; who comes meanwhile waits for the same. Errors are logged."""
+        async with self._creating:
+            if self._partitions():
+                return
+            command = CreateTopics(topics=(self._offsets_topic(),))
+            try:
+                reply = await asyncio.wait_for(self._metadata.submit(command), CREATE_TIMEOUT_S)
+            except (
+                Exception
+            ) as error:  # whatever it was, the client is told to ask again, and then we try again
+                _log.warning("cannot create the topic of the groups", topic=OFFSETS_TOPIC, error=str(error))
+                return
+            outcome = reply.topics[0]
+            if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                _log.warning(
+                    "cannot create the topic of the groups", topic=OFFSETS_TOPIC, error=outcome.message
+                )
+
+    def _offsets_topic(self) -> NewTopic:
+        brokers = sum(not broker.fenced for broker in self.image.brokers.values())
+        return NewTopic(
+            name=OFFSETS_TOPIC,
+            partitions=self._settings.offsets_topic_num_partitions,
+            replication_factor=max(min(self._settings.offsets_topic_replication_factor, brokers), 1),
+            configs=(
+                ("cleanup.policy", "compact"),
+                ("compression.type", "producer"),
+                ("segment.bytes", str(self._settings.offsets_topic_segment_bytes)),
+            ),
+        )
+
+    # ---- shards ----
+
+    def _shard_of(self, group_id: str) -> GroupShard | ErrorCode:
+        """The shard if it may answer now, else what to tell the client."""
+        partitions = self._partitions()
+        if not partitions:
+            return ErrorCode.NOT_COORDINATOR
+        partition = partition_of(group_id, len(partitions))
+        shard = self._shards.get(partition) or self._open(partition, partitions[partition])
+        if shard is None:
+            leads = partitions[partition].leader == self._settings.node_id
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if leads else ErrorCode.NOT_COORDINATOR
+        return shard if shard.ready else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def _open(self, partition: int, image: PartitionImage) -> GroupShard | None:
+        """A new shard, loading, if this broker leads the partition and its replica stands."""
+        replica: ShardReplica | None = self._replicas.get(OFFSETS_TOPIC, partition)
+        if replica is None or image.leader != self._settings.node_id:
+            return None
+        shard = GroupShard(partition, replica, self._group_settings, self._clock, self._timers)
+        shard.on_failure = self._load_later
+        self._shards[partition] = shard
+        if replica.high_watermark == replica.log_start_offset:
+            shard.start_empty()
+        else:
+            self._load(shard)
+        return shard
+
+    def _load(self, shard: GroupShard) -> None:
+        self._tasks.spawn(f"load {OFFSETS_TOPIC}-{shard.partition}", self._load_shard(shard))
+
+    async def _load_shard(self, shard: GroupShard) -> None:
+        try:
+            await shard.load()
+        except LoadFailed as error:
+            _log.error("coordinator shard cannot load; trying again", error=str(error))
+            self._load_later(shard)
+
+    def _load_later(self, shard: GroupShard) -> None:
+        self._timers.set((OFFSETS_TOPIC, shard.partition), RELOAD_DELAY_MS, lambda: self._load(shard))
+
+    def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
+        if old.topic_ids is new.topic_ids and old.topics is new.topics:
+            return
+        gone = frozenset(
+            name for name, topic_id in old.topic_ids.items() if new.topic_ids.get(name) != topic_id
+        )
+        if gone:
+            self._tell_all(TopicsDeleted(names=gone))
+        self._follow(new)
+
+    def _follow(self, image: ClusterImage) -> None:
+        topic = image.topic(OFFSETS_TOPIC)
+        partitions = topic.partitions if topic is not None else ()
+        led = {index for index, each in enumerate(partitions) if each.leader == self._settings.node_id}
+        for partition in sorted(self._shards.keys() - led):
+            self._shards.pop(partition).close()
+        for partition in sorted(led - self._shards.keys()):
+            self._open(partition, partitions[partition])
+
+    def _tell_all(self, event: Event) -> None:
+        for shard in self._shards.values():
+            if shard.ready:
+                shard.submit(event)
+
+    def _expire_later(self) -> None:
+        def expire() -> None:
+            self._tell_all(ExpireOffsets())
+            self._expire_later()
+
+        self._timers.set("expire offsets", self._settings.offsets_retention_check_interval_ms, expire)
+
+    def _partitions(self) -> tuple[PartitionImage, ...]:
+        topic = self.image.topic(OFFSETS_TOPIC)
+        return topic.partitions if topic is not None else ()
+
+
+def partition_of(group_id: str, partitions: int) -> int:
+    """Kafka's: Utils.abs(groupId.hashCode()) % partitions, the hash over UTF-16 units in 32 bits."""
+    units = group_id.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for at in range(0, len(units), 2):
+        code = (code * 31 + (units[at] << 8 | units[at + 1])) & 0xFFFF_FFFF
+    signed = code - (1 << 32) if code & 0x8000_0000 else code
+    return (0 if signed == -(1 << 31) else abs(signed)) % partitions
+
+
+def group_settings(settings: NodeSettings) -> GroupSettings:
+    return GroupSettings(
+        group_min_session_timeout_ms=settings.group_min_session_timeout_ms,
+        group_max_session_timeout_ms=settings.group_max_session_timeout_ms,
+        group_initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+        group_max_size=settings.group_max_size,
+        offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
+        offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
+    )

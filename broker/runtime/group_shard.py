@@ -1,0 +1,253 @@
+"""One partition of `__consumer_offsets` on this broker: the coordinator core, its log, and the requests
+that wait.
+
+All events pass one inbox and are handled one after another on the event loop; effects are carried out
+before the next event. An append is reported back to the core when the high watermark has passed it, in the
+order of the appends. A core that breaks an invariant is thrown away and rebuilt from the log: its memory is
+never more than the log says. Owned by the group service.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from tierlog.broker.coordinator.coordinator import Coordinator
+from tierlog.broker.coordinator.events import (
+    Answer,
+    Appended,
+    AppendRecords,
+    CancelTimer,
+    Effect,
+    ErrorAnswer,
+    Event,
+    Reply,
+    Request,
+    SetTimer,
+    TimerFired,
+    Token,
+    WriteId,
+)
+from tierlog.broker.coordinator.formats import FormatError
+from tierlog.broker.coordinator.turn import GroupSettings
+from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.slices import LogSlice
+from tierlog.broker.records.batch import iter_batches
+from tierlog.broker.records.record import iter_records
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.timers import Timers
+from tierlog.broker.wire.errors import ErrorCode
+
+LOAD_BYTES = 4 << 20  # read, then replayed, per step of a load
+RECORDS_MAX_BYTES = 64 << 20  # of one decompressed batch; ours are never compressed, but Kafka's may be
+MAX_WAITING = 50_000  # requests parked per shard; each holds a future and its connection's place in line
+
+R = TypeVar("R")
+_log = structlog.get_logger("tierlog.groups")
+
+
+class ShardReplica(Protocol):
+    """What a shard asks of its replica (runtime.replica.Replica)."""
+
+    listeners: list[Any]
+
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    def append(
+        self, records: memoryview, now_ms: int, *, acks: int = -1, from_client: bool = True
+    ) -> Any: ...
+    def read(self, offset: int, max_bytes: int) -> Any: ...
+
+
+class LoadFailed(Exception):
+    """The partition cannot be read now."""
+
+
+@dataclass(slots=True)
+class _Written:
+    write_id: WriteId
+    end_offset: int  # the high watermark that makes it durable
+    error: ErrorCode
+
+
+@dataclass(slots=True)
+class _Waiter:
+    future: "asyncio.Future[Any]"
+    convert: Callable[[Answer], Any]
+
+
+class GroupShard:
+    def __init__(
+        self, partition: int, replica: ShardReplica, settings: GroupSettings, clock: Clock, timers: Timers
+    ) -> None:
+        self.partition = partition
+        self.replica = replica
+        self.core = Coordinator(settings)
+        self.ready = False
+        self.on_failure: Callable[[GroupShard], None] = lambda shard: None
+        self._settings = settings
+        self._clock = clock
+        self._timers = timers
+        self._inbox: deque[Event] = deque()
+        self._handling = False
+        self._closed = False
+        self._tokens = count(1)
+        self._waiting: dict[Token, _Waiter | None] = {}
+        self._answered: dict[Token, Answer] = {}
+        self._written: deque[_Written] = deque()
+        replica.listeners.append(self._replica_moved)
+
+    # ---- the door ----
+
+    def ask(
+        self, build: Callable[[Token], Request], convert: Callable[[Answer], R]
+    ) -> "R | asyncio.Future[R]":
+        """The converted answer, or a future of it if the request has to wait."""
+        if not self.ready or len(self._waiting) >= MAX_WAITING:
+            return convert(ErrorAnswer(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        token = Token(next(self._tokens))
+        self._waiting[token] = None
+        self.submit(build(token))
+        answer = self._answered.pop(token, None)
+        if answer is not None:
+            return convert(answer)
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = _Waiter(future, convert)
+        return future
+
+    def submit(self, event: Event) -> None:
+        self._inbox.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._inbox:
+                self._perform(self.core.handle(self._inbox.popleft(), self._clock.now_ms()))
+        except Exception:
+            _log.exception("a coordinator shard failed and is rebuilt from its log", partition=self.partition)
+            self._fail()
+        finally:
+            self._handling = False
+
+    # ---- life ----
+
+    async def load(self) -> None:
+        """Replays the partition; raises LoadFailed. Nothing is handled before it is done."""
+        core, offset, records = Coordinator(self._settings), self.replica.log_start_offset, 0
+        while offset < self.replica.high_watermark:
+            result = self.replica.read(offset, LOAD_BYTES)
+            if result.error != ErrorCode.NONE or result.slice is None or not result.slice.parts:
+                raise LoadFailed(
+                    f"partition {self.partition} at offset {offset}: {ErrorCode(result.error).name}"
+                )
+            data = await asyncio.to_thread(_bytes_of, result.slice)
+            records += _replay(core, data, self.partition)
+            offset = result.slice.end_offset
+        if self._closed:
+            return
+        self.core = core
+        self.ready = True
+        self._perform(core.loaded(self._clock.now_ms()))
+        if records:
+            _log.info(
+                "coordinator loaded",
+                partition=self.partition,
+                records=records,
+                groups=len(core.list_groups()),
+            )
+
+    def start_empty(self) -> None:
+        """Of a partition without records: at once, so that a new cluster's first group need not wait."""
+        self.ready = True
+
+    def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
+        """Stops coordinating; whoever waits is told to look for the coordinator again."""
+        self._closed = True
+        self.ready = False
+        if self._replica_moved in self.replica.listeners:
+            self.replica.listeners.remove(self._replica_moved)
+        self._forget(error)
+
+    def _fail(self) -> None:
+        self.ready = False
+        self._forget(ErrorCode.NOT_COORDINATOR)
+        self.on_failure(self)
+
+    def _forget(self, error: ErrorCode) -> None:
+        self._timers.cancel_where(lambda key: isinstance(key, tuple) and key[0] == self.partition)
+        self._inbox.clear()
+        self._written.clear()
+        for token in list(self._waiting):
+            self._answer(token, ErrorAnswer(error=error))
+
+    # ---- effects ----
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(token, answer):
+                    self._answer(token, answer)
+                case SetTimer(key, delay_ms):
+                    event = TimerFired(key=key)
+                    self._timers.set((self.partition, key), delay_ms, lambda event=event: self.submit(event))  # type: ignore[misc]
+                case CancelTimer(key):
+                    self._timers.cancel((self.partition, key))
+                case AppendRecords():
+                    self._append(effect)
+
+    def _answer(self, token: Token, answer: Answer) -> None:
+        waiter = self._waiting.pop(token)
+        if waiter is None:  # still inside ask()
+            self._answered[token] = answer
+        elif not waiter.future.done():
+            waiter.future.set_result(waiter.convert(answer))
+
+    def _append(self, effect: AppendRecords) -> None:
+        now_ms = self._clock.now_ms()
+        batch = encode_batch([NewRecord(now_ms, key, value) for key, value in effect.records])
+        written = _Written(effect.write_id, -1, ErrorCode.NONE)
+        result = self.replica.append(memoryview(batch), now_ms, acks=-1, from_client=False)
+        written.error = ErrorCode(result.error)
+        written.end_offset = result.last_offset + 1 if written.error == ErrorCode.NONE else -1
+        self._written.append(written)
+        self._report_durable()
+
+    def _replica_moved(self, replica: Any) -> None:
+        self._report_durable()
+
+    def _report_durable(self) -> None:
+        """In the order of the appends, also where a later one failed at once."""
+        while self._written and self._written[0].end_offset <= self.replica.high_watermark:
+            written = self._written.popleft()
+            self.submit(Appended(write_id=written.write_id, error=written.error))
+
+
+def _bytes_of(found: LogSlice) -> bytes:
+    return b"".join(
+        part if isinstance(part, (bytes, bytearray, memoryview)) else part.read() for part in found.parts
+    )
+
+
+def _replay(core: Coordinator, data: bytes, partition: int) -> int:
+    records = 0
+    for at, header in iter_batches(data):
+        if header.is_control:
+            continue
+        for record in iter_records(data, at, max_bytes=RECORDS_MAX_BYTES):
+            records += 1
+            if record.key is None:
+                continue
+            try:
+                core.replay(record.key, record.value)
+            except FormatError as error:
+                where = {"partition": partition, "offset": record.offset}
+                _log.warning(
+                    "a record of __consumer_offsets cannot be read and is skipped", error=str(error), **where
+                )
+    return records

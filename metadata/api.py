@@ -1,0 +1,106 @@
+"""The quorum's HTTP routes, mounted on the node's admin server: Raft messages, forwarded commands, status.
+
+A request is read only up to a bound, and acted on only if it is signed, of this cluster and for this node.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from tierlog.metadata.auth import MAX_BODY_BYTES, Envelope, Unauthenticated
+from tierlog.metadata.controller.commands import decode_command, encode_reply
+from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.raft.messages import decode_messages
+
+T = TypeVar("T")
+
+STEP_PATH = "/raft/v1/step"
+SUBMIT_PATH = "/raft/v1/submit"
+STATUS_PATH = "/raft/v1/status"
+INDEX_HEADER = "X-Tierlog-Index"
+
+
+class Unavailable(msgspec.Struct, frozen=True):
+    """Body of a 503 to a forwarded command."""
+
+    message: str
+    applied_unknown: bool
+
+
+def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
+    async def step(request: web.Request) -> web.Response:
+        envelope, body = await _authenticated(node, secret, request, STEP_PATH)
+        messages = _decoded(decode_messages, body)
+        if any(message.sender != envelope.sender for message in messages):
+            raise web.HTTPForbidden(text="a message of another node than the one that signed")
+        node.receive(messages)
+        return web.Response(status=204)
+
+    async def submit(request: web.Request) -> web.Response:
+        _, body = await _authenticated(node, secret, request, SUBMIT_PATH)
+        try:
+            reply = await node.submit(_decoded(decode_command, body), forward=False)
+        except MetadataUnavailable as unavailable:
+            told = Unavailable(str(unavailable), unavailable.applied_unknown)
+            return web.Response(status=503, body=msgspec.json.encode(told))
+        return web.Response(body=encode_reply(reply), headers={INDEX_HEADER: str(node.image.index)})
+
+    async def status(_: web.Request) -> web.Response:
+        return web.Response(body=msgspec.json.encode(node.status()), content_type="application/json")
+
+    return [web.post(STEP_PATH, step), web.post(SUBMIT_PATH, submit), web.get(STATUS_PATH, status)]
+
+
+class RaftServer:
+    """The routes alone on a server of their own, for nodes without an admin server."""
+
+    def __init__(self, node: MetadataNode, secret: bytes) -> None:
+        application = web.Application()
+        application.add_routes(raft_routes(node, secret))
+        self._runner = web.AppRunner(application, access_log=None)
+
+    async def start(self, listener: socket.socket) -> None:
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener).start()
+
+    async def close(self) -> None:
+        await self._runner.cleanup()
+
+
+async def _authenticated(
+    node: MetadataNode, secret: bytes, request: web.Request, path: str
+) -> tuple[Envelope, bytes]:
+    body = await _bounded_body(request)
+    try:
+        envelope = Envelope.check(request.headers, secret, path, body)
+    except Unauthenticated as refused:
+        raise web.HTTPUnauthorized(text=str(refused)) from None
+    if envelope.cluster_id != node.cluster_id:
+        raise web.HTTPForbidden(text=f"this is a node of cluster {node.cluster_id}")
+    if envelope.receiver != node.node_id or envelope.sender not in node.voters:
+        raise web.HTTPForbidden(text=f"this is node {node.node_id} of voters {sorted(node.voters)}")
+    return envelope, body
+
+
+async def _bounded_body(request: web.Request) -> bytes:
+    """Refused by its length before a byte of it is read."""
+    length = request.content_length
+    if length is None:
+        raise web.HTTPLengthRequired()
+    if length > MAX_BODY_BYTES:
+        raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, length)
+    try:
+        return await request.content.readexactly(length)
+    except asyncio.IncompleteReadError:
+        raise web.HTTPBadRequest(text="the body is cut short") from None
+
+
+def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return decode(body)
+    except msgspec.DecodeError as failure:
+        raise web.HTTPBadRequest(text=str(failure)) from None

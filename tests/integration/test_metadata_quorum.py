@@ -1,0 +1,242 @@
+"""Three metadata nodes in one process, over real HTTP on loopback; every wait is for an event."""
+
+import asyncio
+import json
+import random
+import socket
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.api import STATUS_PATH, STEP_PATH, SUBMIT_PATH, RaftServer
+from tierlog.metadata.auth import MAX_BODY_BYTES, Envelope
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.raft.messages import Heartbeat, encode_messages
+from tierlog.metadata.transport import HttpPeers
+
+SECRET = b"a secret of the test"
+CLUSTER_ID = "quorum-test"
+
+
+def listen(port: int = 0) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    return listener
+
+
+class Running:
+    """A node with its server, in the order in which a process would start and stop them."""
+
+    def __init__(self, quorum: "Quorum", node_id: int) -> None:
+        self.tasks = TaskGroup(lambda name, failure: quorum.failures.append(failure))
+        peers = HttpPeers(node_id, CLUSTER_ID, quorum.voters, SECRET, self.tasks)
+        self.node = MetadataNode(
+            node_id,
+            quorum.voters,
+            quorum.directory / str(node_id),
+            OsFiles(),
+            SystemClock(),
+            random.Random(node_id),
+            self.tasks,
+            CLUSTER_ID,
+            peers=peers,
+            tick_ms=20,
+            snapshot_entries=quorum.snapshot_entries,
+            keep_entries=1,
+        )
+        self.client = MetadataClient(self.node)
+        self.server = RaftServer(self.node, SECRET)
+
+    async def start(self, listener: socket.socket) -> None:
+        await self.node.start()
+        await self.server.start(listener)
+
+    async def stop(self) -> None:
+        await self.server.close()
+        await self.node.stop()
+        await self.tasks.close()
+
+
+class Quorum:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.failures: list[BaseException] = []
+        self.snapshot_entries = 10_000
+        self.listeners = {n: listen() for n in (1, 2, 3)}
+        self.ports = {n: listener.getsockname()[1] for n, listener in self.listeners.items()}
+        self.voters = {n: f"http://127.0.0.1:{port}" for n, port in self.ports.items()}
+        self.running: dict[int, Running] = {}
+
+    async def start(self, node_id: int) -> Running:
+        member = self.running[node_id] = Running(self, node_id)
+        await member.start(self.listeners.pop(node_id, None) or listen(self.ports[node_id]))
+        return member
+
+    async def kill(self, node_id: int) -> None:
+        await self.running.pop(node_id).stop()
+
+    async def leader(self) -> int:
+        """The one that leads once a command has been committed: any node may be asked."""
+        any_member = next(iter(self.running.values()))
+        await any_member.client.submit(c.ConfirmRemoteDeleted(uuids=()))
+        return next(n for n, member in self.running.items() if member.node.is_leader)
+
+    async def close(self) -> None:
+        for node_id in list(self.running):
+            await self.kill(node_id)
+        for listener in self.listeners.values():
+            listener.close()
+
+
+@pytest.fixture
+async def quorum(tmp_path: Path) -> AsyncIterator[Quorum]:
+    quorum = Quorum(tmp_path)
+    try:
+        yield quorum
+    finally:
+        await quorum.close()
+    assert quorum.failures == []
+
+
+def register(broker_id: int = 1) -> c.RegisterBroker:
+    incarnation = uuid.UUID(int=broker_id)
+    return c.RegisterBroker(broker_id=broker_id, incarnation=incarnation, host="h", port=1, admin_url="")
+
+
+def topic(name: str) -> c.CreateTopics:
+    return c.CreateTopics(topics=(c.NewTopic(name=name, partitions=2),))
+
+
+def has(name: str):
+    def check(image: ClusterImage) -> bool:
+        return image.topic(name) is not None
+
+    return check
+
+
+async def test_elects_replicates_and_forwards(quorum: Quorum) -> None:
+    for n in (1, 2, 3):
+        await quorum.start(n)
+    leader = await quorum.leader()
+    follower = next(member for n, member in quorum.running.items() if n != leader)
+    await follower.client.submit(register())
+    created = await follower.client.submit(topic("t"))
+    assert created.topics[0].error == ErrorCode.NONE
+    assert has("t")(follower.client.image)  # the reply is held until it shows where it was asked
+    for member in quorum.running.values():
+        image = await member.client.wait_for(has("t"))
+        assert image.topic("t") == follower.client.image.topic("t")
+
+
+async def test_survives_its_leader_and_the_old_one_catches_up_from_its_log(quorum: Quorum) -> None:
+    for n in (1, 2, 3):
+        await quorum.start(n)
+    first = await quorum.leader()
+    await quorum.running[first].client.submit(register())
+    await quorum.running[first].client.submit(topic("before"))
+    await quorum.kill(first)
+    survivor = next(iter(quorum.running.values()))
+    created = await survivor.client.submit(topic("after"))
+    assert created.topics[0].error == ErrorCode.NONE
+    assert has("before")(survivor.client.image)
+    assert await quorum.leader() != first
+    back = await quorum.start(first)
+    image = await back.client.wait_for(has("after"))
+    assert has("before")(image)
+
+
+async def test_a_node_that_missed_too_much_gets_a_snapshot(quorum: Quorum) -> None:
+    quorum.snapshot_entries = 5
+    for n in (1, 2, 3):
+        await quorum.start(n)
+    leader = await quorum.leader()
+    absent = next(n for n in quorum.running if n != leader)
+    await quorum.kill(absent)
+    client = quorum.running[leader].client
+    await client.submit(register())
+    for number in range(20):
+        await client.submit(topic(f"t{number}"))
+    back = await quorum.start(absent)
+    image = await back.client.wait_for(has("t19"))
+    assert back.node.core.log.snapshot.index > 5
+    assert image.topics == client.image.topics
+    await quorum.kill(absent)
+    again = await quorum.start(absent)  # from its own disk, the snapshot among it
+    assert again.node.core.log.snapshot.index > 5
+    await again.client.wait_for(has("t19"))
+
+
+async def test_a_minority_serves_no_command(quorum: Quorum) -> None:
+    for n in (1, 2, 3):
+        await quorum.start(n)
+    leader = await quorum.leader()
+    client = quorum.running[leader].client
+    for n in [n for n in quorum.running if n != leader]:
+        await quorum.kill(n)
+    with pytest.raises(MetadataUnavailable):
+        await client.submit(topic("t"), timeout_s=0.2)
+    assert not has("t")(client.image)
+
+
+async def test_commands_of_all_nodes_at_once_are_all_judged_once(quorum: Quorum) -> None:
+    for n in (1, 2, 3):
+        await quorum.start(n)
+    await quorum.running[1].client.submit(register())
+    clients = [member.client for member in quorum.running.values()]
+    replies = await asyncio.gather(*[clients[n % 3].submit(topic(f"t{n // 3}")) for n in range(30)])
+    errors = [reply.topics[0].error for reply in replies]
+    assert errors.count(ErrorCode.NONE) == 10
+    assert errors.count(ErrorCode.TOPIC_ALREADY_EXISTS) == 20
+
+
+@pytest.mark.parametrize(
+    ("envelope", "secret", "status"),
+    [
+        (Envelope(CLUSTER_ID, 2, 1), b"wrong", 401),
+        (Envelope("another", 2, 1), SECRET, 403),
+        (Envelope(CLUSTER_ID, 2, 3), SECRET, 403),
+        (Envelope(CLUSTER_ID, 9, 1), SECRET, 403),
+        (Envelope(CLUSTER_ID, 3, 1), SECRET, 403),  # signs a message in another voter's name
+        (Envelope(CLUSTER_ID, 2, 1), SECRET, 204),
+    ],
+)
+async def test_only_signed_messages_of_this_cluster_are_taken(
+    quorum: Quorum, envelope: Envelope, secret: bytes, status: int
+) -> None:
+    await quorum.start(1)
+    body = encode_messages((Heartbeat(term=0, sender=2, to=1, commit=0),))
+    headers = envelope.headers(secret, STEP_PATH, body)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(quorum.voters[1] + STEP_PATH, data=body, headers=headers) as response,
+    ):
+        assert response.status == status
+
+
+@pytest.mark.parametrize("path", [STEP_PATH, SUBMIT_PATH])
+async def test_bodies_that_are_too_large_or_not_ours_are_refused(quorum: Quorum, path: str) -> None:
+    await quorum.start(1)
+    async with aiohttp.ClientSession() as session:
+        headers = {"Content-Length": str(MAX_BODY_BYTES + 1)}
+        reader, writer = await asyncio.open_connection("127.0.0.1", quorum.ports[1])
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {headers['Content-Length']}\r\n\r\n"
+        writer.write(head.encode())
+        assert b" 413 " in await reader.readline()  # before a byte of the body was sent
+        writer.close()
+        junk = b"\xc1 not msgpack"
+        signed = Envelope(CLUSTER_ID, 2, 1).headers(SECRET, path, junk)
+        async with session.post(quorum.voters[1] + path, data=junk, headers=signed) as response:
+            assert response.status == 400
+        async with session.get(quorum.voters[1] + STATUS_PATH) as response:
+            assert json.loads(await response.read())["node_id"] == 1

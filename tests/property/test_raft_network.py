@@ -1,0 +1,256 @@
+"""Raft cores on a bad network, by seed: loss, duplicates, reordering, partitions, crashes at any step.
+
+After every event: one leader per term, logs match, a leader holds all that was ever committed, and what is
+applied is the same everywhere. After healing: progress. A failing seed is in the test's name.
+"""
+
+import random
+from collections import deque
+
+import msgspec
+import pytest
+
+from tierlog.metadata.raft import messages as m
+from tierlog.metadata.raft.core import NotLeader, RaftCore, RaftSettings, Ready
+from tierlog.metadata.raft.log import RaftLog
+
+SETTINGS = RaftSettings(election_ticks=6, append_bytes=40, window=3, chunk_bytes=64)
+
+
+class Disk:
+    """What survives a crash."""
+
+    def __init__(self) -> None:
+        self.hard_state = m.HardState()
+        self.snapshot = m.Snapshot()
+        self.entries: list[m.Entry] = []
+
+    def save(self, ready: Ready) -> None:
+        if ready.snapshot is not None:
+            self.snapshot, self.entries = ready.snapshot, []
+        if ready.entries:
+            self.entries = [e for e in self.entries if e.index < ready.entries[0].index]
+            self.entries += ready.entries
+        if ready.hard_state is not None:
+            self.hard_state = ready.hard_state
+
+
+class Member:
+    def __init__(self, node_id: int, voters: range, seed: int, disk: Disk) -> None:
+        self.disk = disk
+        self.core = RaftCore(
+            node_id,
+            voters,
+            RaftLog(
+                disk.snapshot,
+                [e for e in disk.entries if e.index > disk.snapshot.index],
+                disk.hard_state.commit,
+            ),
+            disk.hard_state,
+            random.Random(seed),
+            first_payload=b"first",
+            settings=SETTINGS,
+        )
+        self.state: list[str] = msgspec.json.decode(disk.snapshot.data) if disk.snapshot.index else []
+        self.writing: Ready | None = None
+
+
+class Cluster:
+    def __init__(self, seed: int, size: int) -> None:
+        self.rng = random.Random(seed)
+        self.voters = range(1, size + 1)
+        self.disks = {n: Disk() for n in self.voters}
+        self.members: dict[int, Member] = {n: self._boot(n) for n in self.voters}
+        self.network: deque[m.AnyMessage] = deque()
+        self.cut: set[tuple[int, int]] = set()
+        self.loss = self.rng.choice([0.0, 0.05, 0.2])
+        self.committed: dict[int, m.Entry] = {}
+        self.leaders: dict[int, int] = {}
+        self.proposed = 0
+        self.snapshots_installed = 0
+
+    def _boot(self, node: int) -> Member:
+        return Member(node, self.voters, self.rng.getrandbits(32), self.disks[node])
+
+    def send(self, messages: tuple[m.AnyMessage, ...]) -> None:
+        for message in messages:
+            if (message.sender, message.to) in self.cut or self.rng.random() < self.loss:
+                continue
+            self.network.append(message)
+            if self.rng.random() < self.loss / 2:
+                self.network.append(message)
+
+    def start_write(self, member: Member) -> None:
+        if member.writing is None and member.core.has_ready():
+            ready = member.core.ready()
+            self.send(ready.hurried)
+            member.writing = ready
+
+    def end_write(self, member: Member) -> None:
+        ready, member.writing = member.writing, None
+        if ready is None:
+            return
+        member.disk.save(ready)
+        member.core.persisted(ready)
+        self.send(ready.messages)
+        if ready.snapshot is not None:
+            member.state = msgspec.json.decode(ready.snapshot.data)
+            self.snapshots_installed += 1
+        for entry in ready.committed:
+            assert self.committed.setdefault(entry.index, entry) == entry, "state machine safety"
+            member.state.append(f"{entry.index}:{entry.term}:{entry.payload.decode()}")
+            assert len(member.state) == entry.index
+
+    def settle(self, member: Member) -> None:
+        while member.writing is not None or member.core.has_ready():
+            self.start_write(member)
+            self.end_write(member)
+
+    def deliver(self, reorder: bool = True) -> None:
+        if self.network:
+            if reorder:
+                self.network.rotate(-self.rng.randrange(min(len(self.network), 8)))
+            message = self.network.popleft()
+            self.members[message.to].core.step(message)
+
+    def propose(self) -> None:
+        for member in self.members.values():
+            if member.core.is_leader:
+                try:
+                    member.core.propose(f"p{self.proposed}".encode())
+                    self.proposed += 1
+                except NotLeader:
+                    pass
+
+    def snapshot(self, member: Member) -> None:
+        log = member.core.log
+        if member.writing is None and len(member.state) > log.snapshot.index:
+            index = len(member.state)
+            term = log.term_at(index)
+            assert term is not None
+            made = m.Snapshot(index, term, msgspec.json.encode(member.state))
+            member.disk.snapshot = made
+            member.core.compact(made, keep=self.rng.choice([0, 3]))
+            member.disk.entries = [e for e in member.disk.entries if e.index > index]
+
+    def crash(self, node: int) -> None:
+        self.members[node] = self._boot(node)
+
+    def partition(self) -> None:
+        side = {n for n in self.voters if self.rng.random() < 0.5}
+        self.cut = {(a, b) for a in self.voters for b in self.voters if (a in side) != (b in side)}
+        if self.rng.random() < 0.3:  # one way only
+            self.cut = {(a, b) for a, b in self.cut if a in side}
+
+    def step(self) -> None:
+        member = self.members[self.rng.choice(self.voters)]
+        action = self.rng.choices(
+            [
+                "deliver",
+                "tick",
+                "start",
+                "end",
+                "propose",
+                "snapshot",
+                "crash",
+                "partition",
+                "heal",
+                "transfer",
+            ],
+            [60, 12, 30, 30, 6, 1, 0.5, 0.5, 1, 0.3],
+        )[0]
+        match action:
+            case "deliver":
+                self.deliver()
+            case "tick":
+                member.core.tick()
+            case "start":
+                self.start_write(member)
+            case "end":
+                self.end_write(member)
+            case "propose":
+                self.propose()
+            case "snapshot":
+                self.snapshot(member)
+            case "crash":
+                self.crash(member.core.node_id)
+            case "partition":
+                self.partition()
+            case "heal":
+                self.cut = set()
+            case "transfer":
+                member.core.transfer_leadership(self.rng.choice(self.voters))
+
+    def check(self) -> None:
+        for member in self.members.values():
+            core = member.core
+            core.check()
+            if core.is_leader:
+                assert self.leaders.setdefault(core.term, core.node_id) == core.node_id, "election safety"
+                first = core.log.first_index
+                for index, entry in self.committed.items():
+                    if core.term > entry.term and index >= first:
+                        assert core.log.term_at(index) == entry.term, "leader completeness"
+
+    def check_logs_match(self) -> None:
+        logs = [member.core.log for member in self.members.values()]
+        for one in logs:
+            for other in logs:
+                low = max(one.first_index, other.first_index)
+                agreed = min(one.last_index, other.last_index)
+                while agreed >= low and one.term_at(agreed) != other.term_at(agreed):
+                    agreed -= 1
+                if agreed >= low:
+                    assert one.between(low, agreed + 1) == other.between(low, agreed + 1), "log matching"
+
+    def heal_and_finish(self) -> None:
+        self.cut, self.loss = set(), 0.0
+        goal = None
+        for _ in range(400):
+            for member in self.members.values():
+                member.core.tick()
+                self.settle(member)
+            while self.network:
+                self.deliver(reorder=False)
+                for member in self.members.values():
+                    self.settle(member)
+            self.check()
+            leader = next((x for x in self.members.values() if x.core.is_leader), None)
+            if goal is None and leader is not None and leader.core.transfer_to == m.NOBODY:
+                goal = leader.core.propose(b"goal")
+            if goal is not None and all(len(x.state) >= goal for x in self.members.values()):
+                return
+        raise AssertionError("no progress after healing")
+
+
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("seed", range(25))
+def test_safe_on_a_bad_network_and_live_after_it(seed: int, size: int) -> None:
+    cluster = Cluster(seed * 10 + size, size)
+    for turn in range(2500):
+        cluster.step()
+        cluster.check()
+        if turn % 50 == 0:
+            cluster.check_logs_match()
+    cluster.heal_and_finish()
+    cluster.check_logs_match()
+    states = {tuple(member.state) for member in cluster.members.values()}
+    longest = max(states, key=len)
+    assert all(longest[: len(state)] == state for state in states)
+
+
+def test_the_network_test_reaches_what_it_is_for() -> None:
+    """Elections, commits, truncation and snapshots from the leader do happen in these runs."""
+    elections = commits = installs = 0
+    for seed in range(8):
+        cluster = Cluster(seed, 3)
+        for _ in range(2500):
+            cluster.step()
+            cluster.check()
+        cluster.heal_and_finish()
+        elections += len(cluster.leaders)
+        commits += len(cluster.committed)
+        installs += cluster.snapshots_installed
+    assert elections > 16
+    assert commits > 200
+    assert installs > 0

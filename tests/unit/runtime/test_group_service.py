@@ -1,0 +1,379 @@
+"""The group service over the real metadata node and real replicas on disk: creation, durability, restart."""
+
+import asyncio
+import random
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tierlog.broker.coordinator.events import Appended, WriteId
+from tierlog.broker.handlers.context import Connection, RequestContext
+from tierlog.broker.handlers.groups import group_handlers
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.runtime.group_service import OFFSETS_TOPIC, GroupService, partition_of
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.settings.node import NodeSettings
+from tierlog.broker.settings.topic import TopicConfig
+from tierlog.broker.wire.api import BY_NAME
+from tierlog.broker.wire.codec import decode, encode
+from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.broker.wire.messages import (
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    sync_group,
+)
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller.commands import (
+    CreateTopics,
+    DeleteTopics,
+    NewTopic,
+    RegisterBroker,
+    TopicRef,
+)
+from tierlog.metadata.node import MetadataNode
+
+SETTINGS = NodeSettings(node_id=1, group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=2)
+INCARNATION = uuid.UUID(int=9)
+METADATA = b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
+
+
+class OneBroker:
+    """As much of a broker as groups need: metadata, replicas, the service and its handlers."""
+
+    def __init__(self, directory: Path, settings: NodeSettings = SETTINGS) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.failures: list[BaseException] = []
+        self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
+        self.rng = random.Random(7)
+        self.clock = SystemClock()
+        self.node = MetadataNode(
+            1, {}, directory / "metadata", OsFiles(), self.clock, self.rng, self.tasks, "cluster"
+        )
+        self.metadata = MetadataClient(self.node)
+        self.replicas: dict[TopicPartition, Replica] = {}
+        self.service = GroupService(settings, self.metadata, self, self.clock, self.rng, self.tasks)
+        self.handlers = group_handlers(self.service)
+        self.connection = Connection(1, "127.0.0.1", 5000, "127.0.0.1", 9092)
+
+    def get(self, topic: str, partition: int) -> Replica | None:
+        return self.replicas.get(TopicPartition(topic, partition))
+
+    async def __aenter__(self) -> "OneBroker":
+        await self.node.start()
+        await self.metadata.submit(
+            RegisterBroker(
+                broker_id=1,
+                incarnation=INCARNATION,
+                host="127.0.0.1",
+                port=9092,
+                admin_url="http://127.0.0.1:1",
+            )
+        )
+        self.metadata.subscribe(lambda old, new: self._open_replicas())
+        self._open_replicas()
+        self.service.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.service.close()
+        await self.node.stop()
+        await self.tasks.close()
+        for replica in self.replicas.values():
+            replica.close(clean=False)
+        assert not self.failures
+
+    async def create(self, name: str) -> None:
+        reply = await self.metadata.submit(CreateTopics(topics=(NewTopic(name=name, partitions=1),)))
+        assert reply.topics[0].error == E.NONE
+
+    async def call(self, api: str, version: int, request: object):
+        """Through the codec both ways, so that what a version lacks is lost as on the wire."""
+        answer = await self.begin(api, version, request)
+        body = encode(answer, version)
+        return decode(type(answer), version, body, 0, len(body))
+
+    def begin(self, api: str, version: int, request: object) -> "asyncio.Future[object]":
+        body = encode(request, version)
+        request = decode(type(request), version, body, 0, len(body))
+        context = RequestContext(BY_NAME[api].key, version, 1, "client", self.connection)
+        answer = self.handlers[BY_NAME[api].key](context, request)
+        if asyncio.iscoroutine(answer) or isinstance(answer, asyncio.Future):
+            return asyncio.ensure_future(answer)
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(answer)
+        return future
+
+    async def member(self, group: str = "g", instance: str | None = None) -> str:
+        """Joins alone, leads and syncs; the member's id."""
+        request = join_group.JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            group_instance_id=instance,
+            protocol_type="consumer",
+            protocols=[join_group.JoinGroupRequestProtocol(name="range", metadata=METADATA)],
+        )
+        joined = await self.call("JoinGroup", 9, request)
+        if joined.error_code == E.MEMBER_ID_REQUIRED:
+            request.member_id = joined.member_id
+            joined = await self.call("JoinGroup", 9, request)
+        assert joined.error_code == E.NONE
+        synced = await self.call("SyncGroup", 5, sync_request(group, joined, instance))
+        assert (synced.error_code, bytes(synced.assignment)) == (E.NONE, b"mine")
+        return joined.member_id
+
+    def _open_replicas(self) -> None:
+        for topic in self.metadata.image.topics.values():
+            for index, partition in enumerate(topic.partitions):
+                name = TopicPartition(topic.name, index)
+                if name not in self.replicas:
+                    replica = Replica.open(
+                        name,
+                        topic.topic_id,
+                        1,
+                        self.directory / str(name),
+                        TopicConfig(),
+                        OsFiles(),
+                        self.clock.now_ms(),
+                        clean=False,
+                        rng=self.rng,
+                    )
+                    replica.become_leader(partition.leader_epoch, partition.partition_epoch, [1])
+                    self.replicas[name] = replica
+
+
+def sync_request(group: str, joined: join_group.JoinGroupResponse, instance: str | None = None):
+    mine = sync_group.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")
+    return sync_group.SyncGroupRequest(
+        group_id=group,
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        group_instance_id=instance,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[mine],
+    )
+
+
+def commit_request(offset: int, *, group: str = "g", topic: str = "t", topic_id=None, **more):
+    fields = {"topic_id": topic_id} if topic_id else {"name": topic}
+    partition = offset_commit.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata="note"
+    )
+    topics = [offset_commit.OffsetCommitRequestTopic(partitions=[partition], **fields)]
+    return offset_commit.OffsetCommitRequest(group_id=group, topics=topics, **more)
+
+
+async def fetched_error(broker: OneBroker) -> int:
+    groups = [offset_fetch.OffsetFetchRequestGroup(group_id="g", topics=None)]
+    answer = await broker.call("OffsetFetch", 9, offset_fetch.OffsetFetchRequest(groups=groups))
+    return answer.groups[0].error_code
+
+
+async def fetched(broker: OneBroker, group: str = "g", topic: str = "t") -> int:
+    topics = [offset_fetch.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
+    request = offset_fetch.OffsetFetchRequest(
+        groups=[offset_fetch.OffsetFetchRequestGroup(group_id=group, topics=topics)]
+    )
+    answer = await broker.call("OffsetFetch", 9, request)
+    return answer.groups[0].topics[0].partitions[0].committed_offset
+
+
+@pytest.fixture
+async def broker(tmp_path):
+    async with OneBroker(tmp_path) as running:
+        await running.service.create_topic()
+        await running.create("t")
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("group", "partition"),
+    [("", 0), ("hello", 22), ("größe", 7), ("\N{GRINNING FACE}", 49), ("polygenelubricants", 0)],
+)
+def test_groups_hash_as_in_java(group, partition):
+    # hashCode() of "hello" is 99162322, of "polygenelubricants" the least int, whose abs is 0 in Kafka
+    assert partition_of(group, 50) == partition
+
+
+@pytest.mark.parametrize("version", range(7))
+async def test_the_first_find_coordinator_makes_the_topic(tmp_path, version):
+    async with OneBroker(tmp_path) as broker:
+        request = find_coordinator.FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"])
+        answer = await broker.call("FindCoordinator", version, request)
+        found = answer.coordinators if version >= 4 else [answer]
+        assert [(each.error_code, each.node_id, each.host, each.port) for each in found] == [
+            (E.NONE, 1, "127.0.0.1", 9092)
+        ] * (2 if version >= 4 else 1)
+        assert len(broker.metadata.image.topic(OFFSETS_TOPIC).partitions) == 2
+        assert broker.metadata.image.topic_overrides(OFFSETS_TOPIC)["cleanup.policy"] == "compact"
+
+
+async def test_transactions_are_not_coordinated_here(broker):
+    request = find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"])
+    answer = await broker.call("FindCoordinator", 6, request)
+    assert answer.coordinators[0].error_code == E.INVALID_REQUEST
+
+
+async def test_before_the_topic_exists_nothing_is_coordinated(tmp_path):
+    async with OneBroker(tmp_path) as broker:
+        beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+        assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NOT_COORDINATOR
+        assert (
+            await broker.call("ListGroups", 5, list_groups.ListGroupsRequest())
+            == list_groups.ListGroupsResponse()
+        )
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+async def test_commit_and_fetch_in_every_version(broker, version):
+    topic_id = broker.metadata.image.topic_ids["t"] if version >= 10 else None
+    answer = await broker.call("OffsetCommit", version, commit_request(42, topic_id=topic_id))
+    assert answer.topics[0].partitions[0].error_code == E.NONE
+    for fetch_version in range(1, 8):
+        old = [offset_fetch.OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])]
+        request = offset_fetch.OffsetFetchRequest(group_id="g", topics=old)
+        answer = await broker.call("OffsetFetch", fetch_version, request)
+        first, missing = answer.topics[0].partitions
+        assert (first.committed_offset, first.metadata, missing.committed_offset) == (42, "note", -1)
+    for fetch_version in range(8, 11):
+        groups = [offset_fetch.OffsetFetchRequestGroup(group_id=name, topics=None) for name in ("g", "none")]
+        answer = await broker.call(
+            "OffsetFetch", fetch_version, offset_fetch.OffsetFetchRequest(groups=groups)
+        )
+        found = answer.groups[0].topics[0]
+        assert found.partitions[0].committed_offset == 42 and answer.groups[1].topics == []
+        assert found.name == ("t" if fetch_version < 10 else "")
+        assert (found.topic_id.int == 0) == (fetch_version < 10)
+
+
+async def test_commits_to_what_does_not_exist(broker):
+    answer = await broker.call("OffsetCommit", 9, commit_request(1, topic="missing"))
+    assert answer.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+    answer = await broker.call("OffsetCommit", 10, commit_request(1, topic_id=INCARNATION))
+    assert answer.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_ID
+    answer = await broker.call("OffsetCommit", 9, commit_request(1, generation_id_or_member_epoch=3))
+    assert answer.topics[0].partitions[0].error_code == E.ILLEGAL_GENERATION
+
+
+async def test_the_life_of_a_group(broker):
+    member = await broker.member()
+    described = await broker.call(
+        "DescribeGroups", 6, describe_groups.DescribeGroupsRequest(groups=["g", "no"])
+    )
+    group, missing = described.groups
+    assert (group.group_state, group.protocol_data, group.members[0].client_host) == (
+        "Stable",
+        "range",
+        "/127.0.0.1",
+    )
+    assert bytes(group.members[0].member_assignment) == b"mine"
+    assert (missing.error_code, missing.group_state) == (E.GROUP_ID_NOT_FOUND, "Dead")
+    listed = await broker.call("ListGroups", 5, list_groups.ListGroupsRequest(states_filter=["stable"]))
+    assert [(each.group_id, each.group_type) for each in listed.groups] == [("g", "classic")]
+    others = list_groups.ListGroupsRequest(types_filter=["consumer"])
+    assert (await broker.call("ListGroups", 5, others)).groups == []
+    delete = delete_groups.DeleteGroupsRequest(groups_names=["g", "no"])
+    codes = [each.error_code for each in (await broker.call("DeleteGroups", 2, delete)).results]
+    assert codes == [E.NON_EMPTY_GROUP, E.GROUP_ID_NOT_FOUND]
+    leaving = [leave_group.MemberIdentity(member_id=member), leave_group.MemberIdentity(member_id="x")]
+    left = await broker.call("LeaveGroup", 5, leave_group.LeaveGroupRequest(group_id="g", members=leaving))
+    assert [each.error_code for each in left.members] == [E.NONE, E.UNKNOWN_MEMBER_ID]
+    old = leave_group.LeaveGroupRequest(group_id="g", member_id=member)
+    assert (await broker.call("LeaveGroup", 1, old)).error_code == E.UNKNOWN_MEMBER_ID
+    codes = [each.error_code for each in (await broker.call("DeleteGroups", 2, delete)).results]
+    assert codes == [E.NONE, E.GROUP_ID_NOT_FOUND]
+
+
+@pytest.mark.parametrize("version", range(10))
+async def test_join_in_every_version(broker, version):
+    request = join_group.JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[join_group.JoinGroupRequestProtocol(name="range", metadata=METADATA)],
+    )
+    joined = await broker.call("JoinGroup", version, request)
+    if version >= 4:
+        assert (joined.error_code, joined.generation_id) == (E.MEMBER_ID_REQUIRED, -1)
+        request.member_id = joined.member_id
+        joined = await broker.call("JoinGroup", version, request)
+    assert (joined.error_code, joined.generation_id, joined.leader) == (E.NONE, 1, joined.member_id)
+    assert joined.member_id.startswith("client-") and bytes(joined.members[0].metadata) == METADATA
+
+
+async def test_sync_version_5_must_name_its_protocol(broker):
+    answer = await broker.call("SyncGroup", 5, sync_group.SyncGroupRequest(group_id="g"))
+    assert answer.error_code == E.INCONSISTENT_GROUP_PROTOCOL
+
+
+async def test_offset_delete(broker):
+    await broker.call("OffsetCommit", 9, commit_request(1))
+    places = [offset_delete.OffsetDeleteRequestPartition(partition_index=index) for index in (0, 7)]
+    topics = [offset_delete.OffsetDeleteRequestTopic(name="t", partitions=places)]
+    request = offset_delete.OffsetDeleteRequest(group_id="g", topics=topics)
+    answer = await broker.call("OffsetDelete", 0, request)
+    codes = [each.error_code for each in answer.topics[0].partitions]
+    assert codes == [E.NONE, E.UNKNOWN_TOPIC_OR_PARTITION] and await fetched(broker) == -1
+
+
+async def test_offsets_of_a_deleted_topic_do_not_meet_its_successor(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    assert await fetched(broker) == 5
+    await broker.metadata.submit(DeleteTopics(topics=(TopicRef(name="t"),)))
+    await broker.create("t")
+    assert await fetched(broker) == -1
+
+
+async def test_a_restart_forgets_nothing(tmp_path):
+    async with OneBroker(tmp_path) as broker:
+        await broker.service.create_topic()
+        await broker.create("t")
+        member = await broker.member(instance="static")
+        for offset in range(100):
+            commit = commit_request(
+                offset, member_id=member, generation_id_or_member_epoch=1, group_instance_id="static"
+            )
+            assert (await broker.call("OffsetCommit", 9, commit)).topics[0].partitions[0].error_code == E.NONE
+    async with OneBroker(tmp_path) as broker:
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name().startswith("load ")))
+        assert await fetched(broker) == 99
+        beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
+        assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NONE
+        rejoined = await broker.member(instance="static")
+        assert rejoined != member, "a new id, and its predecessor's assignment without a rebalance"
+
+
+async def test_a_core_that_fails_is_rebuilt_from_its_log(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    shard = broker.service._shards[partition_of("g", 2)]
+    waiting = broker.begin(
+        "JoinGroup",
+        3,
+        join_group.JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            protocol_type="consumer",
+            protocols=[join_group.JoinGroupRequestProtocol(name="range", metadata=METADATA)],
+        ),
+    )
+    shard.submit(Appended(write_id=WriteId(99)))  # of no append that the core knows
+    assert (await waiting).error_code == E.NOT_COORDINATOR
+    assert await fetched_error(broker) == E.COORDINATOR_LOAD_IN_PROGRESS
+    await shard.load()
+    assert await fetched(broker) == 5
