@@ -1,7 +1,7 @@
 """The error response of each API: what a client gets when a request fails as a whole.
 
-Most responses have a top-level code. The others say it once per item asked for, as Kafka does; where nothing was
-asked there is no place for an error, and None lets net close the connection. Called by net.
+Most responses have a top-level code. The others say it once per item asked for, as Kafka does; where a
+version has no place for an error, None lets net close the connection. Called by net.
 """
 
 from collections.abc import Callable
@@ -197,7 +197,7 @@ def _alter_configs(context: RequestContext, request: Any, code: ErrorCode, messa
 
     older = context.api == BY_NAME["AlterConfigs"].key
     m: Any = alter_configs if older else incremental_alter_configs
-    response = APIS[context.api].response
+    response: Any = APIS[context.api].response
     return response(
         responses=[
             m.AlterConfigsResourceResponse(

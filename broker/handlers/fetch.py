@@ -1,7 +1,7 @@
 """Fetch (v4-18): record batches as slices of files, from either tier, with sessions and one byte budget.
 
 A request is answered at once if it has enough bytes, an error, a diverging epoch or remote data; else it
-waits in the purgatory. The first batch of the answer is returned even if it is larger than every limit (KIP-74).
+waits in the purgatory. The first batch of the answer is returned even if larger than every limit (KIP-74).
 Remote partitions are read in parallel, each with the part of the budget that its turn in the request gives.
 """
 
@@ -10,10 +10,10 @@ import uuid
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, RawReply, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
-from tierlog.broker.ports.slices import LogSlice, empty_slice
+from tierlog.broker.ports.slices import LogSlice
 from tierlog.broker.runtime.fetch_sessions import (
     FetchScope,
     FetchSession,
@@ -23,6 +23,7 @@ from tierlog.broker.runtime.fetch_sessions import (
 )
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
+from tierlog.broker.wire.fetch import encode_fetch_response
 from tierlog.broker.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -56,7 +57,6 @@ class _Asked:
     min_bytes: int
     committed_only: bool
     scope: FetchScope
-    topic_names: dict[str | uuid.UUID, str]
 
 
 @dataclass(slots=True)
@@ -78,6 +78,7 @@ class _Reading:
     size: int = 0
     at_once: bool = False
     answers: list[PartitionData] = field(default_factory=list)
+    slices: dict[int, LogSlice] = field(default_factory=dict)  # id(answer) -> its records
     remote: list[_RemoteRead] = field(default_factory=list)
 
 
@@ -117,7 +118,6 @@ class _Fetcher:
             min(request.min_bytes, self._deps.settings.fetch_max_bytes),
             request.isolation_level == READ_COMMITTED,
             scope,
-            {},
         )
         return self._answer(asked, request.max_wait_ms)
 
@@ -129,18 +129,18 @@ class _Fetcher:
         if enough or max_wait_ms <= 0:
             return self._respond(asked, reading)
 
-        def attempt() -> FetchResponse | Awaitable[Reply] | None:
+        def attempt() -> RawReply | None:
             again = self._read(asked)
             if again.size >= asked.min_bytes or again.at_once or again.remote:
                 # What became remote while it waited is read by the next fetch.
                 return self._respond(asked, again)
             return None
 
-        def expire() -> FetchResponse:
+        def expire() -> RawReply:
             return self._respond(asked, self._read(asked))
 
         # A key may name no partition that exists; then nobody touches it.
-        keys = [(self._name(asked, item.topic), item.partition) for item in asked.scope.partitions]
+        keys = [(self._name(item.topic), item.partition) for item in asked.scope.partitions]
         return self._deps.purgatory.wait(keys, max_wait_ms, attempt, expire)
 
     # -- reading --
@@ -184,15 +184,14 @@ class _Fetcher:
         )
         if asked.committed_only:
             answer.aborted_transactions = _aborted(result.aborted)
-        found = result.slice if result.slice is not None else empty_slice(item.fetch_offset)
-        answer.records = found
         if result.remote:
             share = max(min(item.max_bytes, reading.left), 0)
             reading.remote.append(_RemoteRead(replica, item.fetch_offset, share, first, answer))
             reading.left -= max(share, 1)
-        else:
-            reading.size += found.size
-            reading.left -= found.size
+        elif result.slice is not None and result.slice.size:
+            reading.slices[id(answer)] = result.slice
+            reading.size += result.slice.size
+            reading.left -= result.slice.size
         return answer
 
     async def _with_remote(self, asked: _Asked, reading: _Reading) -> Reply:
@@ -207,7 +206,8 @@ class _Fetcher:
                 continue
             found, aborted = task.result()
             if isinstance(found, LogSlice):
-                item.answer.records = found
+                if found.size:
+                    reading.slices[id(item.answer)] = found
                 if asked.committed_only:
                     item.answer.aborted_transactions = _aborted(aborted)
             else:
@@ -237,20 +237,19 @@ class _Fetcher:
 
     # -- answering --
 
-    def _respond(self, asked: _Asked, reading: _Reading) -> FetchResponse:
+    def _respond(self, asked: _Asked, reading: _Reading) -> RawReply:
         scope = asked.scope
         told: list[tuple[SessionPartition, PartitionData]] = []
         with_records: list[SessionKey] = []
         for item, answer in zip(scope.partitions, reading.answers, strict=True):
-            size = _size(answer)
-            if size:
+            has_records = id(answer) in reading.slices
+            if has_records:
                 with_records.append(item.key)
-            noteworthy = size > 0 or answer.diverging_epoch.end_offset >= 0
             changed = item.tell(
                 error=answer.error_code,
                 high_watermark=answer.high_watermark,
                 log_start_offset=answer.log_start_offset,
-                noteworthy=noteworthy,
+                noteworthy=has_records or answer.diverging_epoch.end_offset >= 0,
             )
             if changed or scope.session is None:
                 told.append((item, answer))
@@ -261,7 +260,7 @@ class _Fetcher:
             _add(response, item.topic, answer)
         if asked.version >= LEADERS_FROM:
             self._name_leaders(response, told)
-        return response
+        return RawReply(encode_fetch_response(asked.version, response, reading.slices))
 
     def _session_id(self, asked: _Asked, session: FetchSession | None) -> int:
         if session is not None:
@@ -292,7 +291,7 @@ class _Fetcher:
             for node_id, host, port, rack in node_endpoints(image, named)
         ]
 
-    def _name(self, asked: _Asked, topic: str | uuid.UUID) -> str:
+    def _name(self, topic: str | uuid.UUID) -> str:
         if isinstance(topic, str):
             return topic
         found = self._deps.metadata.image.topics.get(topic)
@@ -323,7 +322,6 @@ def _fail(answer: PartitionData, code: ErrorCode) -> PartitionData:
     answer.error_code = code
     answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
     answer.aborted_transactions = None
-    answer.records = b""
     return answer
 
 
@@ -339,17 +337,11 @@ def _diverged(
         log_start_offset=replica.log_start_offset,
         diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end_offset),
         aborted_transactions=None,
-        records=b"",
     )
 
 
 def _aborted(found: Iterable[tuple[int, int]]) -> list[AbortedTransaction]:
     return [AbortedTransaction(producer_id=producer, first_offset=first) for producer, first in found]
-
-
-def _size(answer: PartitionData) -> int:
-    records = answer.records
-    return records.size if isinstance(records, LogSlice) else len(records or b"")
 
 
 def _add(response: FetchResponse, topic: str | uuid.UUID, answer: PartitionData) -> None:

@@ -1,7 +1,7 @@
 """The directory that holds this node's partitions: whose it is, what lies in it, what must outlive a restart.
 
 One process at a time (`.lock`), one node of one cluster (`meta.properties`). A directory in it belongs
-to a topic id; one that the cluster does not know is set aside as `-stray`, never deleted (KIP-858). Checkpoints
+to a topic; one that the cluster does not know is kept aside as `-stray`, not deleted (KIP-858). Checkpoints
 say how much of a log needs no check after a crash. Called by the composition root and the replica manager.
 """
 
