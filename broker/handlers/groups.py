@@ -1,5 +1,5 @@
 """Classic groups and their coordinator: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup,
-DescribeGroups, ListGroups, DeleteGroups. Committed offsets are in offsets.py.
+DescribeGroups, ListGroups, DeleteGroups. Committed offsets are in committed_offsets.py.
 
 Translates between messages and the coordinator's events and answers, no more. An answer that is there at
 once is returned at once; one that has to wait (join phase, assignment, durability) is the shard's future,
@@ -22,8 +22,8 @@ from tierlog.broker.coordinator.events import (
     Sync,
     SyncAnswer,
 )
+from tierlog.broker.handlers.committed_offsets import offset_handlers
 from tierlog.broker.handlers.context import Handler, RequestContext
-from tierlog.broker.handlers.offsets import offset_handlers
 from tierlog.broker.runtime.group_service import GroupService
 from tierlog.broker.wire.api import BY_NAME
 from tierlog.broker.wire.errors import ErrorCode

@@ -149,3 +149,24 @@ def test_a_static_member_whose_new_id_cannot_be_stored_keeps_its_old_one(bench):
     b.append_error = E.KAFKA_STORAGE_ERROR
     assert b.error(b.join(instance="a")) == E.NOT_COORDINATOR
     assert b.error(b.beat("m1", 1, group_instance_id="a")) == E.NONE
+
+
+def test_a_member_that_vanishes_after_its_join_was_answered_has_one_session_to_come_back(bench):
+    b = bench()
+    b.join()
+    b.settle()
+    b.advance(9_999)
+    assert b.state == "CompletingRebalance"
+    b.advance(1)
+    assert b.state == "Empty"
+
+
+def test_a_lowered_size_sheds_those_who_rejoin_last(bench):
+    b = bench()
+    b.stable(3)
+    b.settings = type(b.settings)(group_initial_rebalance_delay_ms=0, group_max_size=2)
+    b.restart()
+    assert b.state == "PreparingRebalance"
+    tokens = [b.join(member_id) for member_id in ("m2", "m3", "m1")]
+    assert [b.answer(token).error for token in tokens] == [E.NONE, E.NONE, E.GROUP_MAX_SIZE_REACHED]
+    assert b.answer(tokens[0]).leader == "m2"
