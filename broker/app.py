@@ -19,7 +19,7 @@ from tierlog.broker.gateway.admin import AdminServer, Node, admin_routes
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.groups import group_handlers
-from tierlog.broker.handlers.offsets import offset_handlers
+from tierlog.broker.handlers.committed_offsets import offset_handlers
 from tierlog.broker.handlers.stats import RequestStats, measured
 from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.net.bounds import Bounds
@@ -137,9 +137,7 @@ class Broker:
         )
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
-        self.groups = GroupService(
-            settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks
-        )
+        self.groups = GroupService(settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks)
         self.listener = self._build_listener()
         self.bootstrap = _address(*await self.listener.bind())
         await self._register()
@@ -148,9 +146,7 @@ class Broker:
 
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
-        self.upkeep = Upkeep(
-            settings, self.replicas, self.files, self.clock, self.tasks, fatal=self._fatal
-        )
+        self.upkeep = Upkeep(settings, self.replicas, self.files, self.clock, self.tasks, fatal=self._fatal)
         self._parts.push_async_callback(self.upkeep.stop)
         self.upkeep.start()
 

@@ -131,9 +131,7 @@ def cluster_view(image: ClusterImage, node_id: int) -> dict[str, Any]:
 
 async def _stream(request: web.Request, metadata: MetadataClient) -> web.StreamResponse:
     """Server-sent events: one per committed change, so that a client waits instead of polling."""
-    response = web.StreamResponse(
-        headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
-    )
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(request)
     queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(EVENTS_WAITING)
 

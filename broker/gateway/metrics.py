@@ -107,5 +107,7 @@ class _Collector:
         yield size
         yield count
         yield GaugeMetricFamily(
-            "kafka_log_remote_delete_queue_size", "Objects that wait for their deletion", len(image.delete_queue)
+            "kafka_log_remote_delete_queue_size",
+            "Objects that wait for their deletion",
+            len(image.delete_queue),
         )

@@ -13,7 +13,7 @@ from tierlog.broker.handlers.context import Handler
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.log_dirs import describe_log_dirs_handler
-from tierlog.broker.handlers.log_offsets import (
+from tierlog.broker.handlers.offsets import (
     delete_records_handler,
     list_offsets_handler,
     offset_for_leader_epoch_handler,
