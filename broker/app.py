@@ -16,10 +16,10 @@ from collections.abc import Callable
 import structlog
 
 from tierlog.broker.gateway.admin import AdminServer, Node, admin_routes
+from tierlog.broker.handlers.committed_offsets import offset_handlers
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.groups import group_handlers
-from tierlog.broker.handlers.committed_offsets import offset_handlers
 from tierlog.broker.handlers.stats import RequestStats, measured
 from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.net.bounds import Bounds
@@ -223,7 +223,7 @@ class Broker:
 
 
 def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
-    """Runs a node until SIGTERM or SIGINT, then stops it clean. Raises what `Broker.start` does, NodeFailed."""
+    """Runs a node until SIGTERM or SIGINT, then stops it clean; raises what `Broker.start` raises."""
     configure_logging()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -268,7 +268,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         import uvloop
     except ImportError:
         return None
-    return uvloop.new_event_loop  # type: ignore[no-any-return]
+    return uvloop.new_event_loop
 
 
 def _bounds(settings: NodeSettings) -> Bounds:

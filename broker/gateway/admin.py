@@ -1,4 +1,4 @@
-"""The admin HTTP server: health, metrics, the cluster, its events, and the tiers. JSON, for operators and tools.
+"""The admin HTTP server: health, metrics, the cluster, its events, the tiers. JSON, for operators and tools.
 
 It starts before the metadata node, whose peers talk to it, and answers 503 to what is not there yet.
 """

@@ -1,6 +1,6 @@
 """Prometheus metrics, under names that Kafka's exporters use where they have one. Collected when scraped."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def render(node: "Node") -> bytes:
     """The text format; a registry of its own, so that nothing of the process leaks in."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(node))  # type: ignore[arg-type]
+    registry.register(_Collector(node))
     return generate_latest(registry)
 
 
@@ -62,7 +62,7 @@ class _Collector:
 
     def _logs(self, replicas: list[Replica]) -> Iterator[Metric]:
         labels = ["topic", "partition"]
-        families = {
+        families: dict[str, tuple[str, Callable[[Replica], int]]] = {
             "kafka_log_log_size": ("Bytes on local disk", lambda replica: replica.log.size_bytes),
             "kafka_log_log_start_offset": (
                 "First offset, over both tiers",
@@ -100,9 +100,9 @@ class _Collector:
             topic = image.topics.get(key.topic_id)
             if topic is None:
                 continue
-            parts = [*remote.entries, *remote.pages]
             where = [topic.name, str(key.partition)]
-            size.add_metric(where, sum(part.log_bytes for part in parts))
+            paged = sum(page.log_bytes for page in remote.pages)
+            size.add_metric(where, paged + sum(entry.log_bytes for entry in remote.entries))
             count.add_metric(where, len(remote.entries) + sum(page.entries for page in remote.pages))
         yield size
         yield count

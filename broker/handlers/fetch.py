@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 
-from tierlog.broker.handlers.context import Handler, RawReply, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
 from tierlog.broker.ports.slices import LogSlice
@@ -23,7 +23,6 @@ from tierlog.broker.runtime.fetch_sessions import (
 )
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.fetch import encode_fetch_response
 from tierlog.broker.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -78,7 +77,6 @@ class _Reading:
     size: int = 0
     at_once: bool = False
     answers: list[PartitionData] = field(default_factory=list)
-    slices: dict[int, LogSlice] = field(default_factory=dict)  # id(answer) -> its records
     remote: list[_RemoteRead] = field(default_factory=list)
 
 
@@ -129,14 +127,14 @@ class _Fetcher:
         if enough or max_wait_ms <= 0:
             return self._respond(asked, reading)
 
-        def attempt() -> RawReply | None:
+        def attempt() -> FetchResponse | None:
             again = self._read(asked)
             if again.size >= asked.min_bytes or again.at_once or again.remote:
                 # What became remote while it waited is read by the next fetch.
                 return self._respond(asked, again)
             return None
 
-        def expire() -> RawReply:
+        def expire() -> FetchResponse:
             return self._respond(asked, self._read(asked))
 
         # A key may name no partition that exists; then nobody touches it.
@@ -181,6 +179,7 @@ class _Fetcher:
             last_stable_offset=result.last_stable_offset,
             log_start_offset=result.log_start_offset,
             aborted_transactions=None,
+            records=b"",
         )
         if asked.committed_only:
             answer.aborted_transactions = _aborted(result.aborted)
@@ -189,7 +188,7 @@ class _Fetcher:
             reading.remote.append(_RemoteRead(replica, item.fetch_offset, share, first, answer))
             reading.left -= max(share, 1)
         elif result.slice is not None and result.slice.size:
-            reading.slices[id(answer)] = result.slice
+            answer.records = result.slice
             reading.size += result.slice.size
             reading.left -= result.slice.size
         return answer
@@ -206,8 +205,7 @@ class _Fetcher:
                 continue
             found, aborted = task.result()
             if isinstance(found, LogSlice):
-                if found.size:
-                    reading.slices[id(item.answer)] = found
+                item.answer.records = found if found.size else b""
                 if asked.committed_only:
                     item.answer.aborted_transactions = _aborted(aborted)
             else:
@@ -237,12 +235,12 @@ class _Fetcher:
 
     # -- answering --
 
-    def _respond(self, asked: _Asked, reading: _Reading) -> RawReply:
+    def _respond(self, asked: _Asked, reading: _Reading) -> FetchResponse:
         scope = asked.scope
         told: list[tuple[SessionPartition, PartitionData]] = []
         with_records: list[SessionKey] = []
         for item, answer in zip(scope.partitions, reading.answers, strict=True):
-            has_records = id(answer) in reading.slices
+            has_records = isinstance(answer.records, LogSlice)
             if has_records:
                 with_records.append(item.key)
             changed = item.tell(
@@ -260,7 +258,7 @@ class _Fetcher:
             _add(response, item.topic, answer)
         if asked.version >= LEADERS_FROM:
             self._name_leaders(response, told)
-        return RawReply(encode_fetch_response(asked.version, response, reading.slices))
+        return response
 
     def _session_id(self, asked: _Asked, session: FetchSession | None) -> int:
         if session is not None:
@@ -322,6 +320,7 @@ def _fail(answer: PartitionData, code: ErrorCode) -> PartitionData:
     answer.error_code = code
     answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
     answer.aborted_transactions = None
+    answer.records = b""
     return answer
 
 
@@ -337,6 +336,7 @@ def _diverged(
         log_start_offset=replica.log_start_offset,
         diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end_offset),
         aborted_transactions=None,
+        records=b"",
     )
 
 
