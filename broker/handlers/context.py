@@ -9,6 +9,7 @@ from a copy of its own, whose views stay valid.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from tierlog.broker.ports.files import Part
@@ -54,8 +55,16 @@ class RawReply:
     parts: list[Part]
 
 
+class Close(Enum):
+    """Ends the connection without an answer, after the answers to earlier requests."""
+
+    CLOSE = auto()
+
+
+CLOSE = Close.CLOSE
+
 Reply = Any
-"""A response message of tierlog.broker.wire.messages, a RawReply, or None: send nothing (acks=0)."""
+"""A response message of tierlog.broker.wire.messages, a RawReply, None (acks=0: send nothing) or CLOSE."""
 
 Handler = Callable[[RequestContext, Any], "Reply | Awaitable[Reply]"]
 """Sync where nothing has to be waited for (no task); else a Future (a callback) or a coroutine (a task)."""

@@ -90,7 +90,7 @@ class PartitionLog:
         self._jitter_ms = self._draw_jitter()
         self._graveyard = Graveyard(files, directory)
         self._unsynced: list[Segment] = [s for s in loaded.segments[:-1] if s.end_offset > recovery_point]
-        self._epochs_dirty = False
+        self._epochs_dirty = loaded.rebuilt
         self._hints: dict[int, tuple[Segment, int]] = {}
         self._open: OrderedDict[int, Segment] = OrderedDict()
         self.log_end_offset = self._active.end_offset
@@ -271,7 +271,8 @@ class PartitionLog:
             return empty_slice(offset)
         hint = self._hints.get(offset)
         at = 0 if hint is None else self._index_of(hint[0].base_offset)
-        if hint is not None and self._segments[at] is hint[0]:
+        if hint is not None and self._segments[at] is hint[0] and hint[1] < hint[0].size:
+            # A hint at the end of a segment that was rolled since does not lead to the next one.
             segment, position = hint
             base_offset = offset
         else:

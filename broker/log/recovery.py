@@ -32,6 +32,7 @@ from tierlog.broker.partition.producers import (
     MalformedSnapshot,
     ProducerState,
 )
+from tierlog.broker.partition.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.ports.files import Files
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 from tierlog.broker.records.errors import RecordsError
@@ -63,6 +64,7 @@ class Loaded:
     producers: ProducerState
     cut_bytes: int = 0
     dropped: int = 0
+    rebuilt: bool = False
 
 
 def load(
@@ -94,7 +96,7 @@ def load(
             loaded.segments.append(segment)
             continue
         first_rebuilt = base if first_rebuilt is None else first_rebuilt
-        cut = _rebuild(segment, interval_bytes, loaded.epochs)
+        cut = _rebuild(segment, interval_bytes, loaded.epochs, gaps=gaps)
         loaded.segments.append(segment)
         if end is not None and (cut or segment.end_offset > end or (segment.end_offset < end and not gaps)):
             loaded.cut_bytes += cut
@@ -110,6 +112,7 @@ def load(
         loaded.segments.append(Segment(files, directory, start_offset, now_ms))
         _ = loaded.segments[0].file
     loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
+    loaded.rebuilt = first_rebuilt is not None
     rebuild_producers(loaded, files, directory, first_rebuilt)
     return loaded
 
@@ -197,7 +200,7 @@ def refill(state: ProducerState, segments: Sequence[Segment], at: int) -> None:
             producer.batches.extendleft(list(found.batches)[-2 : -BATCHES_KEPT - 1 : -1])
 
 
-def verified_batches(segment: Segment) -> Iterator[tuple[BatchAt, BatchHeader]]:
+def verified_batches(segment: Segment, *, gaps: bool) -> Iterator[tuple[BatchAt, BatchHeader]]:
     """Each batch that is whole, has its CRC, and goes on where offsets may go on; stops at the first that
     is not.
     """
@@ -216,7 +219,9 @@ def verified_batches(segment: Segment) -> Iterator[tuple[BatchAt, BatchHeader]]:
             header = check_batch(window, at - window_at)
         except RecordsError:
             return
-        if header.base_offset < expected or header.last_offset - segment.base_offset > 2**31 - 1:
+        if header.base_offset < expected or (header.base_offset > expected and not gaps):
+            return  # the CRC does not cover the offset
+        if header.last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET:
             return
         yield BatchAt(at, header), header
         at, expected = at + size, header.next_offset
@@ -320,11 +325,11 @@ def _resume(segment: Segment, end: int | None) -> None:
         segment.unload()
 
 
-def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs) -> int:
+def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gaps: bool) -> int:
     """Indexes, totals and epochs from the batches; returns the bytes cut off the end."""
     segment.forget_indexes()
     good = 0
-    for batch, header in verified_batches(segment):
+    for batch, header in verified_batches(segment, gaps=gaps):
         segment.note(batch.position, header, header.base_offset, interval_bytes)
         latest = epochs.latest
         if header.leader_epoch >= 0 and (latest is None or header.leader_epoch > latest.epoch):

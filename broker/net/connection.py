@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from tierlog.broker.handlers.context import Connection
 from tierlog.broker.net.bounds import SEND_BUFFERS, SENDFILE_BYTES, Bounds
-from tierlog.broker.net.dispatch import Call, CannotAnswer, Dispatcher
+from tierlog.broker.net.dispatch import Call, Dispatcher
 from tierlog.broker.net.receive import SIZE_PREFIX, Buffers, Partial, frame_size
 from tierlog.broker.ports.files import FileSlice, Part
 from tierlog.broker.ports.tasks import TaskGroup
@@ -57,7 +57,7 @@ class _Slot:
 
     def __init__(self) -> None:
         self.done = False
-        self.parts: list[Part] = []
+        self.parts: list[Part] | None = []
 
 
 class Pump:
@@ -74,7 +74,7 @@ class Pump:
         self._waiting: deque[_Slot] = deque()
         self._out: deque[Part] = deque()
         self._out_bytes = 0
-        self._reading = self._writing = self._closed = False
+        self._reading = self._writing = self._ending = self._closed = False
         self._resume()
 
     def close(self, why: Why, detail: str = "") -> None:
@@ -134,9 +134,9 @@ class Pump:
         """Handles the frames in view[at:end] and sends what is ready; whether a handler kept a frame."""
         try:
             kept = self._handle_all(view, at, end)
-        except (MalformedFrame, CannotAnswer) as fault:
+        except MalformedFrame as fault:
             self._send()  # answers to what came before the bad frame
-            self.close(Why.MALFORMED if isinstance(fault, MalformedFrame) else Why.UNANSWERED, str(fault))
+            self.close(Why.MALFORMED, str(fault))
             return True
         except Exception as failure:
             self._owner.dispatcher.report(f"connection from {self.connection.peer_host}", failure)
@@ -202,7 +202,9 @@ class Pump:
     @property
     def _is_full(self) -> bool:
         bounds = self._owner.bounds
-        return len(self._waiting) >= bounds.in_flight or self._out_bytes >= bounds.queued_response_bytes
+        if self._ending or len(self._waiting) >= bounds.in_flight:
+            return True
+        return self._out_bytes >= bounds.queued_response_bytes
 
     def _stop_reading(self) -> None:
         if self._reading:
@@ -229,7 +231,7 @@ class Pump:
         self._waiting.append(slot)
         return slot
 
-    def _ready(self, parts: list[Part]) -> None:
+    def _ready(self, parts: list[Part] | None) -> None:
         """An answer that is there at once."""
         if self._waiting:
             slot = self._slot()
@@ -252,19 +254,19 @@ class Pump:
         if self._closed:
             return None
         dispatcher = self._owner.dispatcher
-        try:
-            if isinstance(reply, BaseException):
-                reply = dispatcher.failed(call.context, call.request, reply)
-            slot.parts = dispatcher.parts(call.context, reply)
-        except CannotAnswer as fault:
-            return self.close(Why.UNANSWERED, str(fault))
+        if isinstance(reply, BaseException):
+            reply = dispatcher.failed(call.context, call.request, reply)
+        slot.parts = dispatcher.parts(call.context, reply)
         slot.done = True
         while self._waiting and self._waiting[0].done:
             self._queue(self._waiting.popleft().parts)
         return self._send()
 
-    def _queue(self, parts: list[Part]) -> None:
-        for part in parts:
+    def _queue(self, parts: list[Part] | None) -> None:
+        """Queues an answer for sending; None ends the connection when all before it has been sent."""
+        if parts is None:
+            self._ending = True
+        for part in parts or () if not self._ending else ():
             self._out.append(part)
             self._out_bytes += len(part)
 
@@ -274,6 +276,8 @@ class Pump:
             finished = self._send_queued()
         except OSError as failure:
             return self.close(Why.NETWORK, str(failure))
+        if finished and self._ending:
+            return self.close(Why.UNANSWERED)
         if finished and self._writing:
             self._owner.loop.remove_writer(self._fd)
             self._writing = False

@@ -2,20 +2,27 @@
 
 What cannot be a request of a client raises MalformedFrame, and the connection is closed. A handler's
 KafkaError becomes the error response of its API; any other exception is reported and becomes
-UNKNOWN_SERVER_ERROR, or closes the connection where the API has no room for an error.
+UNKNOWN_SERVER_ERROR. Where the API has no room for an error, the answer is CLOSE.
 """
 
-import struct
 from collections.abc import Callable, Mapping
 from types import CoroutineType
 from typing import Any
 
-from tierlog.broker.handlers.context import Connection, ErrorReply, Handler, RawReply, Reply, RequestContext
+from tierlog.broker.handlers.context import (
+    CLOSE,
+    Connection,
+    ErrorReply,
+    Handler,
+    RawReply,
+    Reply,
+    RequestContext,
+)
 from tierlog.broker.ports.files import Part
 from tierlog.broker.wire.api import (
     API_VERSIONS_KEY,
     APIS,
-    Api,
+    PRODUCE_KEY,
     RequestHeader,
     decode_request_header,
     encode_response,
@@ -24,14 +31,8 @@ from tierlog.broker.wire.api import (
 from tierlog.broker.wire.codec import decode
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.primitives import MalformedFrame
-from tierlog.broker.wire.produce import decode_produce_request, encode_produce_response
 
-PRODUCE_KEY = 0
 Report = Callable[[str, BaseException], None]
-
-
-class CannotAnswer(Exception):
-    """A request failed and its API has no response for that: the connection is closed."""
 
 
 class Call:
@@ -60,7 +61,7 @@ class Dispatcher:
         self.report = report
 
     def call(self, connection: Connection, view: memoryview, at: int, end: int) -> Call:
-        """Decodes the frame and calls its handler; raises MalformedFrame or CannotAnswer."""
+        """Decodes the frame in view[at:end] and calls its handler; raises MalformedFrame."""
         header = decode_request_header(view, at, end)
         known = self._handlers.get(header.api_key)
         if known is None:
@@ -71,10 +72,9 @@ class Dispatcher:
         context = RequestContext(
             api.key, header.api_version, header.correlation_id, header.client_id, connection
         )
-        if api.key == PRODUCE_KEY:
-            request: Any = decode_produce_request(header.api_version, view, header.body_at, end)
-        else:
-            request = decode(api.request, header.api_version, bytes(view[header.body_at : end]))
+        # produced records are used where they were received; all else may outlive the receive buffer
+        body = view[header.body_at : end] if api.key == PRODUCE_KEY else bytes(view[header.body_at : end])
+        request: Any = decode(api.request, header.api_version, body)
         try:
             result = handler(context, request)
         except Exception as failure:
@@ -82,34 +82,30 @@ class Dispatcher:
         return Call(context, request, result)
 
     def failed(self, context: RequestContext, request: Any, failure: BaseException) -> Reply:
-        """The error response for what a handler raised; raises CannotAnswer where there is none."""
+        """The answer to a request whose handler raised."""
+        code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
         if isinstance(failure, KafkaError):
-            reply = self._error_reply(context, request, failure.code, failure.message)
+            code, message = failure.code, failure.message
         else:
             self.report(f"{APIS[context.api]} from {context.connection.peer_host}", failure)
-            reply = self._error_reply(context, request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
-        if reply is None:
-            raise CannotAnswer(f"{APIS[context.api]}: {failure}")
-        return reply
+        reply = self._error_reply(context, request, code, message)
+        return CLOSE if reply is None else reply
 
-    def parts(self, context: RequestContext, reply: Reply) -> list[Part]:
-        """The response frame of a reply; empty when nothing is to be sent. Raises CannotAnswer."""
-        try:
-            return self._encode(APIS[context.api], context, reply)
-        except (ValueError, struct.error) as failure:  # the handler put a value in it that does not fit
-            self.report(f"{APIS[context.api]} to {context.connection.peer_host}", failure)
-            raise CannotAnswer(str(failure)) from failure
-
-    def _encode(self, api: Api, context: RequestContext, reply: Reply) -> list[Part]:
+    def parts(self, context: RequestContext, reply: Reply) -> list[Part] | None:
+        """The response frame of a reply; empty when nothing is to be sent, None to close instead."""
         if reply is None:
             return []
+        if reply is CLOSE:
+            return None
+        api = APIS[context.api]
         if isinstance(reply, RawReply):
             size = sum(map(len, reply.parts))
             return [response_head(api, context.version, context.correlation_id, size), *reply.parts]
-        if context.api == PRODUCE_KEY:
-            body = encode_produce_response(context.version, reply)
-            return [response_head(api, context.version, context.correlation_id, len(body)) + body]
-        return [*encode_response(api, context.version, context.correlation_id, reply)]
+        try:
+            return encode_response(api, context.version, context.correlation_id, reply)
+        except ValueError as failure:  # the handler put a value in it that does not fit
+            self.report(f"{api} to {context.connection.peer_host}", failure)
+            return None
 
     def _unsupported_version(self, connection: Connection, header: RequestHeader, handler: Handler) -> Call:
         """A client newer than us: ApiVersions tells it, in a form that all understand (KIP-511)."""

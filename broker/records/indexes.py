@@ -114,6 +114,20 @@ def find_end_position(index: Buffer, base_offset: int, end_offset: int) -> int |
     return int(OFFSET_ENTRY.unpack_from(index, at)[1]) if at < len(index) else None
 
 
+def next_position(index: Buffer, position: int, limit: int) -> int | None:
+    """The furthest indexed position in (position, limit], else the next one after limit; None at the end.
+
+    For cutting a segment into chunks of whole batches.
+    """
+    at = _last_at_or_below(OFFSET_ENTRY, index, 1, limit)
+    for candidate in (at, at + OFFSET_ENTRY.size):
+        if 0 <= candidate < len(index):
+            found = int(OFFSET_ENTRY.unpack_from(index, candidate)[1])
+            if found > position:
+                return found
+    return None
+
+
 def find_offset_for_time(index: Buffer, base_offset: int, timestamp: int) -> int:
     """An offset at or before the first record with this timestamp or a later one, from which to scan."""
     at = _last_at_or_below(TIME_ENTRY, index, 0, timestamp - 1)

@@ -82,8 +82,8 @@ def to_microseconds(timestamp_ms: int) -> int:
 def scan_records(data: Array, batches: Array, first: int, end: int, depth: int, table: Array) -> int:
     """Fills the table for the records with offsets in [first, end); returns their number, or a BAD_… fault.
 
-    batches: per batch its start, its end, record count, base offset, last offset delta, base timestamp, and the
-    timestamp of all its records with whether that holds (LogAppendTime).
+    batches: per batch its start, its end, record count, base offset, last offset delta, base timestamp, and
+    the timestamp of all its records with whether that holds (LogAppendTime).
     """
     kept = 0
     for batch in range(batches.shape[0]):

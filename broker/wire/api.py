@@ -12,12 +12,16 @@ import struct
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from tierlog.broker.wire.codec import decode, encode
+from tierlog.broker.ports.files import Part
+from tierlog.broker.wire.codec import decode, encode, encode_parts
 from tierlog.broker.wire.messages import INDEX
 from tierlog.broker.wire.primitives import MalformedFrame, skip_tags
 from tierlog.broker.wire.schema import Buffer, Message
 
+PRODUCE_KEY = 0
 API_VERSIONS_KEY = 18
+RECORDS_KEYS = frozenset({1, 78})
+"""Fetch and ShareFetch: their responses hold records."""
 CLIENT_ELEMENTS_MAX = 50_000_000
 """A client trusts its broker more than a broker its clients: Metadata of 100,000 partitions is legal."""
 
@@ -112,10 +116,13 @@ def response_head(api: Api, version: int, correlation_id: int, body_size: int) -
     return _HEAD_0(4 + body_size, correlation_id)
 
 
-def encode_response(api: Api, version: int, correlation_id: int, message: Message) -> list[bytes]:
-    """A whole response frame, size prefix included, as buffers to send one after the other."""
+def encode_response(api: Api, version: int, correlation_id: int, message: Message) -> list[Part]:
+    """A whole response frame, size prefix included; records stay slices. Raises ValueError."""
+    if api.key in RECORDS_KEYS:
+        parts = encode_parts(message, version)
+        return [response_head(api, version, correlation_id, sum(map(len, parts))), *parts]
     body = encode(message, version)
-    return [response_head(api, version, correlation_id, len(body)), body]
+    return [response_head(api, version, correlation_id, len(body)) + body]
 
 
 def encode_request(

@@ -13,18 +13,31 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tierlog.broker.ports.files import FileSlice, Part
 from tierlog.broker.wire import compile_reader, compile_writer
 from tierlog.broker.wire.primitives import MalformedFrame
 from tierlog.broker.wire.schema import Buffer, Message
 
-__all__ = ["ELEMENTS_MAX", "MalformedFrame", "decode", "decode_from", "encode", "reader", "writer"]
+__all__ = [
+    "ELEMENTS_MAX",
+    "MalformedFrame",
+    "decode",
+    "decode_from",
+    "encode",
+    "encode_parts",
+    "reader",
+    "writer",
+]
 
 M = TypeVar("M", bound=Message)
 Reader = Callable[[memoryview, int, int, list[int]], tuple[Any, int]]
-Writer = Callable[[Any, Callable[[bytes], None]], None]
+Writer = Callable[[Any, Callable[[Any], None]], None]
 
 ELEMENTS_MAX = 65_536
 """Array elements in one request, nested ones included: about 8 MiB of objects at most."""
+
+JOIN_BYTES_MAX = 4096
+"""A larger piece of records is sent from where it lies; a smaller one costs less to copy than to list."""
 
 _readers: dict[tuple[type, int], Reader] = {}
 _writers: dict[tuple[type, int], Writer] = {}
@@ -72,14 +85,27 @@ def decode_from(
 
 def encode(message: Message, version: int) -> bytes:
     """The message's bytes; fields that the version lacks are dropped. ValueError if a value does not fit."""
-    kind = type(message)
-    write = _writers.get((kind, version)) or writer(kind, version)
-    parts: list[bytes] = []
+    pieces = _pieces(message, version)
     try:
-        write(message, parts.append)
-    except (struct.error, AttributeError, TypeError) as fault:
-        raise ValueError(f"{kind.__name__} v{version} cannot be encoded: {fault}") from fault
-    return b"".join(parts)
+        return b"".join(pieces)
+    except TypeError as fault:
+        raise ValueError(f"{type(message).__name__} holds slices of files: {fault}") from fault
+
+
+def encode_parts(message: Message, version: int) -> list[Part]:
+    """Like `encode`, for a message whose records may be slices of a log: those are passed through."""
+    pieces = _pieces(message, version)
+    parts: list[Part] = []
+    begin = 0
+    for at, piece in enumerate(pieces):
+        if isinstance(piece, FileSlice) or len(piece) > JOIN_BYTES_MAX:
+            if at > begin:
+                parts.append(b"".join(pieces[begin:at]))
+            parts.append(piece)
+            begin = at + 1
+    if begin < len(pieces):
+        parts.append(b"".join(pieces[begin:]))
+    return parts
 
 
 def reader(message: type[Message], version: int) -> Reader:
@@ -96,6 +122,17 @@ def writer(message: type[Message], version: int) -> Writer:
         message, version, _flexible(message, version)
     )
     return found
+
+
+def _pieces(message: Message, version: int) -> list[Any]:
+    kind = type(message)
+    write = _writers.get((kind, version)) or writer(kind, version)
+    pieces: list[Any] = []
+    try:
+        write(message, pieces.append)
+    except (struct.error, AttributeError, TypeError) as fault:
+        raise ValueError(f"{kind.__name__} v{version} cannot be encoded: {fault}") from fault
+    return pieces
 
 
 def _flexible(message: type[Message], version: int) -> bool:

@@ -7,9 +7,11 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from tierlog.broker.ports.files import Part
+from tierlog.broker.ports.slices import LogSlice
 from tierlog.broker.wire.compile_reader import FIXED
 from tierlog.broker.wire.primitives import uvarint
-from tierlog.broker.wire.schema import Field, Struct
+from tierlog.broker.wire.schema import Field, Records, Struct
 
 
 def compile_writer(message: type[Struct], version: int, flexible: bool) -> Callable[..., None]:
@@ -21,6 +23,13 @@ def compile_writer(message: type[Struct], version: int, flexible: bool) -> Calla
     return compiled
 
 
+def _records_of(records: Records) -> tuple[int, tuple[Part, ...]]:
+    """Size and pieces; a slice of the log is passed through piece by piece."""
+    if isinstance(records, LogSlice):
+        return records.size, records.parts
+    return len(records), (records,)
+
+
 class _Source:
     """The growing source text and the names that it uses."""
 
@@ -30,6 +39,7 @@ class _Source:
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
             "uvarint": uvarint,
+            "records_of": _records_of,
             "i16": struct.Struct(">h").pack,
             "i32": struct.Struct(">i").pack,
             "Struct": struct.Struct,
@@ -78,6 +88,12 @@ class _Source:
             lines = [
                 "    " + self._length(f"len({value})", short=False),
                 *(f"    {line}" for line in self._elements(field, value)),
+            ]
+        elif field.type == "records":
+            lines = [
+                f"    n, pieces = records_of({value})",
+                "    " + self._length("n", short=False),
+                "    for piece in pieces: put(piece)",
             ]
         elif field.type == "string":
             lines = [f"    s = {value}.encode()", "    " + self._length("len(s)", short=True), "    put(s)"]

@@ -9,6 +9,7 @@ writes.
 import dataclasses
 import datetime
 import importlib
+import re
 import types
 import typing
 from dataclasses import dataclass, field
@@ -249,12 +250,18 @@ def render(title: str, messages: tuple[MergedMessage, ...]) -> str:
     for message in messages:
         for merged in message.classes:
             block = _render_class(merged, message if merged is message.classes[-1] else None)
+            if message is not messages[0]:  # a broker answers with slices of its log
+                block = block.replace(": Buffer | None = None", ": Records | None = None")
             if seen.setdefault(merged.name, block) != block:
                 raise ValueError(f"{title} has two classes named {merged.name}")
             if block not in blocks:
                 blocks.append(block)
     body = "".join(blocks)
-    imports = [name for name in ("ZERO_UUID", "Buffer", "Field", "Fields", "Versions") if f"{name}" in body]
+    imports = [
+        name
+        for name in ("ZERO_UUID", "Buffer", "Field", "Fields", "Records", "Versions")
+        if re.search(rf"\b{name}\b", body)
+    ]
     standard = "field" if "field(" in body else ""
     return (
         f'"""{title} Written by `tierlog.broker.wire.generate`: do not edit."""\n\n'

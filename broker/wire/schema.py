@@ -7,7 +7,11 @@ inclusive.
 import uuid
 from typing import ClassVar, NamedTuple, Protocol
 
+from tierlog.broker.ports.slices import LogSlice
+
 Buffer = bytes | bytearray | memoryview
+Records = Buffer | LogSlice
+"""Record batches of a response: a broker puts in what the log gave, a client gets a view."""
 Versions = tuple[int, int]
 ZERO_UUID = uuid.UUID(int=0)
 

@@ -36,7 +36,9 @@ def java_classpath() -> Iterator[str]:
     if shutil.which("java") is None or shutil.which("mvn") is None:
         ran["Java client and tools"] = "NOT RUN: java and mvn are not both installed"
         pytest.skip(ran["Java client and tools"])
-    fetched = subprocess.run([HERE / "fetch-java.sh"], capture_output=True, text=True, timeout=600, check=False)
+    fetched = subprocess.run(
+        [HERE / "fetch-java.sh"], capture_output=True, text=True, timeout=600, check=False
+    )
     if fetched.returncode:
         pytest.fail(f"Maven could not fetch the Java clients:\n{fetched.stderr}")
     jars = fetched.stdout.strip()

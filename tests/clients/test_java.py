@@ -15,14 +15,24 @@ TOOLS = "org.apache.kafka.tools"
 
 
 def java(classpath: str, *arguments: str, text: str | None = None) -> str:
-    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath, *arguments]
+    command = [
+        "java",
+        "-Xmx256m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-cp",
+        classpath,
+        *arguments,
+    ]
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_produce_and_consume_by_group(java_classpath: str, tierlog_session_broker: TierlogBroker, codec: str) -> None:
+def test_produce_and_consume_by_group(
+    java_classpath: str, tierlog_session_broker: TierlogBroker, codec: str
+) -> None:
     topic = f"java-{codec}-{uuid.uuid4().hex[:6]}"
     said = java(java_classpath, str(ROUND_TRIP), tierlog_session_broker.bootstrap, topic, codec, "5000")
     assert said.strip().endswith("ok 5000")
@@ -45,14 +55,31 @@ def test_the_command_line_tools(java_classpath: str, tierlog_session_broker: Tie
     assert sorted(tool("consumer.ConsoleConsumer", *consume).split()) == ["one", "three", "two"]
 
     groups = tool("consumer.group.ConsumerGroupCommand", "--describe", "--group", f"g-{topic}")
-    assert sum(int(line.split()[5]) for line in groups.splitlines() if line.startswith(f"g-{topic}")) == 0  # lag
+    assert (
+        sum(int(line.split()[5]) for line in groups.splitlines() if line.startswith(f"g-{topic}")) == 0
+    )  # lag
     offsets = tool("GetOffsetShell", "--topic", topic)
     assert sum(int(line.rsplit(":", 1)[1]) for line in offsets.split()) == 3
 
-    alter = ("--entity-type", "topics", "--entity-name", topic, "--alter", "--add-config", "segment.bytes=2097152")
+    alter = (
+        "--entity-type",
+        "topics",
+        "--entity-name",
+        topic,
+        "--alter",
+        "--add-config",
+        "segment.bytes=2097152",
+    )
     java(java_classpath, "kafka.admin.ConfigCommand", *server, *alter)
     shown = java(
-        java_classpath, "kafka.admin.ConfigCommand", *server, "--entity-type", "topics", "--entity-name", topic, "--describe"
+        java_classpath,
+        "kafka.admin.ConfigCommand",
+        *server,
+        "--entity-type",
+        "topics",
+        "--entity-name",
+        topic,
+        "--describe",
     )
     assert "segment.bytes=2097152" in shown
 

@@ -32,7 +32,9 @@ class Deliveries:
             self.acknowledged[int(message.value().split(b" ")[0])] = (partition, offset)
 
 
-def produce_through_kills(broker: TierlogBroker, topic: str, deliveries: Deliveries, rng: random.Random) -> int:
+def produce_through_kills(
+    broker: TierlogBroker, topic: str, deliveries: Deliveries, rng: random.Random
+) -> int:
     """Produces without a pause while the broker is killed ROUNDS times; returns how many records were sent."""
     producer = Producer(
         {
@@ -53,7 +55,9 @@ def produce_through_kills(broker: TierlogBroker, topic: str, deliveries: Deliver
         while len(deliveries.acknowledged) < kill_at:
             if sent - len(deliveries.acknowledged) < IN_FLIGHT:
                 filler = "x" * rng.randrange(400)
-                producer.produce(topic, f"{sent} {filler}", partition=sent % PARTITIONS, on_delivery=deliveries)
+                producer.produce(
+                    topic, f"{sent} {filler}", partition=sent % PARTITIONS, on_delivery=deliveries
+                )
                 sent += 1
                 producer.poll(0)
             else:
@@ -66,7 +70,9 @@ def produce_through_kills(broker: TierlogBroker, topic: str, deliveries: Deliver
 
 def read_all(broker: TierlogBroker, topic: str) -> dict[int, list[tuple[int, int]]]:
     """(offset, number) of every record, by partition, from the log start to the end."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "check", "enable.partition.eof": True})
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "check", "enable.partition.eof": True}
+    )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
     ended: set[int] = set()

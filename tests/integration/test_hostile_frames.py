@@ -72,7 +72,9 @@ def frames(draw: st.DrawFn) -> bytes:
     key = draw(st.one_of(keys, st.integers(-(2**15), 2**15 - 1).filter(lambda key: key not in WAITING)))
     version = draw(st.one_of(st.integers(0, 13), st.integers(-(2**15), 2**15 - 1)))
     client = draw(st.one_of(st.just(b"\x00\x04test"), st.just(b"\xff\xff"), st.binary(max_size=4)))
-    hostile = st.sampled_from([b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\xff" * 9, b"\x00" * 8, b"\x80" * 12])
+    hostile = st.sampled_from(
+        [b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\xff" * 9, b"\x00" * 8, b"\x80" * 12]
+    )
     body = b"".join(draw(st.lists(st.one_of(st.binary(max_size=40), hostile), max_size=12)))
     content = struct.pack(">hhi", key, version, 1) + client + body
     lied = draw(sizes)

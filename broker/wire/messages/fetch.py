@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from uuid import UUID
 
-from tierlog.broker.wire.schema import ZERO_UUID, Buffer, Field, Fields, Versions
+from tierlog.broker.wire.schema import ZERO_UUID, Field, Fields, Records, Versions
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,7 +156,7 @@ class PartitionData:
     snapshot_id: SnapshotId = field(default_factory=SnapshotId)
     aborted_transactions: list[AbortedTransaction] | None = field(default_factory=list)
     preferred_read_replica: int = -1
-    records: Buffer | None = None
+    records: Records | None = None
 
     FIELDS: ClassVar[Fields] = (
         Field("partition_index", "int32", 4, 18),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tierlog.broker.handlers.api_versions import api_versions_handler
-from tierlog.broker.handlers.context import RawReply, RequestContext
+from tierlog.broker.handlers.context import CLOSE, RawReply, RequestContext
 from tierlog.broker.net.bounds import Bounds
 from tierlog.broker.net.connection import Why
 from tierlog.broker.net.listener import Listener
@@ -577,3 +577,18 @@ async def test_closing_the_listener_closes_connections(broker: Broker) -> None:
     await broker.listener.close()
     assert await client.expect_close() == b""
     assert broker.listener.connections == 0
+
+
+async def test_close_comes_after_the_answers_before_it(broker: Broker) -> None:
+    await broker.start()
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    answers = [future, CLOSE, HeartbeatResponse()]
+    broker.on_heartbeat = lambda *_: answers.pop(0)
+    client = await broker.connect()
+    for _ in range(3):
+        client.send(HEARTBEAT, 0, HeartbeatRequest())
+    await until(lambda: not answers)
+    future.set_result(HeartbeatResponse())
+    assert (await client.receive(HEARTBEAT, 0))[0] == 1
+    assert await client.expect_close() == b""
+    assert broker.listener.closed == {Why.UNANSWERED: 1}

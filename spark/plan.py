@@ -1,0 +1,201 @@
+"""From manifests and options to splits: which bytes of which objects hold the wanted offsets. Pure.
+
+A split is a chunk of one segment between two batch boundaries of its offset index, so every batch belongs to
+exactly one split. Only entries of the manifest count: what is not committed is not seen, whatever lies in the
+bucket. The reader does the I/O between these steps.
+"""
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.broker.records.indexes import find_end_position, find_position, next_position
+from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, ReadOptions
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
+
+
+class OffsetsNotThere(ValueError):
+    """The wanted offsets are not in the bucket: deleted by retention, or not uploaded yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One partition to read."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+
+    @property
+    def id(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets [start, end)."""
+
+    start: int
+    end: int
+
+    def __bool__(self) -> bool:
+        return self.start < self.end
+
+    def overlaps(self, entry: RemoteSegment | PageRef) -> bool:
+        return bool(self) and entry.base_offset < self.end and entry.last_offset >= self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Bytes [start, end) of an object, which are whole batches; records outside `offsets` are dropped."""
+
+    source: Source
+    key: str
+    start: int
+    end: int
+    offsets: OffsetRange
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What the query's filters leave; Spark evaluates the filters all the same, so this may be too wide."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    offsets: OffsetRange = field(default_factory=lambda: OffsetRange(0, 2**63 - 1))
+
+    def keeps(self, source: Source) -> bool:
+        return (self.topics is None or source.topic in self.topics) and (
+            self.partitions is None or source.partition in self.partitions
+        )
+
+    def narrow(self, column: str, comparison: str, value: object) -> "Pruning":
+        """The pruning under one more condition; unchanged by a column or comparison it does not know."""
+        if comparison == "in" and isinstance(value, tuple) and value:
+            return self._within(column, frozenset(value))
+        if comparison == "=":
+            return self._within(column, frozenset((value,)))
+        if column == "offset" and type(value) is int:
+            return replace(self, offsets=_compared(self.offsets, comparison, value))
+        return self
+
+    def _within(self, column: str, values: frozenset[object]) -> "Pruning":
+        if column == "topic" and all(type(value) is str for value in values):
+            topics = frozenset(value for value in values if type(value) is str)
+            return replace(self, topics=topics if self.topics is None else self.topics & topics)
+        numbers = frozenset(value for value in values if type(value) is int)
+        if len(numbers) != len(values):
+            return self
+        if column == "partition":
+            return replace(self, partitions=numbers if self.partitions is None else self.partitions & numbers)
+        if column == "offset":
+            return self.narrow("offset", ">=", min(numbers)).narrow("offset", "<=", max(numbers))
+        return self
+
+
+def choose_sources(documents: Iterable[TopicDocument], options: ReadOptions) -> list[Source]:
+    """The partitions that the options name, by topic name. Raises InvalidOption if one does not exist."""
+    by_name: dict[str, list[TopicDocument]] = {}
+    for document in documents:
+        by_name.setdefault(document.name, []).append(document)
+    sources = []
+    for topic in options.topics:
+        found = by_name.get(topic, [])
+        if len(found) != 1:
+            ids = ", ".join(str(document.topic_id) for document in found)
+            raise InvalidOption(
+                f"topic {topic!r} " + (f"is ambiguous: {ids}" if found else "is not in the bucket")
+            )
+        (document,) = found
+        wanted = range(document.partitions) if options.partitions is None else sorted(options.partitions)
+        if wanted and wanted[-1] >= document.partitions:
+            raise InvalidOption(
+                f"topic {topic!r} has {document.partitions} partitions, no partition {wanted[-1]}"
+            )
+        sources += [Source(topic, document.topic_id, partition) for partition in wanted]
+    return sources
+
+
+def committed_range(root: ManifestRoot) -> OffsetRange:
+    """The offsets that the bucket holds and that retention has not given up."""
+    held: list[PageRef | RemoteSegment] = [*root.pages, *root.entries]
+    if not held:
+        return OffsetRange(root.log_start_offset, root.log_start_offset)
+    return OffsetRange(max(root.log_start_offset, held[0].base_offset), held[-1].last_offset + 1)
+
+
+def resolve_bound(source: Source, bound: Bound, committed: OffsetRange, fail_on_data_loss: bool) -> int:
+    """The offset that a bound by offset means here. Raises OffsetsNotThere for one outside the bucket."""
+    offset = bound.offset_of(source.topic, source.partition)
+    if offset == EARLIEST:
+        return committed.start
+    if offset == LATEST:
+        return committed.end
+    if not committed.start <= offset <= committed.end and fail_on_data_loss:
+        raise OffsetsNotThere(
+            f"{source}: offset {offset} is not in the bucket, it holds [{committed.start}, {committed.end});"
+            " set failOnDataLoss=false to read what there is"
+        )
+    return min(max(offset, committed.start), committed.end)
+
+
+def pages_in(root: ManifestRoot, wanted: OffsetRange) -> list[PageRef]:
+    return [page for page in root.pages if wanted.overlaps(page)]
+
+
+def entries_in(entries: Iterable[RemoteSegment], wanted: OffsetRange) -> list[RemoteSegment]:
+    return [entry for entry in entries if wanted.overlaps(entry)]
+
+
+def late_pages(root: ManifestRoot, timestamp_ms: int) -> list[PageRef]:
+    """The pages that have a record at or after the timestamp."""
+    return [page for page in root.pages if page.max_timestamp >= timestamp_ms]
+
+
+def late_entries(entries: Iterable[RemoteSegment], timestamp_ms: int, log_start: int) -> list[RemoteSegment]:
+    """The entries that have a record at or after the timestamp and are not wholly below the log start."""
+    return [
+        entry for entry in entries if entry.max_timestamp >= timestamp_ms and entry.end_offset > log_start
+    ]
+
+
+def split_segment(
+    keys: Keys,
+    source: Source,
+    entry: RemoteSegment,
+    offset_index: bytes | None,
+    wanted: OffsetRange,
+    split_bytes: int,
+) -> list[Split]:
+    """The splits of one segment; without its index there is one, the whole object."""
+    offsets = OffsetRange(max(wanted.start, entry.base_offset), min(wanted.end, entry.end_offset))
+    if not offsets:
+        return []
+    index = offset_index or b""
+    start = find_position(index, entry.base_offset, offsets.start)
+    end = find_end_position(index, entry.base_offset, offsets.end) or entry.log_bytes
+    key = keys.log(source.id, entry)
+    cuts = [start]
+    while (cut := next_position(index, cuts[-1], cuts[-1] + split_bytes)) is not None and cut < end:
+        cuts.append(cut)
+    return [Split(source, key, at, to, offsets) for at, to in zip(cuts, [*cuts[1:], end], strict=True)]
+
+
+def _compared(offsets: OffsetRange, comparison: str, value: int) -> OffsetRange:
+    start, end = offsets.start, offsets.end
+    match comparison:
+        case ">":
+            start = max(start, value + 1)
+        case ">=":
+            start = max(start, value)
+        case "<":
+            end = min(end, value)
+        case "<=":
+            end = min(end, value + 1)
+    return OffsetRange(start, end)

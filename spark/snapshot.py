@@ -1,0 +1,163 @@
+"""Reads the manifests on Spark's driver: what is committed, which splits hold it, where a timestamp begins.
+
+The root of a partition is read once per query, so a query sees one version of it.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from tierlog.broker.records.batch import BatchHeader, check_batch, iter_batches
+from tierlog.broker.records.indexes import find_offset_for_time, find_position
+from tierlog.broker.records.record import iter_records
+from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.spark.bucket import Bucket
+from tierlog.spark.options import Bound, InvalidOption, ReadOptions
+from tierlog.spark.plan import (
+    OffsetRange,
+    Pruning,
+    Source,
+    Split,
+    choose_sources,
+    committed_range,
+    entries_in,
+    late_entries,
+    late_pages,
+    pages_in,
+    resolve_bound,
+    split_segment,
+)
+from tierlog.tiering.format.bundle import IndexBundle, decode_bundle
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.format.manifest import (
+    ManifestRoot,
+    decode_cluster,
+    decode_page,
+    decode_root,
+    decode_topic,
+)
+from tierlog.tiering.object_store import CorruptObject, ObjectNotFound
+
+READS_AT_ONCE = 16
+SCAN_BYTES = 1 << 20
+MAX_BATCH_BYTES = 512 << 20
+
+
+def plan_splits(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[Split]:
+    """All splits of a query, by topic, partition and offset. Raises InvalidOption and OffsetsNotThere."""
+    keys = Keys(find_cluster(bucket, options.cluster))
+    documents = [decode_topic(bucket.read(key)) for key in bucket.keys(keys.topics())]
+    sources = [source for source in choose_sources(documents, options) if pruning.keeps(source)]
+    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
+        planned = pool.map(
+            lambda source: list(PartitionView(bucket, keys, source).splits(options, pruning)), sources
+        )
+        return [split for splits in planned for split in splits]
+
+
+def find_cluster(bucket: Bucket, wanted: str | None) -> str:
+    """The id of the only cluster in the bucket, or of the one that is wanted."""
+    candidates = bucket.folders() if wanted is None else [wanted]
+    clusters = [name for name in candidates if _is_cluster(bucket, name)]
+    if not clusters:
+        raise InvalidOption(
+            f"`path` holds no cluster{'' if wanted is None else f' {wanted!r}'}: no cluster.json below it"
+        )
+    if len(clusters) > 1:
+        raise InvalidOption(f"`path` holds several clusters, set `cluster` to one of {', '.join(clusters)}")
+    return clusters[0]
+
+
+class PartitionView:
+    """One partition as its manifest root says; pages and indexes are read when they are needed."""
+
+    def __init__(self, bucket: Bucket, keys: Keys, source: Source) -> None:
+        self._bucket = bucket
+        self._keys = keys
+        self._source = source
+        self._root = self._read_root()
+        self.committed = committed_range(self._root) if self._root else OffsetRange(0, 0)
+
+    def splits(self, options: ReadOptions, pruning: Pruning) -> Iterator[Split]:
+        if self._root is None:  # nothing of this partition was ever uploaded
+            return
+        start = self._resolve(options.starting, options.fail_on_data_loss)
+        end = self._resolve(options.ending, options.fail_on_data_loss)
+        wanted = OffsetRange(max(start, pruning.offsets.start), min(end, pruning.offsets.end))
+        for entry in self._entries(self._root, wanted):
+            index = self._bundle(entry).offset_index if entry.log_bytes > options.split_bytes else None
+            yield from split_segment(self._keys, self._source, entry, index, wanted, options.split_bytes)
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """The first committed offset whose record has the timestamp or a later one; the end if none has."""
+        if self._root is None:
+            return self.committed.end
+        for entry in self._late_entries(self._root, timestamp_ms):
+            found = self._scan(entry, timestamp_ms)
+            if found is not None:
+                return max(found, self.committed.start)
+        return self.committed.end
+
+    def _resolve(self, bound: Bound, fail_on_data_loss: bool) -> int:
+        if bound.timestamp_ms is not None:
+            return self.offset_at(bound.timestamp_ms)
+        return resolve_bound(self._source, bound, self.committed, fail_on_data_loss)
+
+    def _entries(self, root: ManifestRoot, wanted: OffsetRange) -> Iterator[RemoteSegment]:
+        for page in pages_in(root, wanted):
+            yield from entries_in(self._page(page), wanted)
+        yield from entries_in(root.entries, wanted)
+
+    def _late_entries(self, root: ManifestRoot, timestamp_ms: int) -> Iterator[RemoteSegment]:
+        """In order; a page is read only when no entry before it had the record."""
+        for page in late_pages(root, timestamp_ms):
+            yield from late_entries(self._page(page), timestamp_ms, self.committed.start)
+        yield from late_entries(root.entries, timestamp_ms, self.committed.start)
+
+    def _scan(self, entry: RemoteSegment, timestamp_ms: int) -> int | None:
+        """Reads batches from where the time index says until a record is late enough and not deleted."""
+        bundle = self._bundle(entry)
+        near = find_offset_for_time(bundle.time_index, entry.base_offset, timestamp_ms)
+        at = find_position(bundle.offset_index, entry.base_offset, max(near, self.committed.start))
+        for data, position, header in self._batches(
+            self._keys.log(self._source.id, entry), at, entry.log_bytes
+        ):
+            if header.max_timestamp < timestamp_ms or header.next_offset <= self.committed.start:
+                continue
+            check_batch(data, position)
+            for record in iter_records(data, position, max_bytes=MAX_BATCH_BYTES):
+                if record.timestamp >= timestamp_ms and record.offset >= self.committed.start:
+                    return record.offset
+        return None
+
+    def _batches(self, key: str, at: int, end: int) -> Iterator[tuple[bytes, int, BatchHeader]]:
+        """The batches of an object from a batch's position on; reads grow where one batch exceeds a read."""
+        step = SCAN_BYTES
+        while at < end:
+            data = self._bucket.read(key, at, min(at + step, end))
+            consumed = 0
+            for position, header in iter_batches(data):
+                yield data, position, header
+                consumed = position + header.size
+            if consumed == 0 and at + step >= end:
+                raise CorruptObject(f"{key}: the batch at {at} runs past the end")
+            step = SCAN_BYTES if consumed else step * 4
+            at += consumed
+
+    def _read_root(self) -> ManifestRoot | None:
+        try:
+            return decode_root(self._bucket.read(self._keys.root(self._source.id)))
+        except ObjectNotFound:
+            return None
+
+    def _page(self, page: PageRef) -> tuple[RemoteSegment, ...]:
+        return decode_page(self._bucket.read(self._keys.page(self._source.id, page)), page).entries
+
+    def _bundle(self, entry: RemoteSegment) -> IndexBundle:
+        return decode_bundle(self._bucket.read(self._keys.index(self._source.id, entry)))
+
+
+def _is_cluster(bucket: Bucket, name: str) -> bool:
+    try:
+        return decode_cluster(bucket.read(Keys(name).cluster())).cluster_id == name
+    except (ObjectNotFound, ValueError):
+        return False

@@ -1,0 +1,206 @@
+"""Real Spark over a bucket that was written through the formats, compared with the records that went in."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (the name everyone knows it by)
+from spark_bucket import BucketWriter
+from spark_history import FIRST_MS, LOG_START, UNCOMMITTED, write_history
+
+from tierlog.spark import session
+from tierlog.spark.java import java_version
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    made = session("tierlog-tests", **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> BucketWriter:
+    return write_history(tmp_path_factory.mktemp("bucket"))
+
+
+def load(
+    spark: SparkSession, history: BucketWriter, schema: str | None = None, **options: object
+) -> DataFrame:
+    reader = spark.read.format("tierlog").option("path", str(history.root)).option("splitBytes", 20_000)
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    """The rows by topic, partition and offset, with timestamps as milliseconds."""
+    columns = [
+        F.unix_millis("timestamp").alias("timestamp_ms") if c == "timestamp" else c for c in frame.columns
+    ]
+    found = [row.asDict(recursive=True) for row in frame.select(*columns).collect()]
+    for row in found:
+        for name in ("key", "value"):
+            row[name] = None if row[name] is None else bytes(row[name])
+        for header in row.get("headers") or ():
+            header["value"] = None if header["value"] is None else bytes(header["value"])
+    return sorted(found, key=lambda row: (row["topic"], row["partition"], row["offset"]))
+
+
+def committed(history: BucketWriter, topic: str, partition: int) -> list[dict[str, Any]]:
+    """What Spark may see: not the deleted head of flights-0, not the last segment of flights-1."""
+    place = next(
+        p for p in history.entries if p.topic_id == history.topics[topic] and p.partition == partition
+    )
+    dropped = UNCOMMITTED if (topic, partition) == ("flights", 1) else 0
+    end = history.entries[place][-1 - dropped].end_offset
+    start = LOG_START if (topic, partition) == ("flights", 0) else 0
+    return [row for row in history.rows[topic, partition] if start <= row["offset"] < end]
+
+
+def without_headers(expected: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "headers"} for row in expected]
+
+
+def test_every_committed_record_comes_back_as_it_was(spark: SparkSession, history: BucketWriter) -> None:
+    frame = load(spark, history, topics="flights,weather", includeHeaders=True)
+    expected = [
+        row
+        for place in (("flights", 0), ("flights", 1), ("weather", 0))
+        for row in committed(history, *place)
+    ]
+    assert rows(frame) == expected
+    assert frame.rdd.getNumPartitions() > 40  # chunks of segments, not whole ones
+
+
+def test_the_columns_are_those_of_sparks_kafka_source(spark: SparkSession, history: BucketWriter) -> None:
+    assert load(spark, history, topic="weather").dtypes == [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("partition", "int"),
+        ("offset", "bigint"),
+        ("timestamp", "timestamp"),
+        ("timestampType", "int"),
+    ]
+    headers = load(spark, history, topic="weather", includeHeaders="true").dtypes[-1]
+    assert headers == ("headers", "array<struct<key:string,value:binary>>")
+
+
+@pytest.mark.parametrize("split_bytes", [1, 1_500, 1 << 30])
+def test_however_it_is_cut_nothing_is_lost_or_doubled(
+    spark: SparkSession, history: BucketWriter, split_bytes: int
+) -> None:
+    frame = load(
+        spark,
+        history,
+        "partition int, offset bigint",
+        topic="flights",
+        partitions="1",
+        splitBytes=split_bytes,
+    )
+    offsets = sorted(row.offset for row in frame.collect())
+    assert offsets == [row["offset"] for row in committed(history, "flights", 1)]
+
+
+def test_offsets_bound_each_partition_exactly(spark: SparkSession, history: BucketWriter) -> None:
+    starting = json.dumps({"flights": {"0": 300, "1": 777}})
+    ending = json.dumps({"flights": {"0": 301, "1": 1_000}})
+    frame = load(
+        spark, history, topic="flights", partitions="0,1", startingOffsets=starting, endingOffsets=ending
+    )
+    expected = [row for row in committed(history, "flights", 0) if row["offset"] == 300]
+    expected += [row for row in committed(history, "flights", 1) if 777 <= row["offset"] < 1_000]
+    assert rows(frame) == without_headers(expected)
+
+
+def test_timestamps_bound_by_the_first_offset_that_reaches_them(
+    spark: SparkSession, history: BucketWriter
+) -> None:
+    everything = committed(history, "weather", 0)
+    start_ms, end_ms = FIRST_MS + 400_500, FIRST_MS + 900_000
+    start = next(row["offset"] for row in everything if row["timestamp_ms"] >= start_ms)
+    end = next(row["offset"] for row in everything if row["timestamp_ms"] >= end_ms)
+    frame = load(spark, history, topic="weather", startingTimestamp=start_ms, endingTimestamp=end_ms)
+    assert rows(frame) == without_headers([row for row in everything if start <= row["offset"] < end])
+
+
+def test_a_timestamp_after_everything_begins_at_the_end(spark: SparkSession, history: BucketWriter) -> None:
+    assert load(spark, history, topic="weather", startingTimestamp=FIRST_MS * 2).count() == 0
+
+
+def test_a_partition_that_was_never_uploaded_is_empty(spark: SparkSession, history: BucketWriter) -> None:
+    assert load(spark, history, topic="flights", partitions="2").collect() == []
+
+
+def test_offsets_that_retention_took_are_an_error_unless_waived(
+    spark: SparkSession, history: BucketWriter
+) -> None:
+    gone = {"topic": "flights", "partitions": "0", "startingOffsets": '{"flights":{"0":3}}'}
+    with pytest.raises(PySparkException, match="offset 3 is not in the bucket"):
+        load(spark, history, **gone).count()
+    frame = load(spark, history, failOnDataLoss=False, **gone)
+    assert frame.count() == len(committed(history, "flights", 0))
+
+
+def test_aggregates_agree(spark: SparkSession, history: BucketWriter) -> None:
+    frame = load(spark, history, topic="flights")
+    found = frame.groupBy("partition").agg(
+        F.count("*").alias("records"),
+        F.sum("offset").alias("offsets"),
+        F.sum(F.length("value")).alias("bytes"),
+        F.max("timestamp").alias("newest"),
+    )
+    for row in found.collect():
+        expected = committed(history, "flights", row.partition)
+        assert row.records == len(expected)
+        assert row.offsets == sum(r["offset"] for r in expected)
+        assert row.bytes == sum(len(r["value"]) for r in expected if r["value"] is not None)
+        newest_ms = round(row.newest.astimezone(UTC).timestamp() * 1000)
+        assert newest_ms == max(r["timestamp_ms"] for r in expected)
+
+
+def test_pushed_filters_read_less_and_answer_the_same(spark: SparkSession, history: BucketWriter) -> None:
+    condition = (F.col("partition") == 1) & F.col("offset").between(300, 420)
+    pushed = load(spark, history, topic="flights", pushFilters=True).where(condition)
+    plain = load(spark, history, topic="flights").where(condition)
+    assert rows(pushed) == rows(plain) != []
+    assert pushed.rdd.getNumPartitions() < plain.rdd.getNumPartitions() / 4
+
+
+def test_a_column_that_does_not_exist_is_named(spark: SparkSession, history: BucketWriter) -> None:
+    with pytest.raises(PySparkException, match="tierlog has no column nonsense:string"):
+        load(spark, history, "nonsense string", topic="flights").count()
+
+
+def test_corrupt_bytes_fail_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    damaged = write_history(tmp_path)
+    path = damaged.log_key("weather", 0, 2)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
+    with pytest.raises(PySparkException, match=r"weather-0: .*\.log, bytes"):
+        load(spark, damaged, topic="weather").count()
+
+
+def test_an_object_that_went_away_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    damaged = write_history(tmp_path)
+    damaged.log_key("weather", 0, 2).unlink()
+    with pytest.raises(PySparkException, match="was deleted since the query was planned"):
+        load(spark, damaged, topic="weather").count()
+
+
+def test_the_session_is_on_loopback_and_runs_a_java_that_spark_supports(spark: SparkSession) -> None:
+    conf = spark.sparkContext.getConf()
+    assert conf.get("spark.driver.host") == conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    import os
+
+    assert java_version(Path(os.environ["JAVA_HOME"]) / "bin" / "java") >= 17

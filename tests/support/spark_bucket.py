@@ -1,0 +1,159 @@
+"""Writes a bucket as tiering does, segment by segment, and remembers every record as Spark should see it."""
+
+import random
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import crc32c
+
+from tierlog.broker.ports.types import TopicIdPartition, random_uuid
+from tierlog.broker.records.batch import iter_batches
+from tierlog.broker.records.indexes import OffsetEntry, TimeEntry, encode_offset_index, encode_time_index
+from tierlog.broker.records.record import iter_records
+from tierlog.metadata.records import RemoteSegment
+from tierlog.tiering.format.bundle import IndexBundle, encode_bundle
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.format.manifest import (
+    ClusterDocument,
+    ManifestPage,
+    ManifestRoot,
+    TopicDocument,
+    encode_cluster,
+    encode_page,
+    encode_root,
+    encode_topic,
+    page_reference,
+)
+
+CLUSTER = "spark-test"
+
+
+@dataclass
+class BucketWriter:
+    """A directory store with one cluster."""
+
+    root: Path
+    rng: random.Random = field(default_factory=lambda: random.Random(7))
+    entries: dict[TopicIdPartition, list[RemoteSegment]] = field(default_factory=dict)
+    rows: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=dict)
+    topics: dict[str, uuid.UUID] = field(default_factory=dict)
+    keys: Keys = field(default_factory=lambda: Keys(CLUSTER))
+
+    def __post_init__(self) -> None:
+        self.put(self.keys.cluster(), encode_cluster(ClusterDocument(cluster_id=CLUSTER)))
+
+    def put(self, key: str, content: bytes) -> None:
+        path = self.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    def topic(self, name: str, partitions: int) -> uuid.UUID:
+        self.topics[name] = topic_id = random_uuid(self.rng)
+        document = TopicDocument(topic_id=topic_id, name=name, partitions=partitions, configs={})
+        self.put(self.keys.topic(topic_id), encode_topic(document))
+        return topic_id
+
+    def segment(
+        self, topic: str, partition: int, batches: Sequence[bytes], index_bytes: int = 4096
+    ) -> RemoteSegment:
+        """Uploads one segment; it counts only once `commit` has named it in the root."""
+        log = b"".join(batches)
+        headers = list(iter_batches(log))
+        base, last = headers[0][1].base_offset, headers[-1][1].last_offset
+        offsets, times = index_of(log, index_bytes)
+        bundle = encode_bundle(
+            IndexBundle(
+                offset_index=encode_offset_index(base, offsets),
+                time_index=encode_time_index(base, times),
+                txn_index=b"",
+                producer_snapshot=b"",
+                leader_epochs=((0, 0),),
+            )
+        )
+        entry = RemoteSegment(
+            uuid=random_uuid(self.rng),
+            base_offset=base,
+            last_offset=last,
+            leader_epochs=((0, 0),),
+            log_bytes=len(log),
+            index_bytes=len(bundle),
+            records=sum(header.record_count for _, header in headers),
+            first_timestamp=headers[0][1].base_timestamp,
+            max_timestamp=max(header.max_timestamp for _, header in headers),
+            has_transactions=False,
+            has_aborts=False,
+            log_crc32c=crc32c.crc32c(log),
+            index_crc32c=crc32c.crc32c(bundle),
+            leader_epoch=0,
+        )
+        place = TopicIdPartition(self.topics[topic], partition)
+        self.put(self.keys.log(place, entry), log)
+        self.put(self.keys.index(place, entry), bundle)
+        self.entries.setdefault(place, []).append(entry)
+        self.rows.setdefault((topic, partition), []).extend(rows_of(topic, partition, log))
+        return entry
+
+    def commit(
+        self, topic: str, partition: int, *, log_start: int = 0, paged: int = 0, uncommitted: int = 0
+    ) -> None:
+        """Writes the root: the first `paged` entries in a page, the last `uncommitted` ones not at all."""
+        place = TopicIdPartition(self.topics[topic], partition)
+        entries = tuple(self.entries[place][: len(self.entries[place]) - uncommitted])
+        pages = []
+        if paged:
+            page = ManifestPage(topic_id=place.topic_id, partition=partition, entries=entries[:paged])
+            encoded = encode_page(page)
+            pages.append(page_reference(random_uuid(self.rng), page, encoded))
+            self.put(self.keys.page(place, pages[0]), encoded)
+        root = ManifestRoot(
+            topic_id=place.topic_id,
+            partition=partition,
+            version=1,
+            metadata_index=1,
+            leader_epoch=0,
+            log_start_offset=log_start,
+            pages=tuple(pages),
+            entries=entries[paged:],
+        )
+        self.put(self.keys.root(place), encode_root(root))
+
+    def log_key(self, topic: str, partition: int, number: int) -> Path:
+        place = TopicIdPartition(self.topics[topic], partition)
+        return self.root / self.keys.log(place, self.entries[place][number])
+
+
+def index_of(log: bytes, index_bytes: int) -> tuple[list[OffsetEntry], list[TimeEntry]]:
+    """Sparse indexes as Kafka makes them: an entry for a batch once index_bytes have passed."""
+    offsets, times, since = [], [], 0
+    newest = TimeEntry(-1, -1)
+    for at, header in iter_batches(log):
+        if header.max_timestamp > newest.timestamp:
+            newest = TimeEntry(header.max_timestamp, header.last_offset)
+        if since > index_bytes:
+            offsets.append(OffsetEntry(header.last_offset, at))
+            if not times or newest.timestamp > times[-1].timestamp:
+                times.append(newest)
+            since = 0
+        since += header.size
+    return offsets, times
+
+
+def rows_of(topic: str, partition: int, log: bytes) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": record.key,
+            "value": record.value,
+            "topic": topic,
+            "partition": partition,
+            "offset": record.offset,
+            "timestamp_ms": record.timestamp,
+            "timestampType": int(header.log_append_time),
+            "headers": [{"key": key, "value": value} for key, value in record.headers] or None,
+        }
+        for at, header in iter_batches(log)
+        if not header.is_control
+        for record in iter_records(log, at, max_bytes=1 << 24)
+    ]
