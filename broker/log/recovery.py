@@ -8,6 +8,7 @@ forward from the batches. After a clean stop only the tail of the active segment
 `PartitionLog.open`, possibly in a thread.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -287,14 +288,10 @@ def _check_indexes(segment: Segment) -> None:
     """Raises RecordsError if an index is cut, does not grow, or points beyond the log."""
     if len(segment.txn_index) % TXN_ENTRY.size:
         raise CorruptLog("transaction index is cut")
-    if segment.offset_index:
-        last = len(segment.offset_index) - OFFSET_ENTRY.size
-        if OFFSET_ENTRY.unpack_from(segment.offset_index, last)[1] >= segment.size:
-            raise CorruptLog("offset index points beyond the log")
-    for _ in decode_offset_index(segment.offset_index, segment.base_offset):
-        pass
-    for _ in decode_time_index(segment.time_index, segment.base_offset):
-        pass
+    last = deque(decode_offset_index(segment.offset_index, segment.base_offset), maxlen=1)
+    if last and last[0].position >= segment.size:
+        raise CorruptLog("offset index points beyond the log")
+    deque(decode_time_index(segment.time_index, segment.base_offset), maxlen=0)
 
 
 def _resume(segment: Segment, end: int | None) -> None:
@@ -302,6 +299,8 @@ def _resume(segment: Segment, end: int | None) -> None:
     first = next(segment.scan(0)).header
     segment.first_timestamp = first.max_timestamp if first.log_append_time else first.base_timestamp
     maximum_offset = segment.base_offset
+    if not segment.time_index and segment.first_timestamp >= 0 and (end is not None or segment.offset_index):
+        raise CorruptLog(f"{segment.path()}: its time index is gone")
     if segment.time_index:
         timestamp, relative = TIME_ENTRY.unpack_from(
             segment.time_index, len(segment.time_index) - TIME_ENTRY.size
