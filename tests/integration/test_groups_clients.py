@@ -33,7 +33,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def broker(tierlog_broker_factory: BrokerFactory) -> TierlogBroker:
     running = tierlog_broker_factory(SETTINGS)
-    admin(running).create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_S)
+    client = admin(running)
+    client.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_S)
     return running
 
 
