@@ -182,7 +182,10 @@ def split_segment(
     end = find_end_position(index, entry.base_offset, offsets.end) or entry.log_bytes
     key = keys.log(source.id, entry)
     cuts = [start]
-    while (cut := next_position(index, cuts[-1], cuts[-1] + split_bytes)) is not None and cut < end:
+    while end - cuts[-1] > split_bytes:
+        cut = next_position(index, cuts[-1], cuts[-1] + split_bytes)
+        if cut is None or cut >= end:
+            break
         cuts.append(cut)
     return [Split(source, key, at, to, offsets) for at, to in zip(cuts, [*cuts[1:], end], strict=True)]
 

@@ -1,0 +1,180 @@
+"""Bytes of the metadata formats, kept for ever: what an older node wrote must stay readable.
+
+`python tests/golden/test_golden_metadata.py` writes files that do not exist yet; it never changes one.
+"""
+
+import uuid
+from pathlib import Path
+
+from immutables import Map
+
+from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.metadata import image as i
+from tierlog.metadata import records as r
+from tierlog.metadata.image_codec import decode_image, encode_image
+from tierlog.metadata.raft.messages import Entry, HardState, Snapshot
+from tierlog.metadata.storage import decode_snapshot_file, encode_snapshot_file
+from tierlog.metadata.wal import MAGIC, Reset, encode_frames, read_segment
+
+GOLDEN = Path(__file__).parent / "metadata"
+TOPIC, SEGMENT, PAGE = (uuid.UUID(int=n) for n in (0x70, 0x5E, 0xBA))
+
+ENTRY = r.RemoteSegment(
+    uuid=SEGMENT,
+    base_offset=100,
+    last_offset=199,
+    leader_epochs=((0, 0), (2, 150)),
+    log_bytes=4096,
+    index_bytes=300,
+    records=100,
+    first_timestamp=1_700_000_000_000,
+    max_timestamp=1_700_000_060_000,
+    has_transactions=True,
+    has_aborts=False,
+    log_crc32c=0xDEADBEEF,
+    index_crc32c=0x12345678,
+    leader_epoch=2,
+)
+PAGE_REF = r.PageRef(
+    uuid=PAGE, base_offset=0, last_offset=99, entries=3, log_bytes=12, max_timestamp=9, crc32c=7
+)
+RECORDS: tuple[r.AnyRecord, ...] = (
+    r.NoOp(),
+    r.RegisterBroker(
+        broker_id=1,
+        broker_epoch=5,
+        incarnation=uuid.UUID(int=3),
+        host="example",
+        port=9092,
+        admin_url="http://example:9644",
+        rack="zone-a",
+    ),
+    r.UnregisterBroker(broker_id=2),
+    r.FenceBroker(broker_id=1, broker_epoch=5, fenced=False),
+    r.CreateTopic(topic_id=TOPIC, name="flights"),
+    r.DeleteTopic(topic_id=TOPIC, at_ms=1_700_000_000_000),
+    r.PartitionRecord(
+        topic_id=TOPIC,
+        partition=0,
+        replicas=(1, 2),
+        in_sync=(1,),
+        leader=1,
+        leader_epoch=4,
+        partition_epoch=6,
+    ),
+    r.ConfigRecord(scope=r.ConfigScope.TOPIC, name="flights", key="retention.ms", value="-1"),
+    r.ConfigRecord(scope=r.ConfigScope.CLUSTER, name="", key="log.retention.ms", value=None),
+    r.ProducerIds(broker_id=1, next_id=1000),
+    r.CopyStarted(
+        topic_id=TOPIC,
+        partition=0,
+        uuid=SEGMENT,
+        base_offset=100,
+        last_offset=199,
+        leader_epoch=2,
+        at_ms=1_700_000_000_000,
+    ),
+    r.CopyFinished(topic_id=TOPIC, partition=0, segment=ENTRY),
+    r.CopyAbandoned(topic_id=TOPIC, partition=0, uuid=SEGMENT, at_ms=1),
+    r.LogStartMoved(topic_id=TOPIC, partition=0, log_start_offset=50, at_ms=2),
+    r.RemoteDeleted(uuids=(SEGMENT, PAGE)),
+    r.EntriesSpilled(topic_id=TOPIC, partition=0, page=PAGE_REF),
+)
+IMAGE = i.ClusterImage(
+    cluster_id="golden",
+    index=42,
+    brokers=Map(
+        {
+            1: i.BrokerImage(
+                broker_id=1,
+                broker_epoch=5,
+                incarnation=uuid.UUID(int=3),
+                host="example",
+                port=9092,
+                admin_url="http://example:9644",
+                rack=None,
+                fenced=False,
+            )
+        }
+    ),
+    topics=Map(
+        {
+            TOPIC: i.TopicImage(
+                topic_id=TOPIC,
+                name="flights",
+                partitions=(
+                    i.PartitionImage(
+                        replicas=(1,), in_sync=(1,), leader=1, leader_epoch=4, partition_epoch=6
+                    ),
+                ),
+            )
+        }
+    ),
+    topic_ids=Map({"flights": TOPIC}),
+    configs=Map({(r.ConfigScope.TOPIC, "flights"): Map({"retention.ms": "-1", "segment.bytes": "1000"})}),
+    next_producer_id=2000,
+    remote=Map(
+        {
+            TopicIdPartition(TOPIC, 0): i.RemotePartition(
+                log_start_offset=50,
+                pages=(PAGE_REF,),
+                entries=(ENTRY,),
+                started=(
+                    i.StartedCopy(
+                        uuid=uuid.UUID(int=9), base_offset=200, last_offset=299, leader_epoch=4, at_ms=8
+                    ),
+                ),
+                copied_end_offset=200,
+            )
+        }
+    ),
+    delete_queue=Map(
+        {
+            uuid.UUID(int=1): i.QueuedDelete(
+                uuid=uuid.UUID(int=1),
+                is_page=False,
+                topic_id=TOPIC,
+                partition=3,
+                base_offset=0,
+                last_offset=9,
+                leader_epoch=1,
+                queued_ms=7,
+            )
+        }
+    ),
+)
+WAL = (Entry(1, 1, b"one"), HardState(1, 2, 0), Entry(2, 2, b"two"), Reset(7, 2), HardState(3, -1, 7))
+SNAPSHOT = Snapshot(42, 3, b"the image's bytes")
+
+
+def contents() -> dict[str, bytes]:
+    return {
+        "records-v1.msgpack": r.encode_records(RECORDS),
+        "image-v1.msgpack": encode_image(IMAGE),
+        "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
+        "file-v1.snapshot": encode_snapshot_file(SNAPSHOT),
+    }
+
+
+def test_what_is_written_has_not_changed() -> None:
+    for name, content in contents().items():
+        assert content == (GOLDEN / name).read_bytes(), name
+
+
+def test_every_record_type_is_in_the_golden_file() -> None:
+    assert {type(record).__struct_config__.tag for record in RECORDS} == set(r.RecordType)
+
+
+def test_what_was_written_is_read() -> None:
+    assert r.decode_records((GOLDEN / "records-v1.msgpack").read_bytes()) == RECORDS
+    assert decode_image((GOLDEN / "image-v1.msgpack").read_bytes()) == IMAGE
+    frames = read_segment((GOLDEN / "segment-v1.wal").read_bytes())
+    assert tuple(frame.record for frame in frames) == WAL
+    assert decode_snapshot_file((GOLDEN / "file-v1.snapshot").read_bytes()) == SNAPSHOT
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for name, content in contents().items():
+        if not (GOLDEN / name).exists():
+            (GOLDEN / name).write_bytes(content)

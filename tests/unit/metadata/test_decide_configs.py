@@ -1,0 +1,132 @@
+"""Incremental changes of settings at the three scopes."""
+
+from typing import Any
+
+import pytest
+
+from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.commands import ConfigOperation as Op
+from tierlog.metadata.records import ConfigScope as Scope
+
+World = Any
+
+
+@pytest.fixture
+def topic(world: World) -> World:
+    world.brokers(1)
+    world.create("t")
+    return world
+
+
+def alter(
+    world: World, *changes: tuple[str, Op, str | None], scope: Scope = Scope.TOPIC, name: str = "t"
+) -> Any:
+    made = tuple(c.ConfigChange(key=key, operation=op, value=value) for key, op, value in changes)
+    resource = c.ConfigResource(scope=scope, name=name, changes=made)
+    return world.do(c.AlterConfigs(resources=(resource,))).resources[0]
+
+
+def settings(world: World, scope: Scope = Scope.TOPIC, name: str = "t") -> dict[str, str]:
+    return dict(world.image.configs.get((scope, name), {}))
+
+
+def test_set_and_delete(topic: World) -> None:
+    assert alter(topic, ("retention.ms", Op.SET, "5"), ("segment.bytes", Op.SET, "100")).error == E.NONE
+    assert settings(topic) == {"retention.ms": "5", "segment.bytes": "100"}
+    assert alter(topic, ("retention.ms", Op.DELETE, None), ("flush.ms", Op.DELETE, None)).error == E.NONE
+    assert settings(topic) == {"segment.bytes": "100"}
+
+
+def test_append_and_subtract_start_from_the_default(topic: World) -> None:
+    alter(topic, ("cleanup.policy", Op.APPEND, "compact"))
+    assert settings(topic) == {"cleanup.policy": "delete,compact"}
+    alter(topic, ("cleanup.policy", Op.APPEND, "compact"))
+    assert settings(topic) == {"cleanup.policy": "delete,compact"}
+    alter(topic, ("cleanup.policy", Op.SUBTRACT, "delete"))
+    assert settings(topic) == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [("retention.ms", Op.SET, "x")],
+        [("retention.ms", Op.SET, None)],
+        [("retention.ms", Op.APPEND, "1")],
+        [("no.such", Op.SET, "1")],
+        [("cleanup.policy", Op.APPEND, "shred")],
+        [("remote.storage.enable", Op.SET, "true"), ("cleanup.policy", Op.SET, "compact")],
+        [
+            ("remote.storage.enable", Op.SET, "true"),
+            ("retention.ms", Op.SET, "10"),
+            ("local.retention.ms", Op.SET, "11"),
+        ],
+        [
+            ("remote.storage.enable", Op.SET, "true"),
+            ("retention.bytes", Op.SET, "10"),
+            ("local.retention.bytes", Op.SET, "-1"),
+        ],
+        [("min.compaction.lag.ms", Op.SET, "2"), ("max.compaction.lag.ms", Op.SET, "1")],
+    ],
+)
+def test_what_a_broker_could_not_use_is_refused_whole(topic: World, changes: Any) -> None:
+    outcome = alter(topic, ("segment.bytes", Op.SET, "100"), *changes)
+    assert outcome.error == E.INVALID_CONFIG
+    assert changes[0][0] in outcome.message or len(changes) > 1
+    assert settings(topic) == {}
+
+
+def test_one_setting_twice_is_refused(topic: World) -> None:
+    outcome = alter(topic, ("retention.ms", Op.SET, "1"), ("retention.ms", Op.DELETE, None))
+    assert outcome.error == E.INVALID_REQUEST
+
+
+def test_switching_tiering_off_must_be_meant(topic: World) -> None:
+    alter(topic, ("remote.storage.enable", Op.SET, "true"))
+    assert alter(topic, ("remote.storage.enable", Op.SET, "false")).error == E.INVALID_CONFIG
+    assert alter(topic, ("remote.storage.enable", Op.DELETE, None)).error == E.INVALID_CONFIG
+    meant = alter(
+        topic,
+        ("remote.storage.enable", Op.SET, "false"),
+        ("remote.log.delete.on.disable", Op.SET, "true"),
+    )
+    assert meant.error == E.NONE
+
+
+def test_brokers_and_the_cluster_have_defaults_of_topics(world: World) -> None:
+    change = ("log.retention.ms", Op.SET, "7")
+    assert alter(world, change, scope=Scope.CLUSTER, name="").error == E.NONE
+    assert alter(world, change, scope=Scope.BROKER, name="3").error == E.NONE
+    assert (
+        settings(world, Scope.CLUSTER, "") == settings(world, Scope.BROKER, "3") == {"log.retention.ms": "7"}
+    )
+    assert alter(world, ("log.dirs", Op.SET, "/x"), scope=Scope.CLUSTER, name="").error == E.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("scope", "name", "error"),
+    [
+        (Scope.TOPIC, "nope", E.UNKNOWN_TOPIC_OR_PARTITION),
+        (Scope.BROKER, "x", E.INVALID_REQUEST),
+        (Scope.CLUSTER, "x", E.INVALID_REQUEST),
+    ],
+)
+def test_resources_that_are_not_there(topic: World, scope: Scope, name: str, error: E) -> None:
+    assert alter(topic, ("retention.ms", Op.SET, "1"), scope=scope, name=name).error == error
+
+
+def test_resources_fail_alone_and_validate_only_changes_nothing(topic: World) -> None:
+    def resource(name: str) -> c.ConfigResource:
+        change = c.ConfigChange(key="retention.ms", operation=Op.SET, value="1")
+        return c.ConfigResource(scope=Scope.TOPIC, name=name, changes=(change,))
+
+    both = (resource("t"), resource("nope"), resource("t"))
+    reply = topic.do(c.AlterConfigs(resources=both, validate_only=True))
+    assert [outcome.error for outcome in reply.resources] == [
+        E.NONE,
+        E.UNKNOWN_TOPIC_OR_PARTITION,
+        E.INVALID_REQUEST,
+    ]
+    assert settings(topic) == {}
+    topic.do(c.AlterConfigs(resources=both))
+    assert settings(topic) == {"retention.ms": "1"}

@@ -1,0 +1,271 @@
+"""Copies, the manifest, the log start and the delete queue: the rules that keep remote data whole."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.remote import MAX_ENTRIES, MAX_STARTED
+from tierlog.metadata.records import PageRef
+
+World = Any
+MakeSegment = Any
+
+
+@pytest.fixture
+def tiered(world: World) -> World:
+    world.brokers(1, 2)
+    world.create("t", assignments=((0, (1,)), (1, (2,))), configs=(("remote.storage.enable", "true"),))
+    return world
+
+
+def queued(world: World) -> set[int]:
+    return {uuid.int for uuid in world.image.delete_queue}
+
+
+def move(world: World, offset: int, leader_epoch: int = 0) -> Any:
+    topic_id = world.image.topic_ids["t"]
+    return world.do(
+        c.MoveLogStart(topic_id=topic_id, partition=0, leader_epoch=leader_epoch, log_start_offset=offset)
+    )
+
+
+def abandon(world: World, number: int, leader_epoch: int = 0) -> E:
+    topic_id = world.image.topic_ids["t"]
+    command = c.AbandonCopy(
+        topic_id=topic_id, partition=0, leader_epoch=leader_epoch, uuid=uuid.UUID(int=number)
+    )
+    return world.do(command).error
+
+
+def spill(world: World, count: int, **more: Any) -> E:
+    oldest = world.remote("t").entries[:count]
+    values = {
+        "uuid": uuid.UUID(int=900 + count),
+        "base_offset": oldest[0].base_offset,
+        "last_offset": oldest[-1].last_offset,
+        "entries": count,
+        "log_bytes": sum(entry.log_bytes for entry in oldest),
+        "max_timestamp": max(entry.max_timestamp for entry in oldest),
+        "crc32c": 1,
+    } | more
+    topic_id = world.image.topic_ids["t"]
+    return world.do(
+        c.SpillEntries(topic_id=topic_id, partition=0, leader_epoch=0, page=PageRef(**values))
+    ).error
+
+
+def test_a_copy_is_announced_and_then_finished(tiered: World, make_segment: MakeSegment) -> None:
+    assert tiered.start_copy("t", 1, 0, 9).error == E.NONE
+    started = tiered.remote("t").started[0]
+    assert (started.uuid.int, started.base_offset, started.last_offset, started.at_ms) == (1, 0, 9, 1000)
+    assert tiered.finish_copy("t", make_segment(1, 0, 9)).error == E.NONE
+    assert tiered.remote("t").entries == (make_segment(1, 0, 9),)
+    assert tiered.remote("t").started == ()
+    assert tiered.remote("t").end_offset == 10
+
+
+def test_repeats_are_acknowledged_and_change_nothing(tiered: World, make_segment: MakeSegment) -> None:
+    for _ in range(2):
+        assert tiered.start_copy("t", 1, 0, 9).error == E.NONE
+    for _ in range(2):
+        assert tiered.finish_copy("t", make_segment(1, 0, 9)).error == E.NONE
+    assert len(tiered.remote("t").entries) == 1
+    assert queued(tiered) == set()
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"broker_id": 2}, E.NOT_LEADER_OR_FOLLOWER),
+        ({"leader_epoch": -1}, E.FENCED_LEADER_EPOCH),
+        ({"leader_epoch": 1}, E.UNKNOWN_LEADER_EPOCH),
+        ({"partition": 1}, E.NOT_LEADER_OR_FOLLOWER),
+        ({"partition": 2}, E.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_only_the_leader_of_this_epoch_copies(tiered: World, values: dict[str, int], error: E) -> None:
+    assert tiered.start_copy("t", 1, 0, 9, **values).error == error
+    assert not tiered.image.remote
+
+
+def test_no_copy_of_an_unknown_topic(tiered: World) -> None:
+    command = c.StartCopy(
+        topic_id=uuid.UUID(int=77),
+        partition=0,
+        broker_id=1,
+        leader_epoch=0,
+        uuid=uuid.UUID(int=1),
+        base_offset=0,
+        last_offset=1,
+    )
+    assert tiered.do(command).error == E.UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize(("base", "last"), [(11, 19), (9, 19), (5, 4), (-1, 3), (0, 9)])
+def test_a_copy_continues_what_is_there(tiered: World, base: int, last: int) -> None:
+    tiered.copy("t", 1, 0, 9)
+    assert tiered.start_copy("t", 2, base, last).error == E.INVALID_REQUEST
+    assert tiered.start_copy("t", 2, 10, 19).error == E.NONE
+
+
+def test_copies_in_a_row_may_be_under_way_but_finish_in_order(
+    tiered: World, make_segment: MakeSegment
+) -> None:
+    tiered.start_copy("t", 1, 0, 9)
+    tiered.start_copy("t", 2, 10, 19)
+    assert tiered.start_copy("t", 3, 21, 29).error == E.INVALID_REQUEST
+    tiered.copy("t", 9, 0, 9)  # the leader began anew: what followed the old attempt goes with it
+    assert queued(tiered) == {1, 2}
+    assert tiered.finish_copy("t", make_segment(2, 10, 19)).error == E.INVALID_REQUEST
+
+
+def test_finishing_out_of_order_is_refused(tiered: World, make_segment: MakeSegment) -> None:
+    tiered.copy("t", 1, 0, 9)
+    tiered.start_copy("t", 2, 10, 19)
+    tiered.start_copy("t", 3, 20, 29)
+    assert tiered.finish_copy("t", make_segment(3, 20, 29)).error == E.INVALID_REQUEST
+    assert tiered.finish_copy("t", make_segment(2, 10, 19)).error == E.NONE
+    assert tiered.finish_copy("t", make_segment(3, 20, 29)).error == E.NONE
+
+
+def test_what_was_announced_differently_is_refused(tiered: World, make_segment: MakeSegment) -> None:
+    tiered.start_copy("t", 1, 0, 9)
+    assert tiered.finish_copy("t", make_segment(1, 0, 8)).error == E.INVALID_REQUEST
+    assert tiered.finish_copy("t", make_segment(5, 0, 9)).error == E.INVALID_REQUEST
+
+
+def test_a_deposed_leaders_copy_never_enters_the_manifest(tiered: World, make_segment: MakeSegment) -> None:
+    tiered.start_copy("t", 1, 0, 9)
+    tiered.register(1, incarnation=50)  # it restarted: a new leader epoch
+    assert tiered.finish_copy("t", make_segment(1, 0, 9)).error == E.FENCED_LEADER_EPOCH
+    assert tiered.start_copy("t", 2, 0, 9, leader_epoch=1).error == E.NONE
+    assert queued(tiered) == {1}
+    assert tiered.finish_copy("t", make_segment(1, 0, 9, leader_epoch=1)).error == E.INVALID_REQUEST
+    assert tiered.finish_copy("t", make_segment(2, 0, 9, leader_epoch=1)).error == E.NONE
+
+
+def test_a_uuid_is_used_for_one_attempt(tiered: World) -> None:
+    tiered.copy("t", 1, 0, 9)
+    assert tiered.start_copy("t", 1, 10, 19).error == E.INVALID_REQUEST
+    tiered.start_copy("t", 2, 10, 19)
+    abandon(tiered, 2)
+    assert tiered.start_copy("t", 2, 10, 19).error == E.INVALID_REQUEST
+
+
+def test_abandoning_queues_the_objects_once(tiered: World) -> None:
+    tiered.start_copy("t", 1, 0, 9)
+    assert abandon(tiered, 1, leader_epoch=-1) == E.FENCED_LEADER_EPOCH
+    assert abandon(tiered, 1) == E.NONE
+    line = tiered.image.delete_queue[uuid.UUID(int=1)]
+    assert (line.base_offset, line.last_offset, line.leader_epoch, line.queued_ms) == (0, 9, 0, 1000)
+    assert abandon(tiered, 1) == E.NONE
+    assert queued(tiered) == {1}
+
+
+def test_a_finished_copy_cannot_be_abandoned(tiered: World) -> None:
+    tiered.copy("t", 1, 0, 9)
+    assert abandon(tiered, 1) == E.INVALID_REQUEST
+    assert queued(tiered) == set()
+
+
+def test_the_log_start_takes_whole_entries_out_and_never_goes_back(tiered: World) -> None:
+    for number, base in enumerate((0, 10, 20), 1):
+        tiered.copy("t", number, base, base + 9)
+    tiered.now_ms = 5000
+    assert move(tiered, 19).log_start_offset == 19
+    assert [entry.uuid.int for entry in tiered.remote("t").entries] == [2, 3]
+    assert queued(tiered) == {1}
+    assert tiered.image.delete_queue[uuid.UUID(int=1)].queued_ms == 5000
+    back = move(tiered, 5)
+    assert (back.error, back.log_start_offset) == (E.NONE, 19)
+    assert tiered.remote("t").log_start_offset == 19
+    assert move(tiered, 30).log_start_offset == 30
+    assert queued(tiered) == {1, 2, 3}
+    assert move(tiered, 40, leader_epoch=-1).error == E.FENCED_LEADER_EPOCH
+
+
+def test_after_everything_is_gone_the_next_copy_still_cannot_overlap(tiered: World) -> None:
+    tiered.copy("t", 1, 0, 9)
+    move(tiered, 25)
+    assert tiered.remote("t").end_offset is None
+    assert tiered.start_copy("t", 2, 0, 30).error == E.INVALID_REQUEST
+    assert tiered.start_copy("t", 2, 26, 40).error == E.INVALID_REQUEST  # 25 would be missing
+    assert tiered.start_copy("t", 2, 10, 20).error == E.OFFSET_OUT_OF_RANGE
+    assert tiered.start_copy("t", 2, 20, 30).error == E.NONE
+
+
+def test_a_copy_that_the_log_start_overtook_does_not_finish(tiered: World, make_segment: MakeSegment) -> None:
+    tiered.start_copy("t", 1, 0, 9)
+    move(tiered, 10)
+    assert tiered.finish_copy("t", make_segment(1, 0, 9)).error == E.OFFSET_OUT_OF_RANGE
+
+
+def test_deleting_a_topic_queues_all_that_it_has(tiered: World) -> None:
+    tiered.copy("t", 1, 0, 9)
+    tiered.copy("t", 2, 10, 19)
+    spill(tiered, 1)
+    tiered.start_copy("t", 3, 20, 29)
+    tiered.start_copy("t", 4, 0, 9, broker_id=2, partition=1)
+    tiered.do(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+    assert queued(tiered) == {901, 2, 3, 4}
+    assert tiered.image.delete_queue[uuid.UUID(int=901)].is_page
+    assert not tiered.image.remote
+
+
+def test_deleted_objects_leave_the_queue(tiered: World) -> None:
+    tiered.start_copy("t", 1, 0, 9)
+    abandon(tiered, 1)
+    confirm = c.ConfirmRemoteDeleted(uuids=(uuid.UUID(int=1), uuid.UUID(int=2)))
+    for _ in range(2):
+        assert tiered.do(confirm).error == E.NONE
+    assert queued(tiered) == set()
+
+
+def test_spilling_replaces_exactly_the_oldest_entries(tiered: World) -> None:
+    for number, base in enumerate((0, 10, 20), 1):
+        tiered.copy("t", number, base, base + 9)
+    for wrong in (
+        {"base_offset": 1},
+        {"last_offset": 18},
+        {"log_bytes": 1},
+        {"entries": 3},
+        {"max_timestamp": 0},
+    ):
+        assert spill(tiered, 2, **wrong) == E.INVALID_REQUEST
+    assert spill(tiered, 1, entries=0) == E.INVALID_REQUEST
+    assert spill(tiered, 2) == E.NONE
+    remote = tiered.remote("t")
+    assert ([page.entries for page in remote.pages], len(remote.entries)) == ([2], 1)
+    assert (remote.first_offset, remote.end_offset) == (0, 30)
+    move(tiered, 20)
+    assert tiered.remote("t").pages == ()
+    assert queued(tiered) == {902}
+
+
+def test_spilling_is_acknowledged_again(tiered: World) -> None:
+    tiered.copy("t", 1, 0, 9)
+    topic_id = tiered.image.topic_ids["t"]
+    spill(tiered, 1)
+    page = tiered.remote("t").pages[0]
+    again = c.SpillEntries(topic_id=topic_id, partition=0, leader_epoch=0, page=page)
+    assert tiered.do(again).error == E.NONE
+    assert len(tiered.remote("t").pages) == 1
+
+
+def test_what_the_quorum_holds_is_bounded(tiered: World) -> None:
+    for number in range(MAX_STARTED):
+        assert tiered.start_copy("t", 1 + number, number * 10, number * 10 + 9).error == E.NONE
+    assert tiered.start_copy("t", 99, MAX_STARTED * 10, MAX_STARTED * 10 + 9).error == E.INVALID_REQUEST
+
+
+def test_entries_are_bounded_until_they_are_spilled(world: World) -> None:
+    world.brokers(1)
+    world.create("t")
+    for number in range(MAX_ENTRIES):
+        world.copy("t", 1000 + number, number, number)
+    assert "spill" in world.start_copy("t", 1, MAX_ENTRIES, MAX_ENTRIES).message
+    spill(world, 100)
+    assert world.start_copy("t", 1, MAX_ENTRIES, MAX_ENTRIES).error == E.NONE

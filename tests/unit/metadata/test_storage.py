@@ -1,0 +1,207 @@
+"""The write-ahead log and snapshots: what survives which crash, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from tierlog.broker.ports.files import OsFiles
+from tierlog.metadata.raft.messages import Entry, HardState, Snapshot
+from tierlog.metadata.storage import ForeignDirectory, Loaded, MetadataStorage
+from tierlog.metadata.wal import DamagedLog
+
+
+def storage(directory: Path, **options: int) -> MetadataStorage:
+    return MetadataStorage(OsFiles(), directory, cluster_id="c", node_id=1, **options)
+
+
+def entries(first: int, last: int, term: int = 1) -> tuple[Entry, ...]:
+    return tuple(Entry(term, index, b"payload %d" % index) for index in range(first, last + 1))
+
+
+def reopened(directory: Path, **options: int) -> Loaded:
+    again = storage(directory, **options)
+    try:
+        return again.open()
+    finally:
+        again.close()
+
+
+def wal(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.wal"))
+
+
+def test_keeps_entries_and_hard_state(tmp_path: Path) -> None:
+    store = storage(tmp_path)
+    assert store.open() == Loaded(HardState(), Snapshot(), ())
+    store.save(None, entries(1, 3), HardState(1, 2, 0))
+    store.save(None, entries(4, 5), HardState(1, 2, 3))
+    store.close()
+    assert reopened(tmp_path) == Loaded(HardState(1, 2, 3), Snapshot(), entries(1, 5))
+
+
+def test_a_later_entry_replaces_everything_from_its_index_on(tmp_path: Path) -> None:
+    store = storage(tmp_path)
+    store.open()
+    store.save(None, entries(1, 5), HardState(1, 1, 0))
+    store.save(None, entries(3, 3, term=2), HardState(2, 3, 0))
+    store.close()
+    assert reopened(tmp_path).entries == entries(1, 2) + entries(3, 3, term=2)
+
+
+def test_torn_at_every_byte_of_the_tail_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+    store = storage(tmp_path / "whole")
+    store.open()
+    store.save(None, entries(1, 2), HardState(1, 1, 0))
+    kept = wal(tmp_path / "whole")[0].stat().st_size
+    store.save(None, entries(3, 4), HardState(2, 1, 2))
+    store.close()
+    content = wal(tmp_path / "whole")[0].read_bytes()
+    for cut in range(kept, len(content)):
+        directory = tmp_path / str(cut)
+        reopened(directory)
+        wal(directory)[0].write_bytes(content[:cut])
+        loaded = reopened(directory)
+        assert loaded.entries[:2] == entries(1, 2)
+        assert loaded.entries in (entries(1, 2), entries(1, 3), entries(1, 4))
+        assert loaded.hard_state == HardState(1, 1, 0)
+        again = storage(directory)  # what was cut off does not come back
+        again.open()
+        again.save(None, entries(3, 3, term=5), HardState(5, 1, 0))
+        again.close()
+        assert reopened(directory).entries == entries(1, 2) + entries(3, 3, term=5)
+
+
+def test_a_tail_of_garbage_is_cut(tmp_path: Path) -> None:
+    store = storage(tmp_path)
+    store.open()
+    store.save(None, entries(1, 2), HardState(1, 1, 0))
+    store.close()
+    path = wal(tmp_path)[0]
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"\x00" * 100 + b"garbage")
+    assert reopened(tmp_path).entries == entries(1, 2)
+    assert path.read_bytes() == whole
+
+
+def test_damage_to_durable_data_is_refused_wherever_a_bit_flips(tmp_path: Path) -> None:
+    store = storage(tmp_path)
+    store.open()
+    store.save(None, entries(1, 2), HardState(1, 1, 0))
+    durable = wal(tmp_path)[0].stat().st_size
+    store.save(None, entries(3, 4), None)
+    store.close()
+    path = wal(tmp_path)[0]
+    whole = path.read_bytes()
+    for at in range(durable):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x10
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedLog):
+            reopened(tmp_path)
+
+
+def test_rolls_segments_and_drops_those_that_a_snapshot_covers(tmp_path: Path) -> None:
+    store = storage(tmp_path, segment_bytes=100)
+    store.open()
+    for index in range(1, 21):
+        store.save(None, entries(index, index), HardState(3, 1, index - 1))
+    rolled = len(wal(tmp_path))
+    assert rolled > 3
+    store.save_snapshot(Snapshot(12, 1, b"state at 12"))
+    assert 1 < len(wal(tmp_path)) < rolled
+    store.save_snapshot(Snapshot(15, 1, b"state at 15"))
+    store.close()
+    loaded = reopened(tmp_path, segment_bytes=100)
+    assert loaded == Loaded(HardState(3, 1, 19), Snapshot(15, 1, b"state at 15"), entries(16, 20))
+    assert len(list(tmp_path.glob("*.snapshot"))) == 1
+
+
+def test_a_missing_segment_is_refused(tmp_path: Path) -> None:
+    store = storage(tmp_path, segment_bytes=100)
+    store.open()
+    for index in range(1, 21):
+        store.save(None, entries(index, index), HardState(1, 1, 0))
+    store.close()
+    wal(tmp_path)[1].unlink()
+    with pytest.raises(DamagedLog, match="missing"):
+        reopened(tmp_path)
+
+
+def test_a_snapshot_from_the_leader_replaces_the_log(tmp_path: Path) -> None:
+    store = storage(tmp_path)
+    store.open()
+    store.save(None, entries(1, 30), HardState(1, 1, 5))
+    store.save(Snapshot(20, 4, b"theirs"), (), HardState(4, -1, 20))
+    store.close()
+    assert reopened(tmp_path) == Loaded(HardState(4, -1, 20), Snapshot(20, 4, b"theirs"), ())
+
+
+def test_a_crash_between_a_leaders_snapshot_and_the_log_drops_the_foreign_tail(tmp_path: Path) -> None:
+    store = storage(tmp_path)
+    store.open()
+    store.save(None, entries(1, 30), HardState(1, 1, 5))
+    store.save_snapshot(Snapshot(20, 4, b"theirs"))  # the file alone: of another term than entry 20
+    store.close()
+    assert reopened(tmp_path).entries == ()
+
+
+def test_a_damaged_snapshot_is_refused(tmp_path: Path) -> None:
+    store = storage(tmp_path)
+    store.open()
+    store.save(None, entries(1, 3), HardState(1, 1, 0))
+    store.save_snapshot(Snapshot(2, 1, b"state"))
+    store.close()
+    path = next(tmp_path.glob("*.snapshot"))
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(DamagedLog):
+            reopened(tmp_path)
+
+
+def test_a_half_made_segment_is_repaired(tmp_path: Path) -> None:
+    store = storage(tmp_path)
+    store.open()
+    store.save(None, entries(1, 2), HardState(1, 1, 0))
+    store.close()
+    for content in (b"", b"TLW", bytes(20)):
+        (tmp_path / f"{2:020d}.wal").write_bytes(content)
+        assert reopened(tmp_path) == Loaded(HardState(1, 1, 0), Snapshot(), entries(1, 2))
+        again = storage(tmp_path)
+        again.open()
+        again.save(None, (), HardState(2, 2, 0))
+        again.close()
+        assert reopened(tmp_path).hard_state == HardState(2, 2, 0)
+        (tmp_path / f"{2:020d}.wal").unlink()
+
+
+def test_a_directory_of_another_node_is_refused(tmp_path: Path) -> None:
+    reopened(tmp_path)
+    with pytest.raises(ForeignDirectory, match=r"node\.id=1"):
+        MetadataStorage(OsFiles(), tmp_path, cluster_id="c", node_id=2).open()
+
+
+class FullDisk(OsFiles):
+    full = False
+
+    def writev_at(self, fd, buffers, position):  # type: ignore[no-untyped-def]
+        if self.full:
+            raise OSError(28, "no space left on device")
+        return super().writev_at(fd, buffers, position)
+
+
+def test_after_a_failed_write_nothing_is_promised_any_more(tmp_path: Path) -> None:
+    from tierlog.broker.ports.types import InvariantViolation
+
+    files = FullDisk()
+    store = MetadataStorage(files, tmp_path, cluster_id="c", node_id=1)
+    store.open()
+    store.save(None, entries(1, 1), HardState(1, 1, 0))
+    files.full = True
+    with pytest.raises(OSError, match="no space"):
+        store.save(None, entries(2, 2), HardState(1, 1, 0))
+    files.full = False
+    with pytest.raises(InvariantViolation):
+        store.save(None, entries(3, 3), HardState(1, 1, 0))
+    store.close()
+    assert reopened(tmp_path).entries == entries(1, 1)

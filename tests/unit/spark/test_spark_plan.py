@@ -1,0 +1,186 @@
+"""The plan: every batch of the wanted range lies in exactly one split, and what is not wanted in none."""
+
+import random
+import uuid
+from itertools import pairwise
+
+import pytest
+
+from tierlog.broker.records.indexes import OffsetEntry, encode_offset_index
+from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, parse_options
+from tierlog.spark.plan import (
+    OffsetRange,
+    OffsetsNotThere,
+    Pruning,
+    Source,
+    choose_sources,
+    committed_range,
+    entries_in,
+    late_entries,
+    pages_in,
+    resolve_bound,
+    split_segment,
+)
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
+
+TOPIC = uuid.UUID(int=1)
+KEYS = Keys("cluster")
+SOURCE = Source("flights", TOPIC, 0)
+
+
+def entry(base: int, last: int, *, log_bytes: int = 1_000, max_timestamp: int = 0) -> RemoteSegment:
+    return RemoteSegment(
+        uuid=uuid.UUID(int=base + 1),
+        base_offset=base,
+        last_offset=last,
+        leader_epochs=((0, 0),),
+        log_bytes=log_bytes,
+        index_bytes=0,
+        records=last - base + 1,
+        first_timestamp=0,
+        max_timestamp=max_timestamp,
+        has_transactions=False,
+        has_aborts=False,
+        log_crc32c=0,
+        index_crc32c=0,
+        leader_epoch=0,
+    )
+
+
+def page(base: int, last: int) -> PageRef:
+    return PageRef(
+        uuid=uuid.UUID(int=7),
+        base_offset=base,
+        last_offset=last,
+        entries=1,
+        log_bytes=1,
+        max_timestamp=0,
+        crc32c=0,
+    )
+
+
+def root(
+    log_start: int, *, pages: tuple[PageRef, ...] = (), entries: tuple[RemoteSegment, ...] = ()
+) -> ManifestRoot:
+    return ManifestRoot(
+        topic_id=TOPIC,
+        partition=0,
+        version=1,
+        metadata_index=1,
+        leader_epoch=0,
+        log_start_offset=log_start,
+        pages=pages,
+        entries=entries,
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_splits_cover_each_wanted_batch_once(seed: int) -> None:
+    rng = random.Random(seed)
+    base, batches, index, position, offset = 10_000, [], [], 0, 10_000
+    for i in range(200):
+        last, size = offset + rng.randrange(20), rng.randrange(61, 900)
+        batches.append((offset, last, position, position + size))
+        if i and rng.random() < 0.4:
+            index.append(OffsetEntry(last, position))
+        offset, position = last + 1, position + size
+    segment = entry(base, offset - 1, log_bytes=position)
+    wanted = OffsetRange(rng.randrange(base - 50, offset), rng.randrange(base, offset + 50))
+    splits = split_segment(
+        KEYS,
+        SOURCE,
+        segment,
+        encode_offset_index(base, index),
+        wanted,
+        split_bytes=rng.choice([1, 2_000, 10_000]),
+    )
+    edges = {at for _, _, at, _ in batches} | {position}
+    for split in splits:
+        assert split.start in edges and split.end in edges and split.start < split.end
+        assert (split.offsets.start, split.offsets.end) == (max(wanted.start, base), min(wanted.end, offset))
+    for before, after in pairwise(splits):
+        assert before.end == after.start
+    for first, last, start, end in batches:
+        holding = [split for split in splits if split.start <= start and end <= split.end]
+        overlapping = first < wanted.end and last >= wanted.start and bool(wanted)
+        assert len(holding) == 1 if overlapping else len(holding) <= 1
+
+
+def test_splits_are_no_longer_than_asked_where_the_index_allows() -> None:
+    index = encode_offset_index(0, [OffsetEntry(i, 100 * i) for i in range(1, 100)])
+    splits = split_segment(KEYS, SOURCE, entry(0, 100, log_bytes=10_100), index, OffsetRange(0, 101), 1_000)
+    assert [split.end - split.start for split in splits] == [1_000] * 9 + [900, 200]
+
+
+def test_without_an_index_the_object_is_one_split() -> None:
+    (split,) = split_segment(KEYS, SOURCE, entry(5, 9), None, OffsetRange(0, 8), 10)
+    assert (split.start, split.end, split.offsets) == (0, 1_000, OffsetRange(5, 8))
+    assert split.key == KEYS.log(SOURCE.id, entry(5, 9))
+    assert split_segment(KEYS, SOURCE, entry(5, 9), None, OffsetRange(10, 12), 10) == []
+
+
+def test_manifests_prune_by_offset_and_time() -> None:
+    held = [entry(0, 9, max_timestamp=50), entry(10, 19, max_timestamp=40), entry(20, 29, max_timestamp=90)]
+    assert entries_in(held, OffsetRange(9, 10)) == held[:1]
+    assert entries_in(held, OffsetRange(9, 21)) == held
+    assert entries_in(held, OffsetRange(5, 5)) == []
+    assert late_entries(held, 45, 0) == [held[0], held[2]]
+    assert late_entries(held, 45, 10) == [held[2]]
+    assert pages_in(root(0, pages=(page(0, 9), page(10, 19))), OffsetRange(10, 11)) == [page(10, 19)]
+
+
+def test_the_log_start_and_the_last_entry_bound_what_is_committed() -> None:
+    assert committed_range(root(7)) == OffsetRange(7, 7)
+    assert committed_range(root(7, pages=(page(0, 9),), entries=(entry(10, 19),))) == OffsetRange(7, 20)
+    assert committed_range(root(0, entries=(entry(10, 19),))) == OffsetRange(10, 20)
+
+
+def test_bounds_outside_the_bucket_are_errors_unless_waived() -> None:
+    committed = OffsetRange(100, 200)
+    assert resolve_bound(SOURCE, Bound(EARLIEST), committed, True) == 100
+    assert resolve_bound(SOURCE, Bound(LATEST), committed, True) == 200
+    for offset, clamped in ((99, 100), (201, 200)):
+        bound = Bound(EARLIEST, {("flights", 0): offset})
+        with pytest.raises(OffsetsNotThere, match=str(offset)):
+            resolve_bound(SOURCE, bound, committed, True)
+        assert resolve_bound(SOURCE, bound, committed, False) == clamped
+
+
+def document(name: str, number: int, partitions: int = 2) -> TopicDocument:
+    return TopicDocument(topic_id=uuid.UUID(int=number), name=name, partitions=partitions, configs={})
+
+
+def test_sources_are_named_partitions_that_exist() -> None:
+    documents = [document("a", 1), document("b", 2), document("b", 3)]
+    options = {"path": "/b"}
+    assert [str(s) for s in choose_sources(documents, parse_options({**options, "topic": "a"}))] == [
+        "a-0",
+        "a-1",
+    ]
+    one = parse_options({**options, "topic": "a", "partitions": "1"})
+    assert [str(s) for s in choose_sources(documents, one)] == ["a-1"]
+    for wrong in ({"topic": "b"}, {"topic": "c"}, {"topic": "a", "partitions": "2"}):
+        with pytest.raises(InvalidOption):
+            choose_sources(documents, parse_options({**options, **wrong}))
+
+
+def test_filters_narrow_and_never_widen() -> None:
+    pruning = Pruning().narrow("offset", ">", 10).narrow("offset", "<=", 20).narrow("offset", ">=", 5)
+    assert pruning.offsets == OffsetRange(11, 21)
+    assert pruning.narrow("offset", "=", 15).offsets == OffsetRange(15, 16)
+    assert pruning.narrow("offset", "in", (3, 14, 12)).offsets == OffsetRange(11, 15)
+    assert not pruning.narrow("offset", "=", 3).offsets
+    two = Pruning().narrow("partition", "in", (1, 2)).narrow("partition", "=", 2)
+    assert two.partitions == {2}
+    assert not Pruning().narrow("topic", "=", "weather").keeps(SOURCE)
+    for column, comparison, value in (
+        ("value", "=", b"x"),
+        ("offset", ">", 1.5),
+        ("partition", "in", (1, None)),
+        ("partition", ">", 0),
+        ("topic", ">", "a"),
+        ("offset", "in", ()),
+    ):
+        assert Pruning().narrow(column, comparison, value) == Pruning()
