@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from tierlog.broker.handlers.context import Connection, ErrorReply, Handler
-from tierlog.broker.net.bounds import ACCEPT_PAUSE_S, ACCEPTS_PER_TURN, SWEEP_S, Bounds
+from tierlog.broker.net.bounds import ACCEPT_PAUSE_S, ACCEPTS_PER_TURN, Bounds
 from tierlog.broker.net.connection import Pump, Why
 from tierlog.broker.net.dispatch import Dispatcher, Report
 from tierlog.broker.net.receive import Buffers
@@ -177,4 +177,4 @@ class Listener:
         now = self.loop.time()
         for pump in [*self._pumps]:
             pump.close_if_overdue(now)
-        self._timers["sweep"] = self.loop.call_later(SWEEP_S, self._sweep)
+        self._timers["sweep"] = self.loop.call_later(self.bounds.sweep_s, self._sweep)
