@@ -129,6 +129,7 @@ class TierDriver:
         rng: random.Random,
         tasks: TaskGroup,
         interval_ms: int,
+        first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
@@ -139,6 +140,7 @@ class TierDriver:
         self._rng = rng
         self._tasks = tasks
         self._interval_s = interval_ms / 1000
+        self._first_pause_s = first_pause_s
         self._states: dict[TopicIdPartition, _State] = {}
 
     async def start(self) -> None:
@@ -197,6 +199,12 @@ class TierDriver:
             return
         state.job = self._tasks.spawn(f"tiering of {state.replica.name}", self._run(where, state))
 
+    def jobs(self) -> list[asyncio.Task[None]]:
+        """Partitions at work now; none means that all is as the plans want it."""
+        return [
+            state.job for state in self._states.values() if state.job is not None and not state.job.done()
+        ]
+
     # -- the job of one partition --
 
     async def _run(self, where: TopicIdPartition, state: _State) -> None:
@@ -218,7 +226,7 @@ class TierDriver:
         state.error = str(failure)
         state.failures += 1
         state.progress.set()
-        longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(state.failures, 16))
+        longest = min(LONGEST_PAUSE_S, self._first_pause_s * 2 ** min(state.failures, 16))
         pause = longest * (0.5 + self._rng.random() / 2)
         _log.warning(
             "tiering failed", partition=str(state.replica.name), error=str(failure), retry_s=round(pause, 1)
