@@ -12,10 +12,12 @@ import random
 import signal
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import structlog
 
-from tierlog.broker.gateway.admin import AdminServer, Node, admin_routes
+from tierlog.broker.gateway.admin import AdminServer, admin_routes
+from tierlog.broker.gateway.node import Node
 from tierlog.broker.handlers.committed_offsets import offset_handlers
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
@@ -34,13 +36,23 @@ from tierlog.broker.runtime.group_service import GroupService
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
 from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.tier_driver import TierDriver
+from tierlog.broker.runtime.tier_housekeeper import TierHousekeeper
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.api import raft_routes
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
 from tierlog.metadata.node import MetadataNode
-from tierlog.tiering.object_store import ObjectStore
+from tierlog.tiering.chunk_cache import ChunkCache
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.manager import TierManager
+from tierlog.tiering.object_store import ObjectStore, store_from_url
+from tierlog.tiering.remote_log import RemoteLog
+
+if TYPE_CHECKING:
+    from tierlog.metadata.transport import HttpPeers
 
 OnReady = Callable[[str, str], None]
 """Called with "host:port" of the Kafka listener and the URL of the admin server, as soon as both serve."""
@@ -48,6 +60,7 @@ OnReady = Callable[[str, str], None]
 GC_THRESHOLD = 50_000
 """Allocations between two collections of the youngest generation: requests leave hardly any cycles behind."""
 
+REMOTE_CACHE = "remote-cache"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = structlog.get_logger("tierlog")
 
@@ -103,6 +116,7 @@ class Broker:
 
         metadata_tasks = TaskGroup(self._fatal)
         self._parts.push_async_callback(metadata_tasks.close)
+        secret = settings.controller_quorum_secret.encode()
         self.metadata_node = MetadataNode(
             settings.node_id,
             settings.voters,
@@ -112,10 +126,12 @@ class Broker:
             self.rng,
             metadata_tasks,
             self.identity.cluster_id,
+            peers=_peers(settings, self.identity.cluster_id, secret, metadata_tasks),
         )
         self.metadata = MetadataClient(self.metadata_node)
         self.admin_node = Node(settings, self.metadata, self.stats)
-        self.admin = AdminServer(admin_routes(self.admin_node))
+        raft = raft_routes(self.metadata_node, secret) if len(settings.voters) > 1 else []
+        self.admin = AdminServer([*admin_routes(self.admin_node), *raft])
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
 
@@ -138,6 +154,7 @@ class Broker:
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
         self.groups = GroupService(settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks)
+        await self._build_tiering()
         self.listener = self._build_listener()
         self.bootstrap = _address(*await self.listener.bind())
         await self._register()
@@ -149,11 +166,53 @@ class Broker:
         self.upkeep = Upkeep(settings, self.replicas, self.files, self.clock, self.tasks, fatal=self._fatal)
         self._parts.push_async_callback(self.upkeep.stop)
         self.upkeep.start()
+        await self.tiering.start()
+        await self.housekeeper.start()
+
+    async def _build_tiering(self) -> None:
+        settings = self.settings
+        if self.objects is None:
+            self.objects = store_from_url(settings.object_store)
+            self._parts.push_async_callback(self.objects.close)
+        keys = Keys(self.identity.cluster_id)
+        cache = ChunkCache(
+            settings.data_directory / REMOTE_CACHE, settings.remote_cache_bytes, self.files, self.tasks
+        )
+        self.remote_log = RemoteLog(
+            self.objects,
+            keys,
+            cache,
+            self.files,
+            self.tasks,
+            lambda where: self.metadata.image.remote_partition(*where),
+        )
+        manager = TierManager(self.objects, keys)
+        self.tiering = TierDriver(
+            broker_id=settings.node_id,
+            metadata=self.metadata,
+            replicas=self.replicas,
+            manager=manager,
+            remote_log=self.remote_log,
+            clock=self.clock,
+            rng=self.rng,
+            tasks=self.tasks,
+            interval_ms=settings.remote_log_manager_task_interval_ms,
+        )
+        self.tiering.listeners.append(self.admin_node.tier_changed)
+        self.housekeeper = TierHousekeeper(
+            broker_id=settings.node_id,
+            metadata=self.metadata,
+            manager=manager,
+            remote_log=self.remote_log,
+            clock=self.clock,
+            tasks=self.tasks,
+            delete_grace_ms=settings.remote_log_delete_grace_ms,
+        )
 
     async def _start_serving(self) -> None:
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
-        self.admin_node.serve(self.replicas, self.listener)
+        self.admin_node.serve(self.replicas, self.listener, self.tiering)
 
     def _build_listener(self) -> Listener:
         dependencies = Dependencies(
@@ -165,6 +224,7 @@ class Broker:
             producer_ids=ProducerIds(self._allocate_producer_ids),
             clock=self.clock,
             tasks=self.tasks,
+            remote=self.remote_log,
         )
         groups = {**group_handlers(self.groups), **offset_handlers(self.groups)}
         host, port = self.settings.listener
@@ -269,6 +329,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGroup) -> "HttpPeers | None":
+    if len(settings.voters) < 2:
+        return None
+    from tierlog.metadata.transport import HttpPeers  # a quorum of one needs no HTTP client
+
+    return HttpPeers(settings.node_id, cluster_id, settings.voters, secret, tasks)
 
 
 def _bounds(settings: NodeSettings) -> Bounds:
