@@ -9,6 +9,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+DEMO_OPTIONS ?= --picture build/demo.png
 UV_VERSION := 0.13.9
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -34,7 +35,7 @@ $(READY): requirements.lock requirements-build.lock pyproject.toml
 	@touch $@
 
 demo: venv
-	@$(BIN)/tierlog demo
+	@$(BIN)/tierlog demo $(DEMO_OPTIONS)
 
 check: venv lint types layers fast
 
@@ -55,7 +56,7 @@ test: venv
 	$(BIN)/pytest -m "not clients"
 
 test-clients: venv
-	$(BIN)/pytest -m clients -rA
+	$(BIN)/pytest -m clients -rs
 
 bench: venv
 	$(BIN)/python tests/bench/suite.py
@@ -65,7 +66,7 @@ fmt: venv
 	$(BIN)/ruff format .
 
 docs: venv
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m tierlog.cli.reference docs/reference
 
 # One file for all supported Python versions, with every hash; no index address and no path of this machine.
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \

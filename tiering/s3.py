@@ -193,14 +193,20 @@ class S3Store:
     async def _put_parts(
         self, key: str, body: bytes | Path, size: int, checksum: int | None, condition: Condition
     ) -> ObjectInfo:
-        upload = await self._client.create_multipart_upload(**self._address(key), ChecksumAlgorithm="CRC32C")
+        upload = await self._client.create_multipart_upload(
+            **self._address(key), ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT"
+        )
         address = {**self._address(key), "UploadId": upload["UploadId"]}
         try:
             parts, whole = await self._upload_parts(address, body, size)
             if checksum is not None and whole != checksum:
                 raise CorruptObject(f"{key}: the body has checksum {whole:08x}, not {checksum:08x}")
             answer = await self._client.complete_multipart_upload(
-                **address, MultipartUpload={"Parts": parts}, **_condition(condition)
+                **address,
+                MultipartUpload={"Parts": parts},
+                ChecksumCRC32C=_base64(whole),
+                ChecksumType="FULL_OBJECT",
+                **_condition(condition),
             )
         except BaseException:
             with suppress(Exception):  # the first failure is the one to tell

@@ -139,6 +139,11 @@ class PartitionLog:
         return sum(segment.size for segment in self._segments)
 
     @property
+    def active_base_offset(self) -> int:
+        """Grows when a segment is rolled; cheap, for those who look at every append."""
+        return self._bases[-1]
+
+    @property
     def segments(self) -> tuple[SegmentInfo, ...]:
         return tuple(map(self._info, self._segments))
 

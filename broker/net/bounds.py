@@ -23,9 +23,6 @@ ACCEPTS_PER_TURN = 64
 ACCEPT_PAUSE_S = 0.1
 """Rest after accept failed (no descriptors left), or its rate was reached."""
 
-SWEEP_S = 1.0
-"""How often idle and slow connections are looked for."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
@@ -51,3 +48,5 @@ class Bounds:
     """from a frame's first byte to its request header"""
     frame_s: float = 30.0
     """from a frame's first byte to its last"""
+    sweep_s: float = 1.0
+    """how often slow and idle connections are looked for"""

@@ -22,49 +22,53 @@ class Format(StrEnum):
     JSON = "json"
 
 
+Start = Annotated[
+    bool,
+    typer.Option("--from-beginning", help="Start at the log start, local or remote. Default: at the end."),
+]
+Offset = Annotated[int | None, typer.Option("--offset", "-o", min=0, help="Start each partition here.")]
+When = Annotated[
+    str | None,
+    typer.Option(
+        "--timestamp",
+        "-t",
+        metavar="WHEN",
+        help="Start at the first record from then on: milliseconds since 1970 or ISO 8601.",
+    ),
+]
+Follow = Annotated[
+    bool | None,
+    typer.Option(
+        "--follow/--exit-at-end",
+        help="Wait for more at the end, or stop there. Default: wait, unless a start is given.",
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option("--group", "-g", help="Start where this group stopped, and commit what was printed."),
+]
+Shape = Annotated[
+    Format,
+    typer.Option(
+        "--format", "-F", help="raw: the value and a line end; json: everything, one document a line."
+    ),
+]
+
+
 def consume(
     topic: Annotated[str, typer.Argument(help="The topic.")],
-    from_beginning: Annotated[
-        bool,
-        typer.Option(
-            "--from-beginning", help="Start at the log start, be it local or remote. Default: at the end."
-        ),
-    ] = False,
-    offset: Annotated[
-        int | None, typer.Option("--offset", "-o", min=0, help="Start each partition here.")
-    ] = None,
-    timestamp: Annotated[
-        str | None,
-        typer.Option(
-            "--timestamp",
-            "-t",
-            metavar="WHEN",
-            help="Start at the first record from then on: milliseconds since 1970 or ISO 8601.",
-        ),
-    ] = None,
+    from_beginning: Start = False,
+    offset: Offset = None,
+    timestamp: When = None,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
     ] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")
     ] = None,
-    follow: Annotated[
-        bool | None,
-        typer.Option(
-            "--follow/--exit-at-end",
-            help="Wait for more at the end, or stop there. Default: wait, unless a start is given.",
-        ),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", "-g", help="Start where this group stopped, and commit what was printed."),
-    ] = None,
-    format: Annotated[
-        Format,
-        typer.Option(
-            "--format", "-F", help="raw: the value and a line end; json: everything, one document a line."
-        ),
-    ] = Format.RAW,
+    follow: Follow = None,
+    group: Group = None,
+    format: Shape = Format.RAW,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Print the records of a topic, wherever they lie: on a broker's disk or in the object store."""

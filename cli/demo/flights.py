@@ -12,8 +12,6 @@ from tierlog.cli.errors import CliError
 if TYPE_CHECKING:
     import pandas
 
-FIELDS = ("origin", "dest", "tailnum", "dep_delay", "arr_delay", "distance")
-
 
 class FlightRecord(NamedTuple):
     """One record to send: `row` in the table, `sequence` counts the flights of its key."""
@@ -56,7 +54,7 @@ class Flights:
 
     def records(self) -> Iterator[FlightRecord]:
         """The flights in the order of the table: by day, as they happened."""
-        columns = self.table[["carrier", "flight", *FIELDS]].astype(object)
+        columns = self.table.drop(columns=["key", "timestamp", "sequence"]).astype(object)
         rows = columns.where(columns.notna(), None).to_dict("records")
         keys, times, sequences = (self.table[name].tolist() for name in ("key", "timestamp", "sequence"))
         dump = json.JSONEncoder(separators=(",", ":")).encode

@@ -63,7 +63,7 @@ def draw(path: Path, topic: str, samples: list[Sample], moments: list[tuple[floa
         bbox_to_anchor=(0.985, 0.99),
         labelcolor=INK,
     )
-    figure.tight_layout(rect=(0, 0, 1, 0.93))
+    figure.tight_layout(rect=(0, 0, 1, 0.96))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     pyplot.close(figure)

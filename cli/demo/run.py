@@ -22,7 +22,7 @@ TOPIC = "flights"
 PARTITIONS = 4
 TOPIC_CONFIG = {
     "remote.storage.enable": "true",
-    "segment.bytes": str(512 << 10),
+    "segment.bytes": str(256 << 10),
     "local.retention.ms": "1000",
     "retention.ms": "-1",
 }

@@ -18,15 +18,15 @@ import pytest
 
 from tierlog.cli.process import BrokerFailed, TierlogBroker
 
-__all__ = ["BrokerFactory", "BrokerFailed", "TierlogBroker"]
+__all__ = ["TierlogBrokerFactory", "BrokerFailed", "TierlogBroker"]
 
 _BROKERS: pytest.StashKey[list[TierlogBroker]] = pytest.StashKey()
-BrokerFactory = Callable[..., TierlogBroker]
+TierlogBrokerFactory = Callable[..., TierlogBroker]
 """`factory(settings=None, *, object_store=None, start=True) -> TierlogBroker`."""
 
 
 @pytest.fixture
-def tierlog_broker_factory(request: pytest.FixtureRequest) -> Iterator[BrokerFactory]:
+def tierlog_broker_factory(request: pytest.FixtureRequest) -> Iterator[TierlogBrokerFactory]:
     """Makes brokers: `factory({"num.partitions": 3}, object_store="s3://…")`; all end with the test."""
     made: list[TierlogBroker] = request.node.stash.setdefault(_BROKERS, [])
     with tempfile.TemporaryDirectory(prefix="tierlog-test-", ignore_cleanup_errors=True) as directory:
@@ -46,7 +46,7 @@ def tierlog_broker_factory(request: pytest.FixtureRequest) -> Iterator[BrokerFac
 
 
 @pytest.fixture
-def tierlog_broker(tierlog_broker_factory: BrokerFactory) -> TierlogBroker:
+def tierlog_broker(tierlog_broker_factory: TierlogBrokerFactory) -> TierlogBroker:
     """A fresh broker for this test."""
     return tierlog_broker_factory()
 

@@ -48,7 +48,7 @@ def size(text):
     return int(float(text[:-1]) * unit) if unit else int(text)
 
 
-def main():
+def argument_parser():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -99,6 +99,11 @@ def main():
     parser.add_argument(
         "--settle", type=float, default=10.0, help="startup: seconds before the memory is read"
     )
+    return parser
+
+
+def main():
+    parser = argument_parser()
     options = parser.parse_args()
     pids = [int(text) for text in options.pid.split(",") if text]
     head = {"label": options.label, "case": options.case}
@@ -111,8 +116,8 @@ def main():
     def show(kind, figures):
         print(json.dumps({**head, "kind": kind, "options": chosen, **figures}), flush=True)
 
-    results = []
     if options.case == "startup":
+        results = []
         for result in system.startup(options, options.reps):
             show("rep", result)
             results.append(result)
@@ -121,22 +126,26 @@ def main():
     topics = Topics(options.bootstrap, options.rf)
     if options.case == "fill":
         print(raw.fill(options, topics))
-        return
-    if options.case == "tier-fill":
+    elif options.case == "tier-fill":
         raw.tier_fill(options, topics, pids)
-        return
-    if options.case == "delete":
+    elif options.case == "delete":
         topics.delete(options.topic)
-        return
-    if not pids:
+    elif not pids:
         parser.error("--pid is needed: CPU and memory are half of the result")
+    else:
+        repeat(options, topics, pids, show)
+
+
+def repeat(options, topics, pids, show):
+    """A warm-up, then options.reps repetitions on a quiet machine, each shown, and their summary."""
+    case = CASES[options.case]
     if options.warm_s:
-        CASES[options.case](options, topics, pids, True)
-    retries = options.retries
+        case(options, topics, pids, True)
+    results, retries = [], options.retries
     while len(results) < options.reps:
         time.sleep(options.rest)
         wait_quiet(pids, options.quiet, options.patience)
-        result = CASES[options.case](options, topics, pids, False)
+        result = case(options, topics, pids, False)
         disturbed = result["other_cpu_s"] > options.quiet * result["wall_s"]
         if disturbed and retries:
             retries -= 1

@@ -1,3 +1,5 @@
+"""The table of group states: total, closed, and the page that shows it."""
+
 from pathlib import Path
 
 import pytest

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from tierlog.broker.handlers.api_versions import api_versions_handler
 from tierlog.broker.handlers.context import CLOSE, RawReply, RequestContext
@@ -34,8 +35,9 @@ from tierlog.broker.wire.messages.produce import (
     TopicProduceResponse,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
+
 PRODUCE, METADATA, HEARTBEAT, API_VERSIONS = 0, 3, 12, 18
-Tune = Callable[..., "asyncio.Future[Listener]"]
 
 
 class Broker:
@@ -118,6 +120,11 @@ class Client:
 
     def close(self) -> None:
         self.writer.close()
+
+
+@pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"])
+def event_loop_policy(request: pytest.FixtureRequest) -> Any:
+    return request.param()
 
 
 @pytest.fixture
@@ -550,7 +557,7 @@ async def test_connections_per_address_are_limited(broker: Broker) -> None:
 async def test_slow_and_idle_clients_are_closed(
     broker: Broker, begun: bytes, limits: dict[str, float], why: Why
 ) -> None:
-    await broker.start(**limits)
+    await broker.start(sweep_s=0.005, **limits)
     client = await broker.connect()
     client.writer.write(begun)
     assert await client.expect_close() == b""
@@ -558,7 +565,7 @@ async def test_slow_and_idle_clients_are_closed(
 
 
 async def test_a_request_that_waits_is_not_idle(broker: Broker) -> None:
-    await broker.start(idle_s=0.0)
+    await broker.start(idle_s=0.0, sweep_s=0.005)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     broker.on_heartbeat = lambda *_: future
     client = await broker.connect()

@@ -1,0 +1,437 @@
+"""The flow "Tier": joins the image, the replicas that this broker leads, and the work on the bucket.
+
+Per partition one job at a time: plan, carry out the first action, plan again, until nothing is left to do. A
+rolled segment, a change of the remote state and a timer wake it. The order that keeps every offset readable:
+StartCopy committed -> objects put and verified -> FinishCopy committed -> root of the bucket written -> local
+start raised -> files unlinked; deleting goes log start first, objects after the grace. A failure is told in
+the status, and the job tries again after a growing, jittered pause; produce and fetch never wait for any of
+it, and retention goes on without the store. Called by app.py and by the admin API.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+import structlog
+
+from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import TopicIdPartition, random_uuid
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.tier_views import (
+    OffsetPlace,
+    PartitionTier,
+    TierRefused,
+    describe,
+    find_place,
+    local_segments,
+)
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage, RemotePartition
+from tierlog.metadata.node import MetadataUnavailable
+from tierlog.metadata.records import RemoteSegment
+from tierlog.tiering import planner
+from tierlog.tiering.copier import Attempt, SegmentSource
+from tierlog.tiering.format.bundle import IndexBundle
+from tierlog.tiering.format.manifest import ManifestRoot
+from tierlog.tiering.manager import TierManager
+from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.remote_log import RemoteLog
+
+_log = structlog.get_logger("tierlog.tiering")
+
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 30.0
+STEPS_AT_A_TIME = 1000  # then other work on the loop gets its turn even if planning never ends
+
+
+WITHOUT_STORE = (planner.Abandon, planner.MoveLogStart, planner.DropLocal)
+"""What retention does while the store is away; it needs only the last manifest that was written."""
+
+
+class Replicas(Protocol):
+    """What is needed of the replica manager."""
+
+    def __iter__(self) -> Iterator[Replica]: ...
+    def get(self, topic: str | UUID, partition: int) -> Replica | None: ...
+
+
+class CommandRefused(Exception):
+    """The controller refused; planning again on the newest image settles it."""
+
+
+@dataclass(slots=True)
+class _State:
+    """One led, tiered partition."""
+
+    replica: Replica
+    root: ManifestRoot | None = None
+    job: asyncio.Task[None] | None = None
+    again: bool = False
+    copying: UUID | None = None
+    failures: int = 0
+    error: str | None = None
+    rolled_at: int = -1  # base of the active segment at the last wake
+    progress: asyncio.Event = field(default_factory=asyncio.Event)
+    pages: dict[UUID, tuple[RemoteSegment, ...]] = field(default_factory=dict)
+
+
+class TierDriver:
+    """Tiering of all partitions that this broker leads."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        metadata: MetadataClient,
+        replicas: Replicas,
+        manager: TierManager,
+        remote_log: RemoteLog,
+        clock: Clock,
+        rng: random.Random,
+        tasks: TaskGroup,
+        interval_ms: int,
+        first_pause_s: float = FIRST_PAUSE_S,
+    ) -> None:
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._replicas = replicas
+        self._manager = manager
+        self._remote_log = remote_log
+        self._clock = clock
+        self._rng = rng
+        self._tasks = tasks
+        self._interval_s = interval_ms / 1000
+        self._first_pause_s = first_pause_s
+        self._states: dict[TopicIdPartition, _State] = {}
+
+    async def start(self) -> None:
+        """Begins the work; returns at once."""
+        self._metadata.subscribe(self._on_image)
+        self._tasks.spawn("tiering timer", self._tick())
+
+    # -- what wakes a partition --
+
+    async def _tick(self) -> None:
+        while True:
+            self.wake_all()
+            await asyncio.sleep(self._interval_s)
+
+    def wake_all(self) -> None:
+        """Looks at every led partition anew."""
+        for replica in self._replicas:
+            self._consider(replica)
+
+    def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
+        for where in [where for where in self._states if where.topic_id not in new.topics]:
+            del self._states[where]
+        if old.topics is not new.topics or old.configs is not new.configs:
+            # after this call: the replica manager may follow the image later than we do
+            asyncio.get_running_loop().call_soon(self.wake_all)
+        if old.remote is not new.remote:
+            for where, state in self._states.items():
+                if old.remote.get(where) is not new.remote.get(where):
+                    self._wake(where, state)
+
+    def _consider(self, replica: Replica) -> None:
+        where = TopicIdPartition(replica.topic_id, replica.name.partition)
+        if not (replica.leads and _tiered(replica)):
+            self._states.pop(where, None)
+            return
+        state = self._states.get(where)
+        if state is None or state.replica is not replica:
+            state = self._states[where] = _State(replica)
+            replica.listeners.append(self._on_moved)
+        self._wake(where, state)
+
+    def _on_moved(self, replica: Replica) -> None:
+        """On every append: costs two look-ups unless a segment was rolled or the watermark passed its end."""
+        where = TopicIdPartition(replica.topic_id, replica.name.partition)
+        state = self._states.get(where)
+        if state is None or state.replica is not replica:
+            return
+        active = replica.log.active_base_offset
+        if active != state.rolled_at and replica.last_stable_offset >= active:
+            state.rolled_at = active
+            self._wake(where, state)
+
+    def _wake(self, where: TopicIdPartition, state: _State) -> None:
+        if state.job is not None and not state.job.done():
+            state.again = True
+            return
+        state.job = self._tasks.spawn(f"tiering of {state.replica.name}", self._run(where, state))
+
+    def jobs(self) -> list[asyncio.Task[None]]:
+        """Partitions at work now; none means that all is as the plans want it."""
+        return [
+            state.job for state in self._states.values() if state.job is not None and not state.job.done()
+        ]
+
+    # -- the job of one partition --
+
+    async def _run(self, where: TopicIdPartition, state: _State) -> None:
+        for _ in range(STEPS_AT_A_TIME):
+            if self._states.get(where) is not state or not state.replica.leads:
+                return
+            state.again = False
+            try:
+                worked = await self._step(where, state)
+            except (ObjectStoreError, OSError, CommandRefused, MetadataUnavailable) as failure:
+                await self._pause(where, state, failure)
+                continue
+            state.failures = 0
+            state.progress.set()
+            if not worked and not state.again:
+                return
+
+    async def _pause(self, where: TopicIdPartition, state: _State, failure: Exception) -> None:
+        state.error = str(failure)
+        state.failures += 1
+        state.progress.set()
+        longest = min(LONGEST_PAUSE_S, self._first_pause_s * 2 ** min(state.failures, 16))
+        pause = longest * (0.5 + self._rng.random() / 2)
+        _log.warning(
+            "tiering failed", partition=str(state.replica.name), error=str(failure), retry_s=round(pause, 1)
+        )
+        await asyncio.sleep(pause)
+
+    async def _step(self, where: TopicIdPartition, state: _State) -> bool:
+        """Carries out the first action of a new plan; False if there was nothing to do."""
+        image = self._metadata.image
+        if where.topic_id not in image.topics:
+            return False
+        replica, remote = state.replica, image.remote_partition(*where)
+        if remote.log_start_offset > replica.log_start_offset:
+            replica.raise_log_start(remote.log_start_offset)
+        trouble = await self._write_root(where, state, remote, image.index)
+        view = await self._view(where, state, remote)
+        actions = planner.plan(remote, local_segments(replica), _policy(replica), view, self._clock.now_ms())
+        if trouble is not None:
+            actions = [action for action in actions if isinstance(action, WITHOUT_STORE)]
+        if actions:
+            await self._perform(where, state, actions[0])
+            return not isinstance(actions[0], planner.Blocked)
+        if trouble is not None:
+            raise trouble
+        state.error = None
+        return False
+
+    async def _write_root(
+        self, where: TopicIdPartition, state: _State, remote: RemotePartition, index: int
+    ) -> ObjectStoreError | None:
+        """Brings the bucket's manifest up to the image. What failed is returned: retention can do without."""
+        try:
+            state.root = await self._manager.write_root(where, remote, state.replica.leader_epoch, index)
+        except ObjectStoreError as failure:
+            return failure
+        return None
+
+    async def _view(
+        self, where: TopicIdPartition, state: _State, remote: RemotePartition
+    ) -> planner.LeaderView:
+        replica, config = state.replica, state.replica.config
+        limited = config.retention_ms >= 0 or config.retention_bytes >= 0
+        if remote.pages and limited and remote.pages[0].uuid not in state.pages:
+            oldest = remote.pages[0]
+            with suppress(ObjectStoreError):  # then the page counts as one range, and goes a little later
+                state.pages = {oldest.uuid: await self._remote_log.page_entries(where, oldest)}
+        return planner.LeaderView(
+            leader_epoch=replica.leader_epoch,
+            high_watermark=replica.high_watermark,
+            last_stable_offset=replica.last_stable_offset,
+            bucket_end=_end_of(state.root),
+            pages=state.pages,
+        )
+
+    async def _perform(self, where: TopicIdPartition, state: _State, action: planner.Action) -> None:
+        epoch = state.replica.leader_epoch
+        match action:
+            case planner.Abandon(uuid):
+                await self._submit(
+                    c.AbandonCopy(
+                        topic_id=where.topic_id, partition=where.partition, leader_epoch=epoch, uuid=uuid
+                    )
+                )
+            case planner.MoveLogStart(offset):
+                await self._move_log_start(where, state, offset)
+            case planner.Spill(entries):
+                page = await self._manager.write_page(where, random_uuid(self._rng), entries)
+                await self._submit(
+                    c.SpillEntries(
+                        topic_id=where.topic_id, partition=where.partition, leader_epoch=epoch, page=page
+                    )
+                )
+            case planner.DropLocal(new_local_start):
+                state.replica.delete_local_before(new_local_start, self._clock.now_ms())
+            case planner.Copy(segment):
+                await self._copy(where, state, segment)
+            case planner.Blocked(reason):
+                if state.error != reason:
+                    _log.error("tiering is blocked", partition=str(state.replica.name), reason=reason)
+                state.error = reason
+
+    async def _move_log_start(self, where: TopicIdPartition, state: _State, offset: int) -> None:
+        reply = await self._metadata.submit(
+            c.MoveLogStart(
+                topic_id=where.topic_id,
+                partition=where.partition,
+                leader_epoch=state.replica.leader_epoch,
+                log_start_offset=offset,
+            )
+        )
+        if reply.error is not ErrorCode.NONE:
+            raise CommandRefused(reply.message or reply.error.name)
+        state.replica.raise_log_start(reply.log_start_offset)
+
+    async def _copy(self, where: TopicIdPartition, state: _State, segment: planner.LocalSegment) -> None:
+        replica = state.replica
+        source = _source(replica, segment.base_offset)
+        if source is None:
+            return
+        attempt = Attempt(where, random_uuid(self._rng), replica.leader_epoch)
+        await self._submit(
+            c.StartCopy(
+                topic_id=where.topic_id,
+                partition=where.partition,
+                broker_id=self._broker_id,
+                leader_epoch=attempt.leader_epoch,
+                uuid=attempt.uuid,
+                base_offset=source.base_offset,
+                last_offset=source.last_offset,
+            )
+        )
+        state.copying = attempt.uuid
+        try:
+            entry = await self._manager.copy(source, attempt)
+        finally:
+            state.copying = None
+        await self._submit(
+            c.FinishCopy(
+                topic_id=where.topic_id, partition=where.partition, broker_id=self._broker_id, segment=entry
+            )
+        )
+        _log.info(
+            "segment tiered", partition=str(replica.name), base=entry.base_offset, bytes=entry.log_bytes
+        )
+
+    async def _submit(self, command: c.StartCopy | c.FinishCopy | c.AbandonCopy | c.SpillEntries) -> None:
+        reply = await self._metadata.submit(command)
+        if reply.error is not ErrorCode.NONE:
+            raise CommandRefused(f"{type(command).__name__}: {reply.message or reply.error.name}")
+
+    # -- what people ask for --
+
+    async def flush(self, topic: str) -> list[PartitionTier]:
+        """Rolls and uploads all of a topic; returns once the bucket's manifests cover the log ends of now.
+
+        Retries store trouble for as long as the caller waits; raises TierRefused if it cannot succeed.
+        """
+        led = self._led(topic)
+        targets: list[tuple[TopicIdPartition, int]] = []
+        for replica in led:
+            replica.roll(self._clock.now_ms())
+            self._consider(replica)
+            targets.append(
+                (TopicIdPartition(replica.topic_id, replica.name.partition), replica.log_end_offset)
+            )
+        await asyncio.gather(*(self._await_tiered(where, end) for where, end in targets))
+        return self.status(topic)
+
+    async def _await_tiered(self, where: TopicIdPartition, end: int) -> None:
+        while True:
+            state = self._states.get(where)
+            if state is None:
+                raise TierRefused(f"{where} is no longer led by this broker")
+            if (_end_of(state.root) or 0) >= end or state.replica.log_start_offset >= end:
+                return
+            if state.replica.config.remote_log_copy_disable:
+                raise TierRefused(f"{state.replica.name}: remote.log.copy.disable is set")
+            state.progress.clear()
+            await state.progress.wait()
+
+    def status(self, topic: str | None = None) -> list[PartitionTier]:
+        """Every tiered partition that this broker leads, by name."""
+        image = self._metadata.image
+        found = [
+            describe(state.replica, image.remote_partition(*where), state.copying is not None, state.error)
+            for where, state in self._states.items()
+        ]
+        chosen = [line for line in found if topic is None or line.topic == topic]
+        return sorted(chosen, key=lambda line: (line.topic, line.partition))
+
+    async def explain(self, topic: str, partition: int, offset: int) -> OffsetPlace:
+        """Where an offset lies; raises TierRefused, ObjectStoreError."""
+        replica = self._replicas.get(topic, partition)
+        if replica is None:
+            raise TierRefused(f"{topic}-{partition} is not led by this broker")
+        if not replica.log_start_offset <= offset < replica.high_watermark:
+            raise TierRefused(
+                f"{topic}-{partition} has offsets {replica.log_start_offset} to {replica.high_watermark - 1}"
+            )
+        remote = self._metadata.image.remote_partition(replica.topic_id, partition)
+        return await find_place(replica, remote, self._remote_log, offset)
+
+    def _led(self, topic: str) -> list[Replica]:
+        led = [replica for replica in self._replicas if replica.name.topic == topic and replica.leads]
+        if not led:
+            raise TierRefused(f"this broker leads no partition of topic {topic!r}")
+        if not _tiered(led[0]):
+            raise TierRefused(f"topic {topic!r} is not tiered: set remote.storage.enable=true")
+        return led
+
+
+def _tiered(replica: Replica) -> bool:
+    """A compacted topic is never tiered (KIP-405)."""
+    return replica.config.remote_storage_enable and "compact" not in replica.config.cleanup_policy
+
+
+def _end_of(root: ManifestRoot | None) -> int | None:
+    """End offset of what the bucket's root names."""
+    if root is None:
+        return None
+    newest = root.entries[-1:] or root.pages[-1:]
+    return None if not newest else newest[0].last_offset + 1
+
+
+def _policy(replica: Replica) -> planner.TierPolicy:
+    config = replica.config
+    return planner.TierPolicy(
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        local_retention_ms=config.effective_local_retention_ms,
+        local_retention_bytes=config.effective_local_retention_bytes,
+        copy=not config.remote_log_copy_disable,
+        delete="delete" in config.cleanup_policy,
+    )
+
+
+def _source(replica: Replica, base_offset: int) -> SegmentSource | None:
+    """The segment as tiering takes it; None if it was dropped meanwhile. Raises OSError."""
+    export = replica.export_segment(base_offset)
+    if export is None:
+        return None
+    info = export.info
+    return SegmentSource(
+        base_offset=info.base_offset,
+        last_offset=info.end_offset - 1,
+        path=export.log_path,
+        size_bytes=info.size_bytes,
+        records=info.records,
+        first_timestamp=info.first_timestamp,
+        max_timestamp=info.max_timestamp,
+        has_transactions=export.has_transactions,
+        has_aborts=info.has_aborts,
+        bundle=IndexBundle(
+            offset_index=export.offset_index,
+            time_index=export.time_index,
+            txn_index=export.txn_index,
+            producer_snapshot=export.producer_snapshot,
+            leader_epochs=tuple((line.epoch, line.start_offset) for line in export.leader_epochs),
+        ),
+    )

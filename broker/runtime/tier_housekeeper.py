@@ -1,0 +1,134 @@
+"""What one broker does for the whole bucket: descriptions of cluster and topics, and the delete queue.
+
+The live broker with the lowest id keeps house; two that both think so do no harm, since every step may be
+repeated. Topics without tiering are not described. Objects go once the grace has passed since the manifest
+dropped them; the queue is in the quorum, so a crash forgets nothing. Called by app.py.
+"""
+
+import asyncio
+from uuid import UUID
+
+import structlog
+
+from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller.commands import ConfirmRemoteDeleted
+from tierlog.metadata.image import ClusterImage, QueuedDelete, TopicImage
+from tierlog.metadata.node import MetadataUnavailable
+from tierlog.tiering.format.manifest import TopicDocument
+from tierlog.tiering.manager import TierManager
+from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.remote_log import RemoteLog
+
+_log = structlog.get_logger("tierlog.tiering")
+
+RETRY_S = 5.0
+LONGEST_SLEEP_S = 60.0
+
+
+class TierHousekeeper:
+    """One loop that sleeps until the image changes or a delete falls due."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        metadata: MetadataClient,
+        manager: TierManager,
+        remote_log: RemoteLog,
+        clock: Clock,
+        tasks: TaskGroup,
+        delete_grace_ms: int,
+        tiered_by_default: bool = False,
+    ) -> None:
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._manager = manager
+        self._remote_log = remote_log
+        self._clock = clock
+        self._tasks = tasks
+        self._grace_ms = delete_grace_ms
+        self._tiered_by_default = tiered_by_default
+        self._changed = asyncio.Event()
+        self._described: dict[UUID, TopicDocument] | None = None
+
+    async def start(self) -> None:
+        """Begins the loop; returns at once."""
+        self._metadata.subscribe(self._on_image)
+        self._tasks.spawn("tiering housekeeper", self._run())
+
+    def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
+        parts = ("brokers", "topics", "configs", "remote", "delete_queue")
+        if any(getattr(old, part) is not getattr(new, part) for part in parts):
+            self._changed.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                pause = await self.keep_house()
+            except (ObjectStoreError, MetadataUnavailable) as failure:
+                _log.warning("housekeeping in the bucket failed", error=str(failure), retry_s=RETRY_S)
+                await asyncio.sleep(RETRY_S)
+                continue
+            try:
+                await asyncio.wait_for(self._changed.wait(), pause)
+            except TimeoutError:
+                continue
+
+    async def keep_house(self) -> float:
+        """One round; returns the seconds until there is something to do if nothing changes before."""
+        image = self._metadata.image
+        live = image.live_brokers()
+        if not live or live[0].broker_id != self._broker_id:
+            return LONGEST_SLEEP_S
+        await self._describe(image)
+        return await self._delete_due(image)
+
+    async def _describe(self, image: ClusterImage) -> None:
+        if self._described is None:
+            await self._manager.describe_cluster()
+            self._described = await self._manager.described_topics()
+        known = self._described
+        for document in [document for topic_id, document in known.items() if topic_id not in image.topics]:
+            await self._manager.forget_topic(document)
+            del known[document.topic_id]
+        for topic in image.topics.values():
+            document = self._document(image, topic)
+            if known.get(topic.topic_id) != document and (
+                topic.topic_id in known or self._tiered(image, topic)
+            ):
+                await self._manager.describe_topic(document)
+                known[topic.topic_id] = document
+
+    def _document(self, image: ClusterImage, topic: TopicImage) -> TopicDocument:
+        configs = dict(sorted(image.topic_overrides(topic.name).items()))
+        return TopicDocument(
+            topic_id=topic.topic_id, name=topic.name, partitions=len(topic.partitions), configs=configs
+        )
+
+    def _tiered(self, image: ClusterImage, topic: TopicImage) -> bool:
+        chosen = image.topic_overrides(topic.name).get("remote.storage.enable")
+        if chosen == "true" or (chosen is None and self._tiered_by_default):
+            return True
+        return any(TopicIdPartition(topic.topic_id, n) in image.remote for n in range(len(topic.partitions)))
+
+    async def _delete_due(self, image: ClusterImage) -> float:
+        queue = sorted(image.delete_queue.values(), key=lambda line: (line.queued_ms, line.uuid))
+        now_ms = self._clock.now_ms()
+        due = [line for line in queue if line.queued_ms + self._grace_ms <= now_ms]
+        if due:
+            await self._delete(due)
+            return 0.0
+        if not queue:
+            return LONGEST_SLEEP_S
+        return min(LONGEST_SLEEP_S, (queue[0].queued_ms + self._grace_ms - now_ms) / 1000)
+
+    async def _delete(self, due: list[QueuedDelete]) -> None:
+        gone = await self._manager.delete(due)
+        for segment in gone:
+            self._remote_log.forget(segment)
+        await self._metadata.submit(ConfirmRemoteDeleted(uuids=gone))
+        _log.info("remote objects deleted", segments=len(gone), waiting=len(due) - len(gone))

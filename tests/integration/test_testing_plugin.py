@@ -1,0 +1,126 @@
+"""The pytest plugin as another project uses it: its fixtures, and what the report of a failure shows."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from tierlog.testing import BrokerFailed, TierlogBroker, TierlogBrokerFactory
+
+
+def connects(broker: TierlogBroker) -> bool:
+    try:
+        socket.create_connection((broker.host, broker.port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def produce(broker: TierlogBroker, topic: str, values: list[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "log_level": 0})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(30) == 0
+
+
+def consume(broker: TierlogBroker, topic: str, count: int) -> list[bytes | None]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([topic])
+    try:
+        return [message.value() for message in consumer.consume(count, timeout=30)]
+    finally:
+        consumer.close()
+
+
+def test_a_fresh_broker_serves_and_forgets_nothing_in_a_restart(tierlog_broker: TierlogBroker) -> None:
+    produce(tierlog_broker, "t", [b"before"])
+    where = tierlog_broker.bootstrap, tierlog_broker.admin_url
+    tierlog_broker.restart()
+    assert (tierlog_broker.bootstrap, tierlog_broker.admin_url) == where
+    produce(tierlog_broker, "t", [b"after"])
+    assert sorted(consume(tierlog_broker, "t", 2)) == [b"after", b"before"]
+
+
+def test_kill_ends_it_at_once_and_a_start_recovers(tierlog_broker: TierlogBroker) -> None:
+    produce(tierlog_broker, "t", [b"one", b"two"])
+    tierlog_broker.kill()
+    assert not tierlog_broker.running
+    assert not connects(tierlog_broker)
+    with pytest.raises(BrokerFailed):
+        _ = tierlog_broker.pid
+    tierlog_broker.start()
+    assert sorted(consume(tierlog_broker, "t", 2)) == [b"one", b"two"]
+
+
+def test_a_stop_is_clean_and_data_stays(tierlog_broker: TierlogBroker) -> None:
+    tierlog_broker.stop()
+    assert not tierlog_broker.running
+    assert any(tierlog_broker.data_dir.iterdir())
+
+
+def test_brokers_of_a_factory_share_nothing(tierlog_broker_factory: TierlogBrokerFactory) -> None:
+    first, second = tierlog_broker_factory({"num.partitions": 3}), tierlog_broker_factory()
+    assert first.pid != second.pid
+    assert first.port != second.port
+    assert first.data_dir != second.data_dir
+
+
+def test_a_wrong_setting_fails_with_the_brokers_own_words(
+    tierlog_broker_factory: TierlogBrokerFactory,
+) -> None:
+    with pytest.raises(BrokerFailed, match=r"did you mean \'num\.partitions\'"):
+        tierlog_broker_factory({"num.partition": 3})
+
+
+def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    script = "import os, pathlib, sys; from tierlog.testing import TierlogBroker; "
+    script += "broker = TierlogBroker(pathlib.Path(sys.argv[1])).start(); "
+    script += "print(broker.pid, flush=True); os._exit(1)"
+    ended = subprocess.run(
+        [sys.executable, "-c", script, tmp_path], capture_output=True, text=True, timeout=60, check=False
+    )
+    pidfd = open_pidfd(int(ended.stdout))
+    assert pidfd is None or ends(pidfd)
+
+
+def open_pidfd(pid: int) -> int | None:
+    import os
+
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def ends(pidfd: int) -> bool:
+    import select
+
+    return bool(select.select([pidfd], [], [], 30)[0])
+
+
+FAILING_SUITE = """
+def test_fails(tierlog_broker):
+    assert tierlog_broker.port == 0
+
+def test_session(tierlog_session_broker):
+    assert tierlog_session_broker.port > 0
+"""
+
+
+@pytest.mark.slow
+def test_a_failing_test_of_another_project_shows_the_brokers_log(tmp_path: Path) -> None:
+    (tmp_path / "test_other.py").write_text(FAILING_SUITE)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_other.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert "1 failed, 1 passed" in ended.stdout
+    assert "tierlog broker 127.0.0.1:" in ended.stdout

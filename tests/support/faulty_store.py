@@ -1,0 +1,100 @@
+"""An object store that goes wrong at a chosen call: fails, loses its answer, stalls, cuts or corrupts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from tierlog.tiering.object_store import Condition, ObjectInfo, ObjectStore, ObjectStoreError
+
+FAULTS = ("fail", "lose answer", "stall", "cut short", "corrupt")
+
+
+class FaultyStore:
+    """Passes everything to `inner`, except for call number `at` (from 0) of the operations named, once."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+        self.calls: list[str] = []
+        self.fired = asyncio.Event()
+        self._fault = ""
+        self._at = -1
+        self._seen = 0
+        self._operations: frozenset[str] = frozenset()
+        self.down = False
+
+    def arm(self, fault: str, at: int, *operations: str) -> None:
+        self._fault, self._at, self._seen = fault, at, 0
+        self._operations = frozenset(operations)
+        self.fired.clear()
+
+    def disarm(self) -> None:
+        self._operations = frozenset()
+
+    async def _next(self, operation: str) -> str:
+        """The fault to show at this call, or nothing."""
+        self.calls.append(operation)
+        if self.down:
+            raise ObjectStoreError("503 Slow Down")
+        if operation not in self._operations:
+            return ""
+        self._seen += 1
+        if self._seen - 1 != self._at:
+            return ""
+        self.fired.set()
+        if self._fault == "fail":
+            raise ObjectStoreError(f"503 at {operation}")
+        if self._fault == "stall":
+            await asyncio.Event().wait()
+        return self._fault
+
+    async def put(
+        self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
+    ) -> ObjectInfo:
+        fault = await self._next("put")
+        content = body.read_bytes() if isinstance(body, Path) else body
+        if fault in ("cut short", "corrupt"):  # a store that checks nothing and says that all is well
+            info = await self.inner.put(key, _spoil(content, fault), condition=condition)
+            return ObjectInfo(key, len(content), info.etag, crc32c)
+        info = await self.inner.put(key, content, crc32c=crc32c, condition=condition)
+        if fault:
+            raise ObjectStoreError("timeout after success")
+        return info
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        fault = await self._next("get")
+        return self._answer(await self.inner.get(key, start, end), fault)
+
+    async def get_with_etag(self, key: str) -> tuple[bytes, str]:
+        fault = await self._next("get")
+        content, etag = await self.inner.get_with_etag(key)
+        return self._answer(content, fault), etag
+
+    async def head(self, key: str) -> ObjectInfo:
+        await self._next("head")
+        return await self.inner.head(key)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        fault = await self._next("delete")
+        await self.inner.delete(keys[: len(keys) // 2] if fault == "cut short" else keys)
+        if fault:
+            raise ObjectStoreError("timeout after success")
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        await self._next("list")
+        async for info in self.inner.list(prefix):
+            yield info
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    def _answer(self, content: bytes, fault: str) -> bytes:
+        if fault == "lose answer":
+            raise ObjectStoreError("connection reset")
+        return _spoil(content, fault) if fault else content
+
+
+def _spoil(content: bytes, fault: str) -> bytes:
+    if fault == "cut short":
+        return content[: len(content) // 2]
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 0x20]) + content[middle + 1 :] if content else b"\x00"

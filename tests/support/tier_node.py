@@ -1,0 +1,209 @@
+"""As much of a broker as tiering needs: metadata quorum of one, replicas, driver, housekeeper, remote log."""
+
+import random
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import FileSlice, OsFiles
+from tierlog.broker.ports.slices import LogSlice
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import TopicIdPartition, TopicPartition
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.tier_driver import TierDriver
+from tierlog.broker.runtime.tier_housekeeper import TierHousekeeper
+from tierlog.broker.settings.topic import TopicConfig
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.node import MetadataNode
+from tierlog.tiering.chunk_cache import ChunkCache
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.manager import TierLimits, TierManager
+from tierlog.tiering.object_store import ObjectStore
+from tierlog.tiering.remote_log import RemoteLog
+
+CLUSTER = "cluster-1"
+TIERED = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "4000",
+    "index.interval.bytes": "500",
+    "local.retention.ms": "0",
+    "retention.ms": "-1",
+    "file.delete.delay.ms": "0",
+}
+START_MS = 1_700_000_000_000
+
+
+class Clock(SystemClock):
+    """The wall clock may be set; the other one runs."""
+
+    def __init__(self) -> None:
+        self.wall_ms = START_MS + 10_000_000
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+
+class TierNode:
+    """Everything real except for the network; failed background tasks fail the test."""
+
+    def __init__(
+        self, directory: Path, store: ObjectStore, *, grace_ms: int = 0, limits: TierLimits | None = None
+    ) -> None:
+        self.directory = directory
+        self.store = store
+        self.clock = Clock()
+        self.failures: list[BaseException] = []
+        self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
+        rng, files = random.Random(7), OsFiles()
+        self.rng = rng
+        self.node = MetadataNode(1, {}, directory / "metadata", files, self.clock, rng, self.tasks, CLUSTER)
+        self.metadata = MetadataClient(self.node)
+        self.replicas: dict[TopicPartition, Replica] = {}
+        self.keys = Keys(CLUSTER)
+        self.manager = TierManager(store, self.keys, limits)
+        self.cache = ChunkCache(directory / "cache", 64 << 20, files, self.tasks)
+        self.remote_log = RemoteLog(
+            store,
+            self.keys,
+            self.cache,
+            files,
+            self.tasks,
+            lambda where: self.metadata.image.remote_partition(*where),
+        )
+        self.driver = TierDriver(
+            broker_id=1,
+            metadata=self.metadata,
+            replicas=self,
+            manager=self.manager,
+            remote_log=self.remote_log,
+            clock=self.clock,
+            rng=rng,
+            tasks=self.tasks,
+            interval_ms=3_600_000,
+            first_pause_s=0.001,
+        )
+        self.housekeeper = TierHousekeeper(
+            broker_id=1,
+            metadata=self.metadata,
+            manager=self.manager,
+            remote_log=self.remote_log,
+            clock=self.clock,
+            tasks=self.tasks,
+            delete_grace_ms=grace_ms,
+        )
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(list(self.replicas.values()))
+
+    def get(self, topic: "str | uuid.UUID", partition: int) -> Replica | None:
+        return self.replicas.get(TopicPartition(str(topic), partition))
+
+    async def __aenter__(self) -> "TierNode":
+        await self.node.start()
+        registered = await self.metadata.submit(
+            c.RegisterBroker(
+                broker_id=1, incarnation=uuid.UUID(int=9), host="h", port=1, admin_url="http://h:1"
+            )
+        )
+        await self.metadata.submit(
+            c.FenceBroker(broker_id=1, broker_epoch=registered.broker_epoch, fenced=False)
+        )
+        self.metadata.subscribe(lambda old, new: self._follow())
+        self._follow()
+        await self.driver.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.tasks.close()
+        await self.node.stop()
+        for replica in self.replicas.values():
+            replica.close(clean=True)
+        self.cache.check()
+        assert not self.failures, self.failures
+
+    def _follow(self) -> None:
+        image = self.metadata.image
+        for name in [name for name in self.replicas if image.topic(name.topic) is None]:
+            self.replicas.pop(name).close(clean=False)
+        for topic in image.topics.values():
+            config = TopicConfig.parse(image.topic_overrides(topic.name))
+            for number, partition in enumerate(topic.partitions):
+                name = TopicPartition(topic.name, number)
+                if name not in self.replicas:
+                    self.replicas[name] = self._open(name, topic.topic_id, config)
+                self.replicas[name].update_config(config)
+                self.replicas[name].become_leader(partition.leader_epoch, partition.partition_epoch, [1])
+
+    def _open(self, name: TopicPartition, topic_id: uuid.UUID, config: TopicConfig) -> Replica:
+        directory = self.directory / str(name)
+        return Replica.open(
+            name,
+            topic_id,
+            1,
+            directory,
+            config,
+            OsFiles(),
+            self.clock.now_ms(),
+            log_start_offset=self.metadata.image.remote_partition(topic_id, name.partition).log_start_offset,
+            clean=not directory.exists(),
+            rng=self.rng,
+        )
+
+    async def create(self, name: str, partitions: int = 1, **changes: str) -> Replica:
+        """A tiered topic of small segments; settings in keyword form (`retention_ms="1"`)."""
+        configs = {**TIERED, **{key.replace("_", "."): value for key, value in changes.items()}}
+        reply = await self.metadata.submit(
+            c.CreateTopics(
+                topics=(c.NewTopic(name=name, partitions=partitions, configs=tuple(configs.items())),)
+            )
+        )
+        assert reply.topics[0].error == ErrorCode.NONE, reply
+        return self.replicas[TopicPartition(name, 0)]
+
+    def where(self, replica: Replica) -> TopicIdPartition:
+        return TopicIdPartition(replica.topic_id, replica.name.partition)
+
+    def remote(self, replica: Replica):
+        return self.metadata.image.remote_partition(*self.where(replica))
+
+    async def objects(self, prefix: str = "") -> list[str]:
+        return [info.key async for info in self.store.list(prefix)]
+
+    async def fetch(self, replica: Replica, offset: int, max_bytes: int = 1 << 20) -> bytes:
+        """As the fetch handler does: local, or remote where the replica says so."""
+        result = replica.read(offset, max_bytes)
+        assert result.error == ErrorCode.NONE, result
+        found = result.slice
+        if result.remote:
+            found = await self.remote_log.read(
+                replica.topic_id,
+                replica.name.partition,
+                self.remote(replica),
+                offset,
+                max_bytes,
+                min_one=True,
+            )
+        assert found is not None
+        return content(found)
+
+
+def content(found: LogSlice) -> bytes:
+    data = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in found.parts)
+    assert len(data) == found.size
+    return data
+
+
+def produce(replica: Replica, batches: int, *, records: int = 5, size: int = 60) -> None:
+    """Batches of records whose value and timestamp follow from their offset."""
+    for _ in range(batches):
+        base = replica.log_end_offset
+        new = [
+            NewRecord(START_MS + base + n, b"key-%d" % (base + n), b"%0*d" % (size, base + n), ())
+            for n in range(records)
+        ]
+        result = replica.append(memoryview(encode_batch(new)), START_MS)
+        assert result.error == ErrorCode.NONE, result

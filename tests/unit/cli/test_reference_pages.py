@@ -1,0 +1,19 @@
+"""The generated pages under docs/reference are what the code says now."""
+
+from pathlib import Path
+
+import pytest
+
+from tierlog.cli.errors import ExitCode
+from tierlog.cli.reference import EXIT_CODES, pages
+
+DIRECTORY = Path(__file__).parents[3] / "docs" / "reference"
+
+
+@pytest.mark.parametrize("name", sorted(pages()))
+def test_a_page_is_up_to_date(name: str) -> None:
+    assert (DIRECTORY / name).read_text(encoding="utf-8") == pages()[name], "run `make docs`"
+
+
+def test_every_exit_code_is_explained() -> None:
+    assert set(EXIT_CODES) == set(ExitCode)

@@ -1,0 +1,114 @@
+"""One attempt to copy a rolled segment: bundle its companions, put both objects, verify what the store has.
+
+The manifest entry is returned only after sizes and checksums of both objects were checked; the caller commits
+it. Nothing here retries or times out: the manager does. The segment's file must not change while it is read,
+which holds for rolled segments.
+"""
+
+import asyncio
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import crc32c
+
+from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.metadata.records import RemoteSegment
+from tierlog.tiering.format.bundle import IndexBundle, encode_bundle
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.object_store import CorruptObject, ObjectStore
+
+_READ_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSource:
+    """A rolled segment as the runtime hands it over. Offsets inclusive, timestamps in milliseconds."""
+
+    base_offset: int
+    last_offset: int
+    path: Path
+    size_bytes: int
+    records: int
+    first_timestamp: int
+    max_timestamp: int
+    has_transactions: bool
+    has_aborts: bool
+    bundle: IndexBundle
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What makes the keys of one attempt unique."""
+
+    partition: TopicIdPartition
+    uuid: uuid.UUID
+    leader_epoch: int
+
+
+async def copy_segment(
+    store: ObjectStore, keys: Keys, source: SegmentSource, attempt: Attempt
+) -> RemoteSegment:
+    """Puts `.idx`, then `.log`; the entry to commit. Raises ObjectStoreError; OSError of the local file."""
+    index = encode_bundle(source.bundle)
+    log_crc, log_bytes = await asyncio.to_thread(_checksum, source.path)
+    if log_bytes != source.size_bytes:
+        raise CorruptObject(f"{source.path} has {log_bytes} bytes, the log says {source.size_bytes}")
+    entry = _entry(source, attempt, log_crc, index)
+    log_key, index_key = keys.log(attempt.partition, entry), keys.index(attempt.partition, entry)
+    await store.put(index_key, index, crc32c=entry.index_crc32c)
+    await store.put(log_key, source.path, crc32c=entry.log_crc32c)
+    await _verify(store, index_key, entry.index_bytes, entry.index_crc32c)
+    await _verify(store, log_key, entry.log_bytes, entry.log_crc32c)
+    return entry
+
+
+async def _verify(store: ObjectStore, key: str, size: int, checksum: int) -> None:
+    """Looks at the object as the store now has it; reads it back where the store keeps no checksum of it."""
+    found = await store.head(key)
+    if found.size != size:
+        raise CorruptObject(f"{key}: the store has {found.size} bytes of {size}")
+    stored = found.crc32c
+    if stored is None:
+        stored = 0
+        for start in range(0, size, _READ_BYTES):
+            piece = await store.get(key, start, min(start + _READ_BYTES, size))
+            stored = await asyncio.to_thread(crc32c.crc32c, piece, stored)
+    if stored != checksum:
+        raise CorruptObject(f"{key}: the store has checksum {stored:08x}, not {checksum:08x}")
+
+
+def _entry(source: SegmentSource, attempt: Attempt, log_crc: int, index: bytes) -> RemoteSegment:
+    return RemoteSegment(
+        uuid=attempt.uuid,
+        base_offset=source.base_offset,
+        last_offset=source.last_offset,
+        leader_epochs=_epochs_within(source),
+        log_bytes=source.size_bytes,
+        index_bytes=len(index),
+        records=source.records,
+        first_timestamp=source.first_timestamp,
+        max_timestamp=source.max_timestamp,
+        has_transactions=source.has_transactions,
+        has_aborts=source.has_aborts,
+        log_crc32c=log_crc,
+        index_crc32c=crc32c.crc32c(index),
+        leader_epoch=attempt.leader_epoch,
+    )
+
+
+def _epochs_within(source: SegmentSource) -> tuple[tuple[int, int], ...]:
+    """The epochs of the segment's own offsets: entries stay small however long the partition's history is."""
+    epochs = source.bundle.leader_epochs
+    first = max((at for at, (_, start) in enumerate(epochs) if start <= source.base_offset), default=0)
+    return tuple(line for line in epochs[first:] if line[1] <= source.last_offset)
+
+
+def _checksum(path: Path) -> tuple[int, int]:
+    """CRC-32C and size of a file, read as it will be read for the upload."""
+    checksum = size = 0
+    with open(path, "rb") as file:
+        while piece := file.read(_READ_BYTES):
+            checksum = crc32c.crc32c(piece, checksum)
+            size += len(piece)
+    return checksum, size

@@ -1,0 +1,75 @@
+"""Fetches one chunk of a remote segment and lets through only what the manifest says it is.
+
+Every batch of the chunk passes its CRC, offsets follow each other without a gap, the chunk's first batch is
+the one that the index names, the segment's first and last are the manifest's. Bytes that fail are fetched
+once more, for the damage may be the connection's; after that the chunk is an error and never a file.
+"""
+
+import asyncio
+from pathlib import Path
+
+from tierlog.broker.ports.files import Files
+from tierlog.broker.records.batch import check_batch
+from tierlog.broker.records.errors import RecordsError
+from tierlog.tiering.chunk_cache import ChunkKey
+from tierlog.tiering.object_store import CorruptObject, ObjectStore
+from tierlog.tiering.segment_index import SegmentIndex
+
+PIECE_BYTES = 16 << 20
+"""Largest single request. A chunk is larger only where a topic's index entries lie very far apart."""
+
+
+async def download_chunk(
+    store: ObjectStore, name: str, index: SegmentIndex, key: ChunkKey, files: Files, path: Path
+) -> int:
+    """Writes the verified chunk to a path; returns the offset after its last batch."""
+    try:
+        return await _attempt(store, name, index, key, files, path)
+    except CorruptObject:
+        return await _attempt(store, name, index, key, files, path)
+
+
+async def _attempt(
+    store: ObjectStore, name: str, index: SegmentIndex, key: ChunkKey, files: Files, path: Path
+) -> int:
+    starts = range(key.start, key.end, PIECE_BYTES)
+    pieces = [await store.get(name, start, min(start + PIECE_BYTES, key.end)) for start in starts]
+    content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return await asyncio.to_thread(_keep, name, index, key, content, files, path)
+
+
+def _keep(name: str, index: SegmentIndex, key: ChunkKey, content: bytes, files: Files, path: Path) -> int:
+    end_offset = verify_chunk(name, index, key, content)
+    fd = files.open(path, create=True)
+    try:
+        files.truncate(fd, 0)
+        files.writev_at(fd, [content], 0)
+    finally:
+        files.close(fd)
+    return end_offset
+
+
+def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) -> int:
+    """The offset after the last batch; raises CorruptObject unless all is as the manifest says."""
+    if len(content) != key.size:
+        raise CorruptObject(f"{name}: {len(content)} bytes where {key.size} were asked for")
+    entry = index.entry
+    following = entry.base_offset if key.start == 0 else None
+    first_ends_at = index.batch_end_at(key.start)
+    at = 0
+    while at < len(content):
+        try:
+            header = check_batch(content, at)
+        except RecordsError as error:
+            raise CorruptObject(f"{name}, position {key.start + at}: {error}") from error
+        if following is not None and header.base_offset != following:
+            raise CorruptObject(f"{name}: a batch starts at {header.base_offset}, not at {following}")
+        if at == 0 and first_ends_at not in (None, header.next_offset):
+            raise CorruptObject(f"{name}: a batch ends at {header.next_offset}, not at {first_ends_at}")
+        following = header.next_offset
+        at += header.size
+    if following is None or not entry.base_offset < following <= entry.end_offset:
+        raise CorruptObject(f"{name}: batches end at {following}, outside of the segment")
+    if key.end == entry.log_bytes and following != entry.end_offset:
+        raise CorruptObject(f"{name}: the segment ends at {following}, not at {entry.end_offset}")
+    return following

@@ -1,0 +1,326 @@
+"""Reads of the remote tier: offset -> manifest entry -> offset index -> position -> batches, always verified.
+
+A read returns whole batches as slices of cached files and never skips: an object that is missing makes the
+manifest be looked up again once, and after that the read fails with an ObjectStoreError, which callers
+answer with a retriable code. What the bytes say (CRC, offsets) is checked against what the manifest claims.
+Called by the fetch and list-offsets handlers, by `explain`, and for a new replica's bootstrap.
+"""
+
+import asyncio
+import uuid
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tierlog.broker.ports.files import Files, FileSlice
+from tierlog.broker.ports.slices import LogSlice, empty_slice
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, iter_batches, read_header
+from tierlog.broker.records.errors import RecordsError
+from tierlog.broker.records.indexes import find_aborted, find_offset_for_time, find_position
+from tierlog.broker.records.record import iter_records
+from tierlog.metadata.image import RemotePartition
+from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.tiering.chunk_cache import Chunk, ChunkCache, ChunkKey, Download
+from tierlog.tiering.download import download_chunk
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStore, ObjectStoreError
+from tierlog.tiering.segment_index import SegmentIndex, SegmentIndexes
+
+LARGEST_BATCH_BYTES = 100 << 20  # decompressed; as the local log's own bound for a time look-up
+
+Resolve = Callable[[TopicIdPartition], RemotePartition]
+"""The remote state as of the newest committed image."""
+
+T = TypeVar("T")
+
+
+class RemoteReadFailed(ObjectStoreError):
+    """Remote data cannot be had now; nothing was skipped, and trying again later may work."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePlace:
+    """Where an offset lies in the bucket."""
+
+    key: str
+    position: int
+    batch_bytes: int
+    base_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch found in a chunk; the position is that in the segment."""
+
+    chunk: Chunk
+    index: SegmentIndex
+    position: int
+    header: BatchHeader
+
+
+class RemoteLog:
+    """All partitions' remote tiers, through one chunk cache."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        keys: Keys,
+        cache: ChunkCache,
+        files: Files,
+        tasks: TaskGroup,
+        resolve: Resolve,
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._cache = cache
+        self._files = files
+        self._tasks = tasks
+        self._resolve = resolve
+        self._indexes = SegmentIndexes(store, keys, tasks)
+
+    async def read(
+        self,
+        topic_id: uuid.UUID,
+        partition: int,
+        remote: RemotePartition,
+        offset: int,
+        max_bytes: int,
+        *,
+        min_one: bool,
+    ) -> LogSlice:
+        """Whole batches from the one that holds the offset, of one chunk at most; raises ObjectStoreError.
+
+        With `min_one` the first batch comes even if it is larger than max_bytes; else the slice may be empty.
+        """
+        where = TopicIdPartition(topic_id, partition)
+        return await self._retrying(
+            where, remote, lambda state: self._read(where, state, offset, max_bytes, min_one)
+        )
+
+    async def offset_for_timestamp(
+        self, topic_id: uuid.UUID, partition: int, remote: RemotePartition, timestamp: int
+    ) -> tuple[int, int, int] | None:
+        """(offset, timestamp, leader epoch) of the first remote record at or after a timestamp, or None."""
+        where = TopicIdPartition(topic_id, partition)
+        return await self._retrying(where, remote, lambda state: self._find_time(where, state, timestamp))
+
+    async def aborted(
+        self, topic_id: uuid.UUID, partition: int, remote: RemotePartition, start_offset: int, end_offset: int
+    ) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that overlap [start, end).
+
+        A transaction's line stands in the segment of its marker, which may come later than its records, so
+        the search goes on upwards; segments without aborts cost no read.
+        """
+        where = TopicIdPartition(topic_id, partition)
+        return await self._retrying(
+            where, remote, lambda state: self._aborted(where, state, start_offset, end_offset)
+        )
+
+    async def locate(
+        self, topic_id: uuid.UUID, partition: int, remote: RemotePartition, offset: int
+    ) -> RemotePlace:
+        """Object, position and batch of an offset; for `explain`."""
+        where = TopicIdPartition(topic_id, partition)
+        batch = await self._retrying(where, remote, lambda state: self._find(where, state, offset))
+        header = batch.header
+        key = self._keys.log(where, batch.index.entry)
+        return RemotePlace(key, batch.position, header.size, header.base_offset, header.last_offset)
+
+    async def page_entries(self, where: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...]:
+        """The entries of a spilled page; raises ObjectStoreError."""
+        return await self._indexes.page(where, ref)
+
+    def forget(self, segment: uuid.UUID) -> None:
+        """The segment was deleted: its cached chunks go."""
+        self._cache.forget(segment)
+
+    async def _retrying(
+        self,
+        where: TopicIdPartition,
+        remote: RemotePartition,
+        work: Callable[[RemotePartition], Awaitable[T]],
+    ) -> T:
+        """Runs the work; after a 404, once more on the newest manifest (DESIGN 6, rule 10)."""
+        try:
+            try:
+                return await work(remote)
+            except ObjectNotFound:
+                return await work(self._resolve(where))
+        except RemoteReadFailed:
+            raise
+        except (ObjectStoreError, OSError) as error:
+            raise RemoteReadFailed(f"{where}: {error}") from error
+
+    async def _read(
+        self, where: TopicIdPartition, remote: RemotePartition, offset: int, max_bytes: int, min_one: bool
+    ) -> LogSlice:
+        batch = await self._find(where, remote, offset)
+        self._read_ahead(where, remote, batch)
+        chunk, start = batch.chunk, batch.position
+        if batch.header.size > max_bytes and not min_one:
+            return empty_slice(offset)
+        end, end_offset = _whole_batches(batch, max_bytes)
+        part = FileSlice(chunk.file, start - chunk.key.start, end - start)
+        return LogSlice((part,), end - start, batch.header.base_offset, end_offset)
+
+    async def _find(self, where: TopicIdPartition, remote: RemotePartition, offset: int) -> _Batch:
+        """The batch that holds an offset."""
+        entry = await self._entry(where, remote, offset)
+        index = await self._indexes.index(where, entry)
+        position = find_position(index.offset_index, entry.base_offset, offset)
+        while position < entry.log_bytes:
+            chunk = await self._chunk(where, index, index.chunk_at(position))
+            while position < chunk.key.end:
+                header = _header_at(chunk, position)
+                if header.last_offset >= offset:
+                    return _Batch(chunk, index, position, header)
+                position += header.size
+        raise CorruptObject(f"{self._keys.log(where, entry)}: no batch holds offset {offset}")
+
+    async def _entry(self, where: TopicIdPartition, remote: RemotePartition, offset: int) -> RemoteSegment:
+        entries: tuple[RemoteSegment, ...] = remote.entries
+        if entries and offset >= entries[0].base_offset:
+            found = _holder(entries, offset)
+        else:
+            page = _holder(remote.pages, offset)
+            found = None if page is None else _holder(await self._indexes.page(where, page), offset)
+        if found is None:
+            raise ObjectNotFound(f"{where}: no manifest entry holds offset {offset}")
+        return found
+
+    async def _entries_from(
+        self, where: TopicIdPartition, remote: RemotePartition, offset: int, least_timestamp: int = -1
+    ) -> AsyncIterator[RemoteSegment]:
+        """Entries that end above an offset, oldest first; pages without so late a timestamp stay unread."""
+        for page in remote.pages:
+            if page.last_offset >= offset and page.max_timestamp >= least_timestamp:
+                for entry in await self._indexes.page(where, page):
+                    if entry.last_offset >= offset:
+                        yield entry
+        for entry in remote.entries:
+            if entry.last_offset >= offset:
+                yield entry
+
+    async def _find_time(
+        self, where: TopicIdPartition, remote: RemotePartition, timestamp: int
+    ) -> tuple[int, int, int] | None:
+        least = remote.log_start_offset
+        async for entry in self._entries_from(where, remote, least, timestamp):
+            if entry.max_timestamp < timestamp:
+                continue
+            index = await self._indexes.index(where, entry)
+            offset = max(least, find_offset_for_time(index.time_index, entry.base_offset, timestamp))
+            position = find_position(index.offset_index, entry.base_offset, offset)
+            while position < entry.log_bytes:
+                chunk = await self._chunk(where, index, index.chunk_at(position))
+                found = await asyncio.to_thread(_first_at_time, chunk, position, timestamp, least)
+                if found is not None:
+                    return found
+                position = chunk.key.end
+        return None
+
+    async def _aborted(
+        self, where: TopicIdPartition, remote: RemotePartition, start: int, end: int
+    ) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        async for entry in self._entries_from(where, remote, start):
+            if not entry.has_aborts:
+                continue
+            index = await self._indexes.index(where, entry)
+            lines = find_aborted(index.txn_index, start, end)
+            found += [(line.producer_id, line.first_offset) for line in lines]
+            if any(line.last_stable_offset >= end for line in lines):
+                break
+        return found
+
+    async def _chunk(self, where: TopicIdPartition, index: SegmentIndex, key: ChunkKey) -> Chunk:
+        return await self._cache.get(key, self._download(where, index, key))
+
+    def _download(self, where: TopicIdPartition, index: SegmentIndex, key: ChunkKey) -> Download:
+        name = self._keys.log(where, index.entry)
+        return lambda path: download_chunk(self._store, name, index, key, self._files, path)
+
+    def _read_ahead(self, where: TopicIdPartition, remote: RemotePartition, batch: _Batch) -> None:
+        """Begins the next chunk, of the next segment where this one ends: a reader of history goes on."""
+        end = batch.chunk.key.end
+        if end < batch.index.entry.log_bytes:
+            following = batch.index.chunk_at(end)
+            self._cache.read_ahead(following, self._download(where, batch.index, following))
+            return
+        entry = _holder(remote.entries, batch.index.entry.end_offset)
+        if entry is None:
+            return
+        index = self._indexes.loaded(entry)
+        if index is None:
+            self._tasks.spawn(f"read ahead of {where}", self._load_ahead(where, entry))
+        else:
+            following = index.chunk_at(0)
+            self._cache.read_ahead(following, self._download(where, index, following))
+
+    async def _load_ahead(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
+        try:
+            index = await self._indexes.index(where, entry)
+        except ObjectStoreError:
+            return  # nobody asked yet; the reader that does gets the error
+        following = index.chunk_at(0)
+        self._cache.read_ahead(following, self._download(where, index, following))
+
+
+R = TypeVar("R", RemoteSegment, PageRef)
+
+
+def _holder(ranges: tuple[R, ...], offset: int) -> R | None:
+    """The one of some ascending ranges that holds an offset."""
+    at = bisect_right(ranges, offset, key=lambda part: part.base_offset) - 1
+    return ranges[at] if at >= 0 and ranges[at].last_offset >= offset else None
+
+
+def _header_at(chunk: Chunk, position: int) -> BatchHeader:
+    """A header of a chunk that was verified when it landed; the page cache has it."""
+    try:
+        return read_header(FileSlice(chunk.file, position - chunk.key.start, HEADER_SIZE).read())
+    except RecordsError as error:
+        raise CorruptObject(f"cached chunk {chunk.key}: {error}") from error
+
+
+def _whole_batches(batch: _Batch, max_bytes: int) -> tuple[int, int]:
+    """End position and end offset of the batches within max_bytes, but of at least the first."""
+    chunk, limit = batch.chunk, batch.position + max_bytes
+    if chunk.key.end <= limit:
+        return chunk.key.end, chunk.end_offset
+    position, header = batch.position, batch.header
+    known = batch.index.boundary_at_or_below(limit)
+    if (
+        known > position
+    ):  # jump: batches may be tiny, and the index knows a boundary within 4 KiB of the limit
+        position, header = known, _header_at(chunk, known)
+        if position + header.size > limit:
+            return position, header.base_offset
+    while position + header.size < chunk.key.end:
+        following = _header_at(chunk, position + header.size)
+        if position + header.size + following.size > limit:
+            break
+        position, header = position + header.size, following
+    return position + header.size, header.next_offset
+
+
+def _first_at_time(
+    chunk: Chunk, position: int, timestamp: int, least_offset: int
+) -> tuple[int, int, int] | None:
+    """The first record of a chunk, from a position on, at or after a timestamp and at or above an offset."""
+    part = FileSlice(chunk.file, position - chunk.key.start, chunk.key.end - position).read()
+    try:
+        for at, header in iter_batches(part):
+            if header.max_timestamp < timestamp or header.last_offset < least_offset:
+                continue
+            for record in iter_records(part, at, max_bytes=LARGEST_BATCH_BYTES):
+                if record.timestamp >= timestamp and record.offset >= least_offset:
+                    return record.offset, record.timestamp, header.leader_epoch
+    except RecordsError as error:
+        raise CorruptObject(f"cached chunk {chunk.key}: {error}") from error
+    return None
