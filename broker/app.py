@@ -36,8 +36,7 @@ from tierlog.broker.runtime.group_service import GroupService
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
 from tierlog.broker.runtime.replica_manager import ReplicaManager
-from tierlog.broker.runtime.tier_driver import TierDriver
-from tierlog.broker.runtime.tier_housekeeper import TierHousekeeper
+from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
@@ -45,11 +44,7 @@ from tierlog.metadata.api import raft_routes
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
 from tierlog.metadata.node import MetadataNode
-from tierlog.tiering.chunk_cache import ChunkCache
-from tierlog.tiering.format.keys import Keys
-from tierlog.tiering.manager import TierManager
-from tierlog.tiering.object_store import ObjectStore, store_from_url
-from tierlog.tiering.remote_log import RemoteLog
+from tierlog.tiering.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from tierlog.metadata.transport import HttpPeers
@@ -60,7 +55,6 @@ OnReady = Callable[[str, str], None]
 GC_THRESHOLD = 50_000
 """Allocations between two collections of the youngest generation: requests leave hardly any cycles behind."""
 
-REMOTE_CACHE = "remote-cache"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = structlog.get_logger("tierlog")
 
@@ -154,7 +148,20 @@ class Broker:
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
         self.groups = GroupService(settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks)
-        await self._build_tiering()
+        self.tiering = Tiering(
+            settings,
+            self.metadata,
+            self.replicas,
+            self.files,
+            self.clock,
+            self.rng,
+            self._report,
+            cluster_id=self.identity.cluster_id,
+            data_directory=settings.data_directory,
+            objects=self.objects,
+        )
+        self._parts.push_async_callback(self.tiering.close)
+        self.tiering.driver.listeners.append(self.admin_node.tier_changed)
         self.listener = self._build_listener()
         self.bootstrap = _address(*await self.listener.bind())
         await self._register()
@@ -167,52 +174,11 @@ class Broker:
         self._parts.push_async_callback(self.upkeep.stop)
         self.upkeep.start()
         await self.tiering.start()
-        await self.housekeeper.start()
-
-    async def _build_tiering(self) -> None:
-        settings = self.settings
-        if self.objects is None:
-            self.objects = store_from_url(settings.object_store)
-            self._parts.push_async_callback(self.objects.close)
-        keys = Keys(self.identity.cluster_id)
-        cache = ChunkCache(
-            settings.data_directory / REMOTE_CACHE, settings.remote_cache_bytes, self.files, self.tasks
-        )
-        self.remote_log = RemoteLog(
-            self.objects,
-            keys,
-            cache,
-            self.files,
-            self.tasks,
-            lambda where: self.metadata.image.remote_partition(*where),
-        )
-        manager = TierManager(self.objects, keys)
-        self.tiering = TierDriver(
-            broker_id=settings.node_id,
-            metadata=self.metadata,
-            replicas=self.replicas,
-            manager=manager,
-            remote_log=self.remote_log,
-            clock=self.clock,
-            rng=self.rng,
-            tasks=self.tasks,
-            interval_ms=settings.remote_log_manager_task_interval_ms,
-        )
-        self.tiering.listeners.append(self.admin_node.tier_changed)
-        self.housekeeper = TierHousekeeper(
-            broker_id=settings.node_id,
-            metadata=self.metadata,
-            manager=manager,
-            remote_log=self.remote_log,
-            clock=self.clock,
-            tasks=self.tasks,
-            delete_grace_ms=settings.remote_log_delete_grace_ms,
-        )
 
     async def _start_serving(self) -> None:
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
-        self.admin_node.serve(self.replicas, self.listener, self.tiering)
+        self.admin_node.serve(self.replicas, self.listener, self.tiering.driver)
 
     def _build_listener(self) -> Listener:
         dependencies = Dependencies(
@@ -224,7 +190,7 @@ class Broker:
             producer_ids=ProducerIds(self._allocate_producer_ids),
             clock=self.clock,
             tasks=self.tasks,
-            remote=self.remote_log,
+            remote=self.tiering.remote,
         )
         groups = {**group_handlers(self.groups), **offset_handlers(self.groups)}
         host, port = self.settings.listener

@@ -60,7 +60,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         web.get("/metrics", metrics),
         web.get("/v1/cluster", cluster),
         web.get("/v1/events", events),
-        *tier_routes(node),
+        *tier_routes(lambda: node.tiering),
     ]
 
 

@@ -1,53 +1,27 @@
-"""/v1/tier: where the offsets of tiered topics lie, and moving them to the object store now."""
+"""The admin routes about tiers: status, flush, explain. Errors are `{"error": …}` with words for people."""
 
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
 
-from tierlog.broker.gateway.node import Node
-from tierlog.broker.runtime.tier_driver import PartitionTier, TierDriver, TierRefused
+from tierlog.broker.runtime.tier_driver import TierDriver
+from tierlog.broker.runtime.tier_views import PartitionTier, TierRefused
 from tierlog.tiering.object_store import ObjectStoreError
 
 
-def tier_routes(node: Node) -> list[web.RouteDef]:
+def tier_routes(current: Callable[[], TierDriver | None]) -> list[web.AbstractRouteDef]:
+    """Routes over the node's tier driver; 503 as long as `current` gives none."""
+
     async def status(request: web.Request) -> web.Response:
-        lines = _driver(node).status(request.query.get("topic"))
-        return web.json_response({"partitions": [partition_view(line) for line in lines]})
+        return await _answer(current(), lambda driver: _status(driver, request))
 
     async def flush(request: web.Request) -> web.Response:
-        topic = await _topic_of(request)
-        try:
-            lines = await _driver(node).flush(topic)
-        except TierRefused as refused:
-            raise problem(409, str(refused)) from None
-        return web.json_response({"partitions": [partition_view(line) for line in lines]})
+        return await _answer(current(), lambda driver: _flush(driver, request))
 
     async def explain(request: web.Request) -> web.Response:
-        query = request.query
-        try:
-            topic, partition, offset = query["topic"], int(query["partition"]), int(query["offset"])
-        except (KeyError, ValueError):
-            raise problem(400, "topic, partition and offset are needed, the latter two as numbers") from None
-        try:
-            place = await _driver(node).explain(topic, partition, offset)
-        except TierRefused as refused:
-            raise problem(404, str(refused)) from None
-        except ObjectStoreError as failure:
-            raise problem(503, str(failure)) from None
-        return web.json_response(
-            {
-                "topic": topic,
-                "partition": partition,
-                "offset": offset,
-                "tier": place.tier,
-                "location": place.location,
-                "position": place.position,
-                "batch_bytes": place.batch_bytes,
-                "base_offset": place.base_offset,
-                "last_offset": place.last_offset,
-                "also_remote": place.also_remote,
-            }
-        )
+        return await _answer(current(), lambda driver: _explain(driver, request))
 
     return [
         web.get("/v1/tier/status", status),
@@ -58,6 +32,7 @@ def tier_routes(node: Node) -> list[web.RouteDef]:
 
 def partition_view(line: PartitionTier) -> dict[str, Any]:
     """One partition as JSON, under Kafka's nouns; ends exclusive, null where there is nothing remote."""
+    is_remote = line.remote_end >= 0
     return {
         "topic": line.topic,
         "partition": line.partition,
@@ -65,8 +40,8 @@ def partition_view(line: PartitionTier) -> dict[str, Any]:
         "high_watermark": line.high_watermark,
         "local_log_start_offset": line.local_start,
         "log_end_offset": line.local_end,
-        "remote_start_offset": None if line.remote_end < 0 else line.remote_start,
-        "remote_end_offset": None if line.remote_end < 0 else line.remote_end,
+        "remote_start_offset": line.remote_start if is_remote else None,
+        "remote_end_offset": line.remote_end if is_remote else None,
         "local_bytes": line.local_bytes,
         "remote_bytes": line.remote_bytes,
         "local_segments": line.segments,
@@ -77,31 +52,38 @@ def partition_view(line: PartitionTier) -> dict[str, Any]:
     }
 
 
-def problem(status: int, message: str) -> web.HTTPException:
-    """An error whose body says why, as JSON."""
-    reason = web.json_response({"error": message})
-    return _CLASSES[status](body=reason.body, content_type="application/json")
-
-
-_CLASSES: dict[int, type[web.HTTPException]] = {
-    400: web.HTTPBadRequest,
-    404: web.HTTPNotFound,
-    409: web.HTTPConflict,
-    503: web.HTTPServiceUnavailable,
-}
-
-
-def _driver(node: Node) -> TierDriver:
-    if node.tiering is None:
-        raise problem(503, "this node does not serve yet")
-    return node.tiering
-
-
-async def _topic_of(request: web.Request) -> str:
+async def _answer(
+    driver: TierDriver | None, work: Callable[[TierDriver], Awaitable[web.Response]]
+) -> web.Response:
+    if driver is None:
+        return _error(503, "tiering does not run on this node yet")
     try:
-        topic = (await request.json())["topic"]
-    except (ValueError, KeyError, TypeError):
-        topic = None
-    if not isinstance(topic, str):
-        raise problem(400, 'the body must be {"topic": name}')
-    return topic
+        return await work(driver)
+    except TierRefused as refused:
+        return _error(404, str(refused))
+    except (KeyError, TypeError, ValueError) as wrong:
+        return _error(400, f"bad or missing parameter: {wrong}")
+    except ObjectStoreError as failure:
+        return _error(503, str(failure))
+
+
+async def _status(driver: TierDriver, request: web.Request) -> web.Response:
+    lines = driver.status(request.query.get("topic"))
+    return web.json_response({"partitions": [partition_view(line) for line in lines]})
+
+
+async def _flush(driver: TierDriver, request: web.Request) -> web.Response:
+    """Answers once the bucket's manifests cover the log ends; a client that leaves ends the waiting."""
+    body = await request.json()
+    lines = await driver.flush(str(body["topic"]))
+    return web.json_response({"partitions": [partition_view(line) for line in lines]})
+
+
+async def _explain(driver: TierDriver, request: web.Request) -> web.Response:
+    query = request.query
+    place = await driver.explain(query["topic"], int(query["partition"]), int(query["offset"]))
+    return web.json_response(asdict(place))
+
+
+def _error(status: int, message: str) -> web.Response:
+    return web.json_response({"error": message}, status=status)

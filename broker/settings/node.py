@@ -208,10 +208,6 @@ class NodeSettings:
         )
 
     @property
-    def object_store(self) -> str:
-        return self.object_store_url or f"file://{(self.data_directory / 'objects').absolute()}"
-
-    @property
     def voters(self) -> dict[int, str]:
         """Voter id -> URL of its admin server; empty: this node is the whole quorum."""
         found = {}
