@@ -1,7 +1,7 @@
 """Transcripts of Raft cores talking: readable, and checked line by line.
 
-Each block of a file is a command, `----`, and what it led to. `python tests/golden/test_golden_raft.py` writes
-the outcomes anew; do that only for a change of behaviour that is meant, and read the difference.
+Each block of a file is commands, `----`, and what they led to. Running this file as a program
+writes the outcomes anew; do that only for a change of behaviour that is meant, and read the difference.
 """
 
 import random
