@@ -2,11 +2,12 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from typing import Any
 
 from aiohttp import web
 
 from tierlog.broker.runtime.tier_driver import TierDriver
-from tierlog.broker.runtime.tier_views import TierRefused
+from tierlog.broker.runtime.tier_views import PartitionTier, TierRefused
 from tierlog.tiering.object_store import ObjectStoreError
 
 
@@ -29,6 +30,28 @@ def tier_routes(current: Callable[[], TierDriver | None]) -> list[web.AbstractRo
     ]
 
 
+def partition_view(line: PartitionTier) -> dict[str, Any]:
+    """One partition as JSON, under Kafka's nouns; ends exclusive, null where there is nothing remote."""
+    is_remote = line.remote_end >= 0
+    return {
+        "topic": line.topic,
+        "partition": line.partition,
+        "log_start_offset": line.log_start,
+        "high_watermark": line.high_watermark,
+        "local_log_start_offset": line.local_start,
+        "log_end_offset": line.local_end,
+        "remote_start_offset": line.remote_start if is_remote else None,
+        "remote_end_offset": line.remote_end if is_remote else None,
+        "local_bytes": line.local_bytes,
+        "remote_bytes": line.remote_bytes,
+        "local_segments": line.segments,
+        "remote_segments": line.remote_segments,
+        "uploading": line.uploading,
+        "pending_bytes": line.pending_bytes,
+        "last_error": line.last_error,
+    }
+
+
 async def _answer(
     driver: TierDriver | None, work: Callable[[TierDriver], Awaitable[web.Response]]
 ) -> web.Response:
@@ -46,14 +69,14 @@ async def _answer(
 
 async def _status(driver: TierDriver, request: web.Request) -> web.Response:
     lines = driver.status(request.query.get("topic"))
-    return web.json_response({"partitions": [asdict(line) for line in lines]})
+    return web.json_response({"partitions": [partition_view(line) for line in lines]})
 
 
 async def _flush(driver: TierDriver, request: web.Request) -> web.Response:
     """Answers once the bucket's manifests cover the log ends; a client that leaves ends the waiting."""
     body = await request.json()
     lines = await driver.flush(str(body["topic"]))
-    return web.json_response({"partitions": [asdict(line) for line in lines]})
+    return web.json_response({"partitions": [partition_view(line) for line in lines]})
 
 
 async def _explain(driver: TierDriver, request: web.Request) -> web.Response:

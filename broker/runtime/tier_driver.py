@@ -10,7 +10,7 @@ it, and retention goes on without the store. Called by app.py and by the admin A
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -110,6 +110,8 @@ class TierDriver:
         self._interval_s = interval_ms / 1000
         self._first_pause_s = first_pause_s
         self._states: dict[TopicIdPartition, _State] = {}
+        self.listeners: list[Callable[[TopicIdPartition], None]] = []
+        """Told after each step that changed where a partition's offsets lie."""
 
     async def start(self) -> None:
         """Begins the work; returns at once."""
@@ -187,6 +189,9 @@ class TierDriver:
                 continue
             state.failures = 0
             state.progress.set()
+            if worked:
+                for listener in self.listeners:
+                    listener(where)
             if not worked and not state.again:
                 return
 
