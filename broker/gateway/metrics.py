@@ -2,20 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from tierlog.broker.gateway.node import Node
 from tierlog.broker.handlers.stats import BUCKETS_S
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.api import APIS
 
-if TYPE_CHECKING:
-    from tierlog.broker.gateway.admin import Node
 
-
-def render(node: "Node") -> bytes:
+def render(node: Node) -> bytes:
     """The text format; a registry of its own, so that nothing of the process leaks in."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(node))
@@ -23,7 +20,7 @@ def render(node: "Node") -> bytes:
 
 
 class _Collector:
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
 
     def collect(self) -> Iterator[Metric]:
