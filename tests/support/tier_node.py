@@ -95,6 +95,7 @@ class TierNode:
             clock=self.clock,
             tasks=self.tasks,
             delete_grace_ms=grace_ms,
+            quiet=self.driver.ended,
         )
 
     def __iter__(self) -> Iterator[Replica]:

@@ -161,6 +161,27 @@ async def test_one_stuck_partition_does_not_stop_another(tmp_path: Path) -> None
         assert node.manager.counts.stalls > 0
 
 
+async def test_a_topic_deleted_during_its_upload_leaves_nothing(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store) as node:
+        replica = await node.create("t")
+        await settled(node)
+        topic_id = str(replica.topic_id)
+        for at in range(2):
+            store.arm("hold", at, "put")
+        produce(replica, BATCHES)
+        await store.fired.wait()
+        await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+        keeping = asyncio.ensure_future(node.housekeeper.keep_house())
+        await asyncio.sleep(0)
+        store.gate.set()
+        await keeping
+        await settled(node)
+        while node.metadata.image.delete_queue:
+            await node.housekeeper.keep_house()
+        assert [key for key in await node.objects() if topic_id in key] == []
+
+
 async def nothing_is_an_orphan(node: TierNode, replica) -> None:
     """Every object is named by the manifest, or was announced and is deleted by the queue."""
     await node.housekeeper.keep_house()
