@@ -43,7 +43,7 @@ from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.api import raft_routes
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
-from tierlog.metadata.node import MetadataNode
+from tierlog.metadata.node import MetadataNode, MetadataUnavailable
 from tierlog.tiering.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -231,9 +231,11 @@ class Broker:
         self.broker_epoch = reply.broker_epoch
 
     async def _allocate_producer_ids(self) -> tuple[ErrorCode, int, int]:
-        reply = await self.metadata.submit(
-            AllocateProducerIds(broker_id=self.settings.node_id, broker_epoch=self.broker_epoch)
-        )
+        command = AllocateProducerIds(broker_id=self.settings.node_id, broker_epoch=self.broker_epoch)
+        try:
+            reply = await self.metadata.submit(command)
+        except MetadataUnavailable:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, 0
         return reply.error, reply.first_id, reply.count
 
     def _moved(self, partition: TopicPartition) -> None:
