@@ -32,7 +32,7 @@ from kafka.admin import NewTopic as PyNewTopic
 from tierlog.testing import TierlogBroker
 
 COUNT = 300
-BASE_MS = 1_700_000_000_000
+BASE_MS = int(time.time() * 1000) - 3_600_000  # recent: retention goes by the records' timestamps
 PATIENCE_S = 30.0
 
 

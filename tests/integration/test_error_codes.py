@@ -3,6 +3,7 @@
 import random
 import socket
 import struct
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -99,7 +100,9 @@ def client(tierlog_session_broker: TierlogBroker) -> Iterator[Client]:
 
 
 def batch(count: int = 2, **fields: Any) -> bytearray:
-    return encode_batch([NewRecord(1_700_000_000_000, b"k", b"v%d" % n, ()) for n in range(count)], **fields)
+    return encode_batch(
+        [NewRecord(int(time.time() * 1000), b"k", b"v%d" % n, ()) for n in range(count)], **fields
+    )
 
 
 def with_crc(data: bytearray) -> bytes:
