@@ -26,6 +26,12 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         yield from self._requests()
         if self._node.listener is not None:
+            yield CounterMetricFamily(
+                "kafka_server_bytes_in", "Bytes received from clients", self._node.listener.received_bytes
+            )
+            yield CounterMetricFamily(
+                "kafka_server_bytes_out", "Bytes sent to clients", self._node.listener.sent_bytes
+            )
             yield GaugeMetricFamily(
                 "kafka_server_socket_server_connection_count",
                 "Open connections",

@@ -1,10 +1,9 @@
 """What the admin routes show of a node. The composition root fills it in as the parts come to life."""
 
 import asyncio
-from typing import Any
+from typing import Any, Protocol
 
 from tierlog.broker.handlers.stats import RequestStats
-from tierlog.broker.net.listener import Listener
 from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.tier_driver import TierDriver
@@ -16,6 +15,19 @@ EVENTS_WAITING = 1000
 """Events kept for one slow reader; beyond, it is cut off and has to look anew."""
 
 Events = asyncio.Queue["dict[str, Any] | None"]
+
+
+class Listener(Protocol):
+    """What is shown of net.listener.Listener."""
+
+    @property
+    def connections(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+    @property
+    def received_bytes(self) -> int: ...
+    @property
+    def sent_bytes(self) -> int: ...
 
 
 class Node:
