@@ -64,8 +64,12 @@ class TierHousekeeper:
 
     async def start(self) -> None:
         """Begins the loop; returns at once."""
-        self._metadata.subscribe(self._on_image)
+        self.follow()
         self._tasks.spawn("tiering housekeeper", self._run())
+
+    def follow(self) -> None:
+        """Looks at every image from now on; part of `start`, of its own for those who call `keep_house`."""
+        self._metadata.subscribe(self._on_image)
 
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
         if old.topics is not new.topics:

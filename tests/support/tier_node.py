@@ -117,6 +117,7 @@ class TierNode:
         self.metadata.subscribe(lambda old, new: self._follow())
         self._follow()
         await self.driver.start()
+        self.housekeeper.follow()
         return self
 
     async def __aexit__(self, *_: object) -> None:
