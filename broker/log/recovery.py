@@ -31,6 +31,7 @@ from tierlog.broker.partition.producers import (
     BATCHES_KEPT,
     EndMarker,
     MalformedSnapshot,
+    Producer,
     ProducerState,
 )
 from tierlog.broker.partition.retention import LARGEST_RELATIVE_OFFSET
@@ -50,6 +51,7 @@ LARGEST_BATCH = 100 * 1024 * 1024
 
 _WINDOW_BYTES = 1024 * 1024
 _REFILL_BYTES = 1024 * 1024
+_REFILL_BYTES_MAX = 64 * _REFILL_BYTES  # five of the largest usual batches of a dozen producers
 _CONTROL_RECORD_BYTES = 64 * 1024
 _COMMIT = 1
 
@@ -112,11 +114,13 @@ def load(
         _ = loaded.segments[0].file
     loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
     loaded.rebuilt = first_rebuilt is not None
-    rebuild_producers(loaded, files, directory, first_rebuilt)
+    rebuild_producers(loaded, files, directory, first_rebuilt, now_ms)
     return loaded
 
 
-def rebuild_producers(loaded: Loaded, files: Files, directory: Path, first_rebuilt: int | None) -> None:
+def rebuild_producers(
+    loaded: Loaded, files: Files, directory: Path, first_rebuilt: int | None, now_ms: int
+) -> None:
     """Newest usable snapshot, then the batches after it; writes the snapshots that rolled segments lack.
 
     Segments from `first_rebuilt` on have lost their transaction index, so the replay begins no later than
@@ -135,10 +139,12 @@ def rebuild_producers(loaded: Loaded, files: Files, directory: Path, first_rebui
         snapshot = segment_file(directory, segment.base_offset, SNAPSHOT)
         if segment.base_offset >= start and not files.exists(snapshot):
             write_plain(files, snapshot, loaded.producers.encode())
-        replay(loaded.producers, segment, start, index_aborts=first_rebuilt is not None)
+        replay(loaded.producers, segment, start, now_ms, index_aborts=first_rebuilt is not None)
 
 
-def replay(state: ProducerState, segment: Segment, from_offset: int, *, index_aborts: bool) -> None:
+def replay(
+    state: ProducerState, segment: Segment, from_offset: int, now_ms: int, *, index_aborts: bool
+) -> None:
     """Applies the batches of a segment from an offset on."""
     if segment.end_offset <= from_offset:
         return
@@ -148,7 +154,7 @@ def replay(state: ProducerState, segment: Segment, from_offset: int, *, index_ab
         if header.producer_id < 0:
             continue
         marker = read_marker(segment.read_batch(batch)) if header.is_control else None
-        completed = state.apply(header, header.base_offset, marker)
+        completed = state.apply(header, header.base_offset, marker, now_ms=now_ms)
         if completed is not None and completed.aborted and index_aborts:
             first_offset, last_offset = completed.first_offset, completed.last_offset
             stable = state.stable_offset_after(completed)
@@ -176,27 +182,54 @@ def refill(state: ProducerState, segments: Sequence[Segment], at: int) -> None:
     """Gives producers back the four batches that Kafka's snapshot leaves out, from the log's tail before
     `at`.
 
-    Without them a retry that was in flight over a restart would look like a sequence gap (guarantee 10).
+    Without them a retry that was in flight over a restart would look like a sequence gap (guarantee 10). The
+    window grows until every producer that wrote near the end is whole, whatever its batches' size.
     """
-    holder = next((s for s in reversed(segments) if s.base_offset < at), None)
-    if holder is None or not len(state):
+    if not len(state):
         return
-    seen = ProducerState()
-    first = holder.cut_within(0, max(0, holder.size - _REFILL_BYTES), holder.find_cut(at))
-    for batch in holder.scan(first.position if first else 0):
-        if batch.header.base_offset >= at:
+    window = _REFILL_BYTES
+    while True:
+        seen, reached_start = _seen_before(segments, at, window)
+        whole = all(len(producer.batches) == BATCHES_KEPT or _begins(producer) for producer in seen)
+        if whole or reached_start or window >= _REFILL_BYTES_MAX:
             break
-        if batch.header.producer_id >= 0 and not batch.header.is_control:
-            seen.apply(batch.header, batch.header.base_offset)
+        window *= 4
     for producer in state:
         found = seen.get(producer.producer_id)
         if (
             found
             and producer.batches
             and found.epoch == producer.epoch
-            and found.batches[-1] == producer.batches[-1]
+            and found.batches[-1].last_offset == producer.batches[-1].last_offset
         ):
             producer.batches.extendleft(list(found.batches)[-2 : -BATCHES_KEPT - 1 : -1])
+
+
+def _seen_before(segments: Sequence[Segment], at: int, window: int) -> tuple[ProducerState, bool]:
+    """What the last `window` bytes before an offset say of producers, and whether that is all there is."""
+    starts: list[tuple[Segment, int]] = []
+    for segment in reversed([segment for segment in segments if segment.base_offset < at]):
+        end = segment.find_cut(at).position
+        first = segment.cut_within(0, end - window, segment.find_cut(at)) if end > window else None
+        starts.append((segment, first.position if first else 0))
+        window -= end
+        if window <= 0:
+            break
+    seen = ProducerState()
+    for segment, position in reversed(starts):
+        for _, header in segment.scan(position):
+            if header.base_offset >= at:
+                break
+            if header.producer_id >= 0 and not header.is_control:
+                seen.apply(header, header.base_offset)
+    segment, position = starts[-1] if starts else (segments[0], 0)
+    return seen, segment is segments[0] and position == 0
+
+
+def _begins(producer: Producer) -> bool:
+    """Whether its first batch is known: there is none before it that could be sent again."""
+    first = producer.batches[0]
+    return first.last_sequence == first.offset_delta
 
 
 def verified_batches(segment: Segment, *, gaps: bool) -> Iterator[tuple[BatchAt, BatchHeader]]:

@@ -205,7 +205,8 @@ class Segment:
 
     def sync(self) -> None:
         """fdatasync of the log, and of the indexes if the segment is rolled."""
-        self.files.sync(self.file.fd)
+        file = self.file  # held: while a thread syncs, the loop may let go of it
+        self.files.sync(file.fd)
         if self.rolled:
             for suffix in INDEXES if self.has_aborts else INDEXES[:2]:
                 fd = self.files.open(self.path(suffix))
