@@ -82,10 +82,8 @@ class Upkeep:
         for replica in self._replicas:
             if replica.recovery_point < replica.log_end_offset:
                 await self._flush(replica)
-        rows = [
-            (replica.name, replica.recovery_point, replica.log_start_offset) for replica in self._replicas
-        ]
-        await asyncio.to_thread(self._replicas.directory.write_checkpoints, rows)
+        await self._replicas.write_checkpoints()
+        self._replicas.make_missing()
 
     async def _flush(self, replica: Replica) -> None:
         try:

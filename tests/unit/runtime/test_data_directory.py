@@ -74,7 +74,7 @@ def test_what_was_buried_or_set_aside_is_no_partition_any_more(tmp_path: Path) -
 
 def test_checkpoints_and_the_clean_marker_are_read_once(tmp_path: Path) -> None:
     directory = opened(tmp_path)
-    directory.write_checkpoints([(NAME, 20, 10)])
+    directory.write_checkpoints(lambda: [(NAME, 20, 10)])
     directory.mark_clean()
     first, second = directory.take_checkpoints(), directory.take_checkpoints()
     assert (first.clean, second.clean) == (True, False)
