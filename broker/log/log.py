@@ -7,11 +7,13 @@ may lie below the first local segment. Called by the replica, on the event loop;
 beside appends.
 """
 
+import errno
 import random
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,8 +99,9 @@ class PartitionLog:
         self._jitter_ms = self._draw_jitter()
         self._graveyard = Graveyard(files, directory)
         self._flushing = threading.Lock()
+        self._failure: SyncFailed | None = None
         self._unsynced: list[Segment] = [s for s in loaded.segments[:-1] if s.end_offset > recovery_point]
-        self._epochs_dirty = loaded.rebuilt
+        self._epochs_dirty = bool(loaded.rebuilt)
         self._hints: dict[int, tuple[Segment, int]] = {}
         self._open: OrderedDict[int, Segment] = OrderedDict()
         self.log_end_offset = self._active.end_offset
@@ -233,15 +236,18 @@ class PartitionLog:
         hides nothing (the end, then the active segment, then the rolled ones). Not beside truncation.
         """
         with self._flushing:
+            if self._failure is not None:
+                raise SyncFailed(*self._failure.args)  # fsync says yes the next time, but has written nothing
             end, active, rolled = self.log_end_offset, self._active, list(self._unsynced)
             if end > self.recovery_point or rolled or self._epochs_dirty:
                 try:
                     self._sync(active, rolled)
                 except OSError as failure:
-                    raise SyncFailed(failure.errno, failure.strerror) from failure
+                    self._failure = SyncFailed(failure.errno, failure.strerror)
+                    raise self._failure from failure
                 self._sync_epochs()
                 for segment in rolled:
-                    if segment in self._unsynced:
+                    with suppress(ValueError):  # retention dropped it meanwhile
                         self._unsynced.remove(segment)
             self.recovery_point = max(self.recovery_point, end)
             return self.recovery_point
@@ -265,6 +271,8 @@ class PartitionLog:
                 self._sync_file(self._active.path(suffix))
             self._sync_file(self._snapshot_path(self.log_end_offset))
             self._files.sync_directory(self.directory)
+        with self._flushing:  # nor may a flush still under way write into a directory made anew
+            self._failure = self._failure or SyncFailed(errno.EBADF, "the log is closed")
         self._hints.clear()
         self._open.clear()
         for segment in self._segments:
@@ -497,7 +505,7 @@ class PartitionLog:
         self.epochs.truncate_from_end(self.log_end_offset)
         self._write_epochs()
         loaded = Loaded(self._segments, self.epochs, self.producers)
-        rebuild_producers(loaded, self._files, self.directory, None, now_ms)
+        rebuild_producers(loaded, self._files, self.directory, now_ms)
         self.producers = loaded.producers
 
     def _drop_last(self, now_ms: int) -> None:
@@ -554,9 +562,9 @@ class PartitionLog:
 
     def _sync(self, active: Segment, rolled: list[Segment]) -> None:
         for segment in rolled:
-            self._sync_rolled(segment)
+            self._sync_segment(segment)
         if active not in rolled:
-            active.sync()
+            self._sync_segment(active)
         self._files.sync_directory(self.directory)
 
     def _sync_epochs(self) -> None:
@@ -568,10 +576,11 @@ class PartitionLog:
                 self._epochs_dirty = True
                 raise
 
-    def _sync_rolled(self, segment: Segment) -> None:
+    def _sync_segment(self, segment: Segment) -> None:
         try:
             segment.sync()
-            self._sync_file(self._snapshot_path(segment.end_offset))
+            if segment in self._unsynced:
+                self._sync_file(self._snapshot_path(segment.end_offset))
         except FileNotFoundError:
             if segment in self._segments:  # else retention dropped it meanwhile
                 raise

@@ -154,8 +154,8 @@ class ProducerState:
         if producer is None:
             producer = self._producers[header.producer_id] = Producer(header.producer_id)
         producer.begin_epoch(header.producer_epoch)
-        # Who writes history now is not idle, whatever its records' timestamps say.
-        producer.timestamp = max(header.max_timestamp, now_ms)
+        # The broker's time, not the records': who writes history is not idle, and the future never expires.
+        producer.timestamp = header.max_timestamp if now_ms == NO_TIMESTAMP else now_ms
         if header.is_control:
             return self._end_transaction(producer, base_offset, marker)
         delta = header.last_offset_delta

@@ -6,7 +6,6 @@ KAFKA_STORAGE_ERROR and leaves the log as it was. One owner: the event loop; onl
 thread. Called by the replica manager.
 """
 
-import errno
 import random
 import uuid
 from collections.abc import Callable, Collection
@@ -83,7 +82,7 @@ class Replica:
         self.log = log
         self.listeners: list[Callable[[Replica], None]] = []
         self.failed: str | None = None
-        """Why nothing of this replica can be trusted any more (a failed fsync): every call answers 56."""
+        """Why nothing of this replica can be trusted any more (a failed fsync, or it is closed)."""
         self._core = LeaderCore(broker_id, log.log_end_offset, log.log_start_offset)
 
     @classmethod
@@ -381,11 +380,9 @@ class Replica:
         return self.log.must_flush(now_ms)
 
     def flush(self) -> int:
-        """fsync; returns the recovery point. Raises OSError; after SyncFailed the replica has failed for good,
-        since a second fsync would succeed without having written anything.
+        """fsync; returns the recovery point. Raises OSError; after SyncFailed the replica has failed for
+        good.
         """
-        if self.failed is not None:
-            raise SyncFailed(errno.EIO, self.failed)
         try:
             return self.log.flush()
         except SyncFailed as error:
@@ -393,10 +390,8 @@ class Replica:
             raise
 
     def close(self, *, clean: bool) -> None:
-        """Raises OSError if it cannot be made clean; answers nothing from here on."""
+        """From here on every call answers 56. Raises OSError if the log cannot be made clean."""
         self.listeners.clear()
-        if clean and self.failed is not None:
-            raise SyncFailed(errno.EIO, self.failed)
         self.failed = self.failed or f"{self.name} is closed"
         self.log.close(clean=clean)
 
