@@ -57,7 +57,7 @@ def query(
 
 
 def _session() -> Any:
-    from tierlog.spark import session  # type: ignore[attr-defined]
+    from tierlog.spark import session
 
     return session("tierlog demo")
 
