@@ -8,7 +8,7 @@ forward from the batches. After a clean stop only the tail of the active segment
 `PartitionLog.open`, possibly in a thread.
 """
 
-from collections import deque
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +42,6 @@ from tierlog.broker.records.indexes import (
     TIME_ENTRY,
     TXN_ENTRY,
     AbortedTxn,
-    decode_offset_index,
-    decode_time_index,
 )
 from tierlog.broker.records.record import iter_records
 
@@ -277,40 +275,32 @@ def _load_segment(segment: Segment, end: int | None) -> bool:
         files.read_whole(segment.path(OFFSET_INDEX)), files.read_whole(segment.path(TIME_INDEX)), txn_index
     )
     try:
-        _check_indexes(segment)
         _resume(segment, end)
     except (CorruptLog, RecordsError):
         return False
     return True
 
 
-def _check_indexes(segment: Segment) -> None:
-    """Raises RecordsError if an index is cut, does not grow, or points beyond the log."""
-    if len(segment.txn_index) % TXN_ENTRY.size:
-        raise CorruptLog("transaction index is cut")
-    last = deque(decode_offset_index(segment.offset_index, segment.base_offset), maxlen=1)
-    if last and last[0].position >= segment.size:
-        raise CorruptLog("offset index points beyond the log")
-    deque(decode_time_index(segment.time_index, segment.base_offset), maxlen=0)
-
-
 def _resume(segment: Segment, end: int | None) -> None:
-    """First and last things about a segment from its first batch, its indexes and, if active, its tail."""
+    """First and last things about a segment from its first batch, the ends of its indexes, and its tail.
+
+    Only what a torn or lost file would break is checked: a start must not read every entry of every index.
+    Raises CorruptLog.
+    """
     first = next(segment.scan(0)).header
     segment.first_timestamp = first.max_timestamp if first.log_append_time else first.base_timestamp
+    relative_offset, position = _last_entry(OFFSET_ENTRY, segment.offset_index) or (0, 0)
+    time_entry = _last_entry(TIME_ENTRY, segment.time_index)
+    _last_entry(TXN_ENTRY, segment.txn_index)
+    if not 0 <= position < segment.size or relative_offset < 0:
+        raise CorruptLog(f"{segment.path(OFFSET_INDEX)} points outside the log")
     maximum_offset = segment.base_offset
-    if not segment.time_index and segment.first_timestamp >= 0 and (end is not None or segment.offset_index):
-        raise CorruptLog(f"{segment.path()}: its time index is gone")
-    if segment.time_index:
-        timestamp, relative = TIME_ENTRY.unpack_from(
-            segment.time_index, len(segment.time_index) - TIME_ENTRY.size
-        )
-        segment.max_timestamp, maximum_offset = timestamp, segment.base_offset + relative
-    position = 0
-    if segment.offset_index:
-        position = OFFSET_ENTRY.unpack_from(
-            segment.offset_index, len(segment.offset_index) - OFFSET_ENTRY.size
-        )[1]
+    if time_entry is not None:
+        segment.max_timestamp, maximum_offset = time_entry[0], segment.base_offset + time_entry[1]
+        if segment.max_timestamp < segment.first_timestamp:
+            raise CorruptLog(f"{segment.path(TIME_INDEX)} ends before its first record")
+    elif segment.first_timestamp >= 0 and (end is not None or segment.offset_index):
+        raise CorruptLog(f"{segment.path(TIME_INDEX)} is empty")
     for batch in segment.scan(position):
         segment.end_offset = batch.header.next_offset
         if batch.header.max_timestamp > segment.max_timestamp:
@@ -322,6 +312,13 @@ def _resume(segment: Segment, end: int | None) -> None:
         segment.end_offset = end
         segment.rolled = True
         segment.unload()
+
+
+def _last_entry(entry: struct.Struct, index: bytearray) -> tuple[int, ...] | None:
+    """None if the index is empty; raises CorruptLog if it is cut."""
+    if len(index) % entry.size:
+        raise CorruptLog("an index is cut")
+    return entry.unpack_from(index, len(index) - entry.size) if index else None
 
 
 def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gaps: bool) -> int:

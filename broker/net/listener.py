@@ -61,6 +61,7 @@ class Listener:
         self._second = 0
         self._accepted_in_second = 0
         self._accepting = False
+        self._bound = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     @property
@@ -68,8 +69,8 @@ class Listener:
         """Connections that are open now."""
         return len(self._pumps)
 
-    async def start(self) -> tuple[str, int]:
-        """Listens; returns the address that it got."""
+    async def bind(self) -> tuple[str, int]:
+        """Takes the address, which a broker has to announce before it serves; returns the one that it got."""
         self.loop = asyncio.get_running_loop()
         found = await self.loop.getaddrinfo(
             self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -79,8 +80,15 @@ class Listener:
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(address)
-        self._socket.listen(BACKLOG)
         self._host, self._port = self._socket.getsockname()[:2]
+        self._bound = True
+        return self._host, self._port
+
+    async def start(self) -> tuple[str, int]:
+        """Listens; returns the address that it got."""
+        if not self._bound:
+            await self.bind()
+        self._socket.listen(BACKLOG)
         self._accept_again()
         self._sweep()
         return self._host, self._port

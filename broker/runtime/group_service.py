@@ -232,8 +232,10 @@ class GroupService:
         topic = image.topic(OFFSETS_TOPIC)
         partitions = topic.partitions if topic is not None else ()
         led = {index for index, each in enumerate(partitions) if each.leader == self._settings.node_id}
-        for partition in sorted(self._shards.keys() - led):
-            self._shards.pop(partition).close()
+        for partition, shard in sorted(self._shards.items()):
+            # Led by another now, or another replica of this name: the topic was deleted and made again.
+            if partition not in led or self._replicas.get(OFFSETS_TOPIC, partition) is not shard.replica:
+                self._shards.pop(partition).close()
         for partition in sorted(led - self._shards.keys()):
             self._open(partition, partitions[partition])
 

@@ -51,7 +51,7 @@ class Purgatory:
     ) -> "T | asyncio.Future[T]":
         """The answer, if there is no room or no time to wait; else a future of it.
 
-        The caller has tried already: `attempt` is first called after a touch. A cancelled future is forgotten.
+        The caller has tried already: `attempt` is first called after a touch. Cancelling is allowed.
         """
         if wait_ms <= 0 or self._closed or self._waiting >= self._limit:
             return expire()

@@ -167,6 +167,9 @@ class NodeSettings:
     remote_log_delete_grace_ms: int = _long(
         3_600_000, "How long an object stays after the manifest dropped it.", least=0
     )
+    remote_fetch_max_wait_ms: int = _int(
+        500, "How long a Fetch waits for remote data; what comes later is in the cache.", least=1
+    )
     remote_log_reader_threads: int = _int(10, "Remote reads under way at a time.", least=1)
 
     explicit: frozenset[str] = field(default=frozenset())

@@ -1,0 +1,290 @@
+"""The composition root: one node, put together and taken apart in visible order.
+
+`Broker` is a whole node in this process. `run` is the process around it: signals, logging, garbage collector;
+the command line calls it.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import random
+import signal
+import sys
+from collections.abc import Callable
+
+import structlog
+
+from tierlog.broker.gateway.admin import AdminServer, Node, admin_routes
+from tierlog.broker.handlers.committed_offsets import offset_handlers
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.groups import group_handlers
+from tierlog.broker.handlers.stats import RequestStats, measured
+from tierlog.broker.handlers.table import build_handlers
+from tierlog.broker.net.bounds import Bounds
+from tierlog.broker.net.listener import Listener
+from tierlog.broker.ports.clock import Clock, SystemClock
+from tierlog.broker.ports.files import Files, OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import TopicPartition, random_uuid
+from tierlog.broker.runtime.data_directory import DataDirectory
+from tierlog.broker.runtime.fetch_sessions import FetchSessions
+from tierlog.broker.runtime.group_service import GroupService
+from tierlog.broker.runtime.producer_ids import ProducerIds
+from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.upkeep import Upkeep
+from tierlog.broker.settings.node import NodeSettings
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
+from tierlog.metadata.node import MetadataNode
+from tierlog.tiering.object_store import ObjectStore
+
+OnReady = Callable[[str, str], None]
+"""Called with "host:port" of the Kafka listener and the URL of the admin server, as soon as both serve."""
+
+GC_THRESHOLD = 50_000
+"""Allocations between two collections of the youngest generation: requests leave hardly any cycles behind."""
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_log = structlog.get_logger("tierlog")
+
+
+class NodeFailed(Exception):
+    """Something that the node cannot do without has failed; only a restart helps."""
+
+
+class Broker:
+    """One node. `failed` becomes done when it cannot go on."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        files: Files | None = None,
+        objects: ObjectStore | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.settings = settings
+        self.files: Files = files or OsFiles()
+        self.objects = objects
+        self.clock: Clock = clock or SystemClock()
+        self.rng = rng or random.Random()
+        self.stats = RequestStats()
+        self.bootstrap = self.admin_url = ""
+        self._parts = contextlib.AsyncExitStack()
+        self._stops_clean = True
+
+    async def start(self) -> None:
+        """Returns when it serves. Raises OSError (address, directory), DamagedLog, NodeFailed."""
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        try:
+            await self._start_metadata()
+            await self._start_log()
+            await self._start_serving()
+        except BaseException:
+            await self.stop(clean=False)
+            raise
+        _log.info("serving", bootstrap=self.bootstrap, admin=self.admin_url, node=self.settings.node_id)
+
+    async def stop(self, *, clean: bool = True) -> None:
+        """Takes everything apart in the reverse order. `clean`: the next start needs no recovery."""
+        self._stops_clean = clean and not self.failed.done()
+        await self._parts.aclose()
+
+    async def _start_metadata(self) -> None:
+        settings = self.settings
+        self.directory = DataDirectory(settings.data_directory, self.files, self.rng)
+        self.identity = self.directory.claim(settings.node_id, settings.cluster_id)
+        self._parts.callback(self.directory.release)
+
+        metadata_tasks = TaskGroup(self._fatal)
+        self._parts.push_async_callback(metadata_tasks.close)
+        self.metadata_node = MetadataNode(
+            settings.node_id,
+            settings.voters,
+            settings.metadata_directory,
+            self.files,
+            self.clock,
+            self.rng,
+            metadata_tasks,
+            self.identity.cluster_id,
+        )
+        self.metadata = MetadataClient(self.metadata_node)
+        self.admin_node = Node(settings, self.metadata, self.stats)
+        self.admin = AdminServer(admin_routes(self.admin_node))
+        self._parts.push_async_callback(self.admin.close)
+        self.admin_url = await self.admin.start(*settings.admin)
+
+        self._parts.push_async_callback(self.metadata_node.stop)
+        await self.metadata_node.start()
+
+    async def _start_log(self) -> None:
+        settings = self.settings
+        self.tasks = TaskGroup(self._report)
+        self.purgatory = Purgatory(settings.purgatory_max_operations)
+        self.replicas = ReplicaManager(
+            settings,
+            self.directory,
+            self.files,
+            self.clock,
+            self.tasks,
+            self.rng,
+            moved=self._moved,
+        )
+        self._parts.push_async_callback(self._close_replicas)
+        self._parts.push_async_callback(self.tasks.close)
+        self.groups = GroupService(settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks)
+        self.listener = self._build_listener()
+        self.bootstrap = _address(*await self.listener.bind())
+        await self._register()
+        await self.replicas.open_all(self.metadata.image)
+        self._parts.callback(self.metadata.subscribe(self.replicas.follow))
+
+        self._parts.push_async_callback(self.groups.close)
+        self.groups.start()
+        self.upkeep = Upkeep(settings, self.replicas, self.files, self.clock, self.tasks, fatal=self._fatal)
+        self._parts.push_async_callback(self.upkeep.stop)
+        self.upkeep.start()
+
+    async def _start_serving(self) -> None:
+        self._parts.push_async_callback(self._stop_serving)
+        await self.listener.start()
+        self.admin_node.serve(self.replicas, self.listener)
+
+    def _build_listener(self) -> Listener:
+        dependencies = Dependencies(
+            settings=self.settings,
+            metadata=self.metadata,
+            replicas=self.replicas,
+            purgatory=self.purgatory,
+            sessions=FetchSessions(self.settings.max_incremental_fetch_session_cache_slots, self.rng),
+            producer_ids=ProducerIds(self._allocate_producer_ids),
+            clock=self.clock,
+            tasks=self.tasks,
+        )
+        groups = {**group_handlers(self.groups), **offset_handlers(self.groups)}
+        host, port = self.settings.listener
+        return Listener(
+            measured(build_handlers(dependencies, groups), self.stats),
+            self.tasks,
+            error_reply,
+            self._report,
+            host=host,
+            port=port,
+            bounds=_bounds(self.settings),
+        )
+
+    async def _stop_serving(self) -> None:
+        self.admin_node.stop_serving()
+        self.listener.stop_accepting()
+        self.purgatory.close()
+        await asyncio.sleep(0)  # what waited is answered before its connection closes
+        await self.listener.close()
+
+    async def _close_replicas(self) -> None:
+        await self.replicas.close(clean=self._stops_clean)
+
+    async def _register(self) -> None:
+        host, port = self.settings.advertised or _split(self.bootstrap)
+        reply = await self.metadata.submit(
+            RegisterBroker(
+                broker_id=self.settings.node_id,
+                incarnation=random_uuid(self.rng),
+                host=host,
+                port=port,
+                admin_url=self.admin_url,
+                rack=self.settings.broker_rack or None,
+            )
+        )
+        if reply.error is not ErrorCode.NONE:
+            raise NodeFailed(f"the controller refuses this broker: {reply.message or reply.error.name}")
+        self.broker_epoch = reply.broker_epoch
+
+    async def _allocate_producer_ids(self) -> tuple[ErrorCode, int, int]:
+        reply = await self.metadata.submit(
+            AllocateProducerIds(broker_id=self.settings.node_id, broker_epoch=self.broker_epoch)
+        )
+        return reply.error, reply.first_id, reply.count
+
+    def _moved(self, partition: TopicPartition) -> None:
+        self.purgatory.touch(partition)
+
+    def _report(self, name: str, failure: BaseException) -> None:
+        _log.error("failed", what=name, exc_info=failure)
+
+    def _fatal(self, name: str, failure: BaseException) -> None:
+        _log.critical("the node cannot go on", what=name, exc_info=failure)
+        if not self.failed.done():
+            self.failed.set_result(f"{name}: {failure}")
+
+
+def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
+    """Runs a node until SIGTERM or SIGINT, then stops it clean; raises what `Broker.start` raises."""
+    configure_logging()
+    gc.set_threshold(GC_THRESHOLD, 20, 50)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(settings, on_ready))
+
+
+async def _serve(settings: NodeSettings, on_ready: OnReady | None) -> None:
+    broker = Broker(settings)
+    await broker.start()
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stopped.set)
+    gc.collect()
+    gc.freeze()  # what start-up made stays for good: no collection looks at it again
+    if on_ready is not None:
+        on_ready(broker.bootstrap, broker.admin_url)
+    broker.failed.add_done_callback(lambda _: stopped.set())
+    await stopped.wait()
+    await broker.stop()
+    if broker.failed.done():
+        raise NodeFailed(broker.failed.result())
+
+
+def configure_logging() -> None:
+    """One line per event on standard error; standard output belongs to the command line."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.ExceptionRenderer(),
+            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _bounds(settings: NodeSettings) -> Bounds:
+    return Bounds(
+        frame_bytes=settings.socket_request_max_bytes,
+        connections=settings.max_connections,
+        in_flight=settings.max_in_flight_requests_per_connection,
+        queued_response_bytes=settings.queued_max_response_bytes,
+        idle_s=settings.connections_max_idle_ms / 1000,
+    )
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,113 @@
+"""Prometheus metrics, under names that Kafka's exporters use where they have one. Collected when scraped."""
+
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from tierlog.broker.handlers.stats import BUCKETS_S
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.wire.api import APIS
+
+if TYPE_CHECKING:
+    from tierlog.broker.gateway.admin import Node
+
+
+def render(node: "Node") -> bytes:
+    """The text format; a registry of its own, so that nothing of the process leaks in."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(node))
+    return generate_latest(registry)
+
+
+class _Collector:
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._requests()
+        if self._node.listener is not None:
+            yield GaugeMetricFamily(
+                "kafka_server_socket_server_connection_count",
+                "Open connections",
+                self._node.listener.connections,
+            )
+            yield CounterMetricFamily(
+                "kafka_server_socket_server_refused_connections",
+                "Connections refused at a bound",
+                self._node.listener.refused,
+            )
+        if self._node.replicas is not None:
+            yield from self._logs(list(self._node.replicas))
+        yield from self._remote()
+
+    def _requests(self) -> Iterator[Metric]:
+        times = HistogramMetricFamily(
+            "kafka_network_request_duration_seconds", "From the request to its answer", labels=["request"]
+        )
+        failures = CounterMetricFamily(
+            "kafka_network_request_failures", "Requests that failed as a whole", labels=["request"]
+        )
+        for api, stats in sorted(self._node.stats.by_api.items()):
+            if not stats.requests:
+                continue
+            bounds = [*map(str, BUCKETS_S), "+Inf"]
+            counts = accumulate(stats.buckets)
+            times.add_metric([APIS[api].name], list(zip(bounds, counts, strict=True)), stats.seconds)
+            failures.add_metric([APIS[api].name], stats.failures)
+        yield times
+        yield failures
+
+    def _logs(self, replicas: list[Replica]) -> Iterator[Metric]:
+        labels = ["topic", "partition"]
+        families: dict[str, tuple[str, Callable[[Replica], int]]] = {
+            "kafka_log_log_size": ("Bytes on local disk", lambda replica: replica.log.size_bytes),
+            "kafka_log_log_start_offset": (
+                "First offset, over both tiers",
+                lambda replica: replica.log_start_offset,
+            ),
+            "kafka_log_log_local_start_offset": (
+                "First offset on local disk",
+                lambda replica: replica.local_log_start_offset,
+            ),
+            "kafka_log_log_end_offset": ("Next offset", lambda replica: replica.log_end_offset),
+            "kafka_cluster_partition_high_watermark": (
+                "First offset that is not committed",
+                lambda replica: replica.high_watermark,
+            ),
+        }
+        for name, (doc, value) in families.items():
+            family = GaugeMetricFamily(name, doc, labels=labels)
+            for replica in replicas:
+                family.add_metric([replica.name.topic, str(replica.name.partition)], value(replica))
+            yield family
+        yield GaugeMetricFamily(
+            "kafka_server_replica_manager_partition_count", "Replicas on this broker", len(replicas)
+        )
+
+    def _remote(self) -> Iterator[Metric]:
+        image = self._node.metadata.image
+        labels = ["topic", "partition"]
+        size = GaugeMetricFamily(
+            "kafka_log_remote_remote_log_size_bytes", "Bytes in the object store", labels=labels
+        )
+        count = GaugeMetricFamily(
+            "kafka_log_remote_remote_log_segments", "Segments in the object store", labels=labels
+        )
+        for key, remote in image.remote.items():
+            topic = image.topics.get(key.topic_id)
+            if topic is None:
+                continue
+            where = [topic.name, str(key.partition)]
+            paged = sum(page.log_bytes for page in remote.pages)
+            size.add_metric(where, paged + sum(entry.log_bytes for entry in remote.entries))
+            count.add_metric(where, len(remote.entries) + sum(page.entries for page in remote.pages))
+        yield size
+        yield count
+        yield GaugeMetricFamily(
+            "kafka_log_remote_delete_queue_size",
+            "Objects that wait for their deletion",
+            len(image.delete_queue),
+        )

@@ -1,0 +1,194 @@
+"""The cluster as clients see it: Metadata (v0-13) and DescribeCluster (v0-2)."""
+
+import re
+from collections.abc import Awaitable
+
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.wire.errors import ErrorCode, KafkaError
+from tierlog.broker.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from tierlog.broker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from tierlog.broker.wire.schema import ZERO_UUID
+from tierlog.metadata.controller.commands import CreateTopics, NewTopic
+from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
+
+EMPTY_MEANS_ALL_UNTIL = 0  # Metadata v0 has no null
+NOT_ASKED = -(2**31)
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = range(3, 9)
+CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = range(9, 13)
+TOPIC_OPERATIONS = _bits(READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
+CLUSTER_OPERATIONS = _bits(
+    CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE
+)
+"""KIP-430. Without authorisation everybody may do everything."""
+
+
+def metadata_handler(deps: Dependencies) -> Handler:
+    def handle(context: RequestContext, request: MetadataRequest) -> Reply | Awaitable[Reply]:
+        missing = _to_create(deps, request)
+        if missing:
+            return _create_then_answer(deps, context, request, missing)
+        return _metadata(deps, context, request, {})
+
+    return handle
+
+
+def _to_create(deps: Dependencies, request: MetadataRequest) -> list[str]:
+    if not deps.settings.auto_create_topics_enable or not request.allow_auto_topic_creation:
+        return []
+    image = deps.metadata.image
+    names = [topic.name for topic in request.topics or () if topic.name and topic.topic_id == ZERO_UUID]
+    return [
+        name for name in dict.fromkeys(names) if name not in image.topic_ids and name not in INTERNAL_TOPICS
+    ]
+
+
+async def _create_then_answer(
+    deps: Dependencies, context: RequestContext, request: MetadataRequest, missing: list[str]
+) -> Reply:
+    reply = await deps.metadata.submit(
+        CreateTopics(
+            topics=tuple(NewTopic(name=name) for name in missing),
+            default_partitions=deps.settings.num_partitions,
+            default_replication_factor=deps.settings.default_replication_factor,
+        )
+    )
+    errors: dict[str, ErrorCode] = {
+        outcome.name: outcome.error for outcome in reply.topics if outcome.error is not ErrorCode.NONE
+    }
+    return _metadata(deps, context, request, errors)
+
+
+def _metadata(
+    deps: Dependencies, context: RequestContext, request: MetadataRequest, errors: dict[str, ErrorCode]
+) -> MetadataResponse:
+    image = deps.metadata.image
+    every = request.topics is None or (context.version <= EMPTY_MEANS_ALL_UNTIL and not request.topics)
+    if every:
+        names = sorted(image.topic_ids)
+        topics = [
+            _topic(found, context.version) for name in names if (found := image.topic(name)) is not None
+        ]
+    else:
+        topics = [_asked_topic(image, asked, context.version, errors) for asked in request.topics or ()]
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            if topic.error_code == 0:
+                topic.topic_authorized_operations = TOPIC_OPERATIONS
+    wants_cluster = request.include_cluster_authorized_operations
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(
+                node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack
+            )
+            for broker in image.live_brokers()
+        ],
+        cluster_id=image.cluster_id,
+        controller_id=_controller(deps, image),
+        topics=topics,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NOT_ASKED,
+    )
+
+
+def _asked_topic(
+    image: ClusterImage, asked: MetadataRequestTopic, version: int, errors: dict[str, ErrorCode]
+) -> MetadataResponseTopic:
+    if asked.topic_id != ZERO_UUID:
+        found = image.topics.get(asked.topic_id)
+        if found is None:
+            return MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=_no_name(version), topic_id=asked.topic_id
+            )
+        return _topic(found, version)
+    name = asked.name or ""
+    found = image.topic(name)
+    if found is not None:
+        return _topic(found, version)
+    unknown = (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+    )
+    code = errors.get(name, unknown)
+    return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
+
+
+def _no_name(version: int) -> str | None:
+    return None if version >= 12 else ""
+
+
+def _topic(found: TopicImage, version: int) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=found.name,
+        topic_id=found.topic_id,
+        is_internal=found.name in INTERNAL_TOPICS,
+        partitions=[_partition(number, partition) for number, partition in enumerate(found.partitions)],
+    )
+
+
+def _partition(number: int, partition: PartitionImage) -> MetadataResponsePartition:
+    return MetadataResponsePartition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if partition.leader < 0 else ErrorCode.NONE,
+        partition_index=number,
+        leader_id=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.in_sync),
+    )
+
+
+def is_topic_name(name: str) -> bool:
+    """Kafka's rule: 1 to 249 of [a-zA-Z0-9._-], and neither `.` nor `..`."""
+    return name not in (".", "..") and re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) is not None
+
+
+def _controller(deps: Dependencies, image: ClusterImage) -> int:
+    """Any live broker forwards admin requests, as in Kafka 4; this one does."""
+    if deps.settings.node_id in image.brokers:
+        return deps.settings.node_id
+    return next((broker.broker_id for broker in image.live_brokers()), -1)
+
+
+def describe_cluster_handler(deps: Dependencies) -> Handler:
+    def handle(context: RequestContext, request: DescribeClusterRequest) -> Reply:
+        if request.endpoint_type == CONTROLLER_ENDPOINTS:
+            raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "controllers are reached by HTTP, not here")
+        if request.endpoint_type != BROKER_ENDPOINTS:
+            raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {request.endpoint_type}")
+        image = deps.metadata.image
+        wants = request.include_cluster_authorized_operations
+        return DescribeClusterResponse(
+            cluster_id=image.cluster_id,
+            controller_id=_controller(deps, image),
+            brokers=[
+                DescribeClusterBroker(
+                    broker_id=broker.broker_id,
+                    host=broker.host,
+                    port=broker.port,
+                    rack=broker.rack,
+                    is_fenced=broker.fenced,
+                )
+                for _, broker in sorted(image.brokers.items())
+                if request.include_fenced_brokers or not broker.fenced
+            ],
+            cluster_authorized_operations=CLUSTER_OPERATIONS if wants else NOT_ASKED,
+        )
+
+    return handle

@@ -1,0 +1,193 @@
+"""DescribeConfigs (v1-4), IncrementalAlterConfigs (v0-1), AlterConfigs (v0-2, which replaces all)."""
+
+from collections.abc import Sequence
+
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.described import Described, describe_node, describe_topic
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages import alter_configs, incremental_alter_configs
+from tierlog.broker.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from tierlog.metadata.controller.commands import (
+    AlterConfigs,
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    Outcome,
+)
+from tierlog.metadata.records import ConfigScope
+
+TOPIC, BROKER = 2, 4  # Kafka's resource types
+_OPERATIONS = frozenset(int(operation) for operation in ConfigOperation)
+
+
+def describe_configs_handler(deps: Dependencies) -> Handler:
+    def handle(context: RequestContext, request: DescribeConfigsRequest) -> Reply:
+        return DescribeConfigsResponse(
+            results=[_describe(deps, request, resource) for resource in request.resources]
+        )
+
+    return handle
+
+
+def _describe(
+    deps: Dependencies, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(
+        error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+    )
+    found = _described(deps, resource)
+    if isinstance(found, Outcome):
+        result.error_code, result.error_message = found.error, found.message
+        return result
+    keys = resource.configuration_keys
+    result.configs = [
+        _entry(item, request.include_synonyms, request.include_documentation)
+        for item in found
+        if keys is None or item.name in keys
+    ]
+    return result
+
+
+def _described(deps: Dependencies, resource: DescribeConfigsResource) -> list[Described] | Outcome:
+    name = resource.resource_name
+    if resource.resource_type == TOPIC:
+        if name not in deps.metadata.image.topic_ids:
+            return Outcome(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return describe_topic(deps.settings, deps.metadata.image.topic_overrides(name))
+    if resource.resource_type == BROKER:
+        if name == "":
+            return []  # cluster-wide defaults: none can be set yet
+        if name != str(deps.settings.node_id):
+            here = deps.settings.node_id
+            message = f"Unexpected broker id, expected {here} or empty string, but received {name}"
+            return Outcome(error=ErrorCode.INVALID_REQUEST, message=message)
+        return describe_node(deps.settings)
+    return Outcome(error=ErrorCode.INVALID_REQUEST, message=f"resource type {resource.resource_type}")
+
+
+def _entry(item: Described, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=item.name,
+        value=item.value,
+        read_only=item.read_only,
+        config_source=item.source,
+        is_sensitive=item.is_sensitive,
+        synonyms=[
+            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in (item.synonyms if synonyms and not item.is_sensitive else ())
+        ],
+        config_type=item.setting.type,
+        documentation=item.setting.doc if documentation else None,
+    )
+
+
+def incremental_alter_configs_handler(deps: Dependencies) -> Handler:
+    async def handle(
+        context: RequestContext, request: incremental_alter_configs.IncrementalAlterConfigsRequest
+    ) -> Reply:
+        changes = []
+        for resource in request.resources:
+            unknown = [item for item in resource.configs if item.config_operation not in _OPERATIONS]
+            scope = _scope(deps, resource.resource_type, resource.resource_name)
+            if unknown:
+                scope = _invalid(f"operation {unknown[0].config_operation} of {unknown[0].name}")
+            changes.append(
+                scope
+                if isinstance(scope, Outcome)
+                else ConfigResource(
+                    scope=scope,
+                    name=resource.resource_name,
+                    changes=tuple(
+                        ConfigChange(
+                            key=item.name, operation=ConfigOperation(item.config_operation), value=item.value
+                        )
+                        for item in resource.configs
+                    ),
+                )
+            )
+        outcomes = await _alter(deps, changes, request.validate_only)
+        return incremental_alter_configs.IncrementalAlterConfigsResponse(
+            responses=[
+                incremental_alter_configs.AlterConfigsResourceResponse(
+                    error_code=outcome.error,
+                    error_message=outcome.message,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+                for resource, outcome in zip(request.resources, outcomes, strict=True)
+            ]
+        )
+
+    return handle
+
+
+def alter_configs_handler(deps: Dependencies) -> Handler:
+    async def handle(context: RequestContext, request: alter_configs.AlterConfigsRequest) -> Reply:
+        changes = []
+        for resource in request.resources:
+            scope = _scope(deps, resource.resource_type, resource.resource_name)
+            changes.append(scope if isinstance(scope, Outcome) else _replace_all(deps, scope, resource))
+        outcomes = await _alter(deps, changes, request.validate_only)
+        return alter_configs.AlterConfigsResponse(
+            responses=[
+                alter_configs.AlterConfigsResourceResponse(
+                    error_code=outcome.error,
+                    error_message=outcome.message,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+                for resource, outcome in zip(request.resources, outcomes, strict=True)
+            ]
+        )
+
+    return handle
+
+
+def _replace_all(
+    deps: Dependencies, scope: ConfigScope, resource: alter_configs.AlterConfigsResource
+) -> ConfigResource:
+    """What is not named goes back to its default."""
+    kept = {item.name for item in resource.configs}
+    dropped = [key for key in deps.metadata.image.topic_overrides(resource.resource_name) if key not in kept]
+    sets = [
+        ConfigChange(key=item.name, operation=ConfigOperation.SET, value=item.value)
+        for item in resource.configs
+    ]
+    deletes = [ConfigChange(key=key, operation=ConfigOperation.DELETE) for key in sorted(dropped)]
+    return ConfigResource(scope=scope, name=resource.resource_name, changes=(*sets, *deletes))
+
+
+def _scope(deps: Dependencies, resource_type: int, name: str) -> ConfigScope | Outcome:
+    if resource_type == TOPIC:
+        if name not in deps.metadata.image.topic_ids:
+            return Outcome(
+                error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message=f"The topic '{name}' does not exist."
+            )
+        return ConfigScope.TOPIC
+    if resource_type == BROKER:
+        return _invalid("Settings of a broker are read at its start and cannot be changed while it runs.")
+    return _invalid(f"resource type {resource_type}")
+
+
+def _invalid(message: str) -> Outcome:
+    return Outcome(error=ErrorCode.INVALID_REQUEST, message=message)
+
+
+async def _alter(
+    deps: Dependencies, changes: Sequence[ConfigResource | Outcome], validate_only: bool
+) -> list[Outcome]:
+    good = tuple(change for change in changes if isinstance(change, ConfigResource))
+    decided: list[Outcome] = []
+    if good:
+        reply = await deps.metadata.submit(AlterConfigs(resources=good, validate_only=validate_only))
+        decided = list(reply.resources)
+    answers = iter(decided)
+    return [change if isinstance(change, Outcome) else next(answers) for change in changes]

@@ -1,0 +1,42 @@
+"""What handlers work with, put together once by app.py."""
+
+import uuid
+from dataclasses import dataclass
+
+from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.runtime.fetch_sessions import FetchSessions
+from tierlog.broker.runtime.producer_ids import ProducerIds
+from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.remote import RemoteReader
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.settings.node import NodeSettings
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.client import MetadataClient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependencies:
+    settings: NodeSettings
+    metadata: MetadataClient
+    replicas: ReplicaManager
+    purgatory: Purgatory
+    sessions: FetchSessions
+    producer_ids: ProducerIds
+    clock: Clock
+    tasks: TaskGroup
+    remote: RemoteReader | None = None
+
+    def find_replica(self, topic: str | uuid.UUID, partition: int) -> "Replica | ErrorCode":
+        """By the topic's name or id; or the code that says why there is no replica here."""
+        replica = self.replicas.get(topic, partition)
+        if replica is not None:
+            return replica
+        image = self.metadata.image
+        found = image.topic(topic) if isinstance(topic, str) else image.topics.get(topic)
+        if found is None and not isinstance(topic, str):
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if found is None or not 0 <= partition < len(found.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -1,0 +1,82 @@
+"""Settings as DescribeConfigs and CreateTopics tell them: effective value, where it comes from, synonyms."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tierlog.broker.settings.definitions import Setting, SettingType
+from tierlog.broker.settings.node import NODE_SETTINGS, TOPIC_DEFAULTS, NodeSettings
+from tierlog.broker.settings.topic import TOPIC_SETTINGS
+
+
+class Source(IntEnum):
+    """Kafka's numbers of where a value comes from."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_CLUSTER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    name: str
+    value: str | None
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """`synonyms`: every place that gives the setting a value, the one that counts first."""
+
+    setting: Setting
+    synonyms: tuple[Synonym, ...]
+    read_only: bool
+
+    @property
+    def name(self) -> str:
+        return self.setting.name
+
+    @property
+    def value(self) -> str | None:
+        return None if self.is_sensitive else self.synonyms[0].value
+
+    @property
+    def source(self) -> Source:
+        return self.synonyms[0].source
+
+    @property
+    def is_sensitive(self) -> bool:
+        return self.setting.type is SettingType.PASSWORD
+
+
+NODE_NAME_OF = {topic_name: name for name, topic_name in TOPIC_DEFAULTS.items()}
+
+
+def describe_topic(settings: NodeSettings, overrides: Mapping[str, str]) -> list[Described]:
+    """Every setting of a topic with these overrides."""
+    described = []
+    for name, setting in TOPIC_SETTINGS.items():
+        synonyms = []
+        if name in overrides:
+            synonyms.append(Synonym(name, overrides[name], Source.TOPIC))
+        node_name = NODE_NAME_OF.get(name)
+        if node_name is not None and node_name in settings.explicit:
+            value = getattr(settings, node_name.replace(".", "_"))
+            synonyms.append(Synonym(node_name, setting.text(value), Source.STATIC_BROKER))
+        synonyms.append(Synonym(node_name or name, setting.text(setting.default), Source.DEFAULT))
+        described.append(Described(setting, tuple(synonyms), read_only=False))
+    return described
+
+
+def describe_node(settings: NodeSettings) -> list[Described]:
+    """Every setting of this node. All are read at start, hence read-only."""
+    described = []
+    for name, setting in NODE_SETTINGS.items():
+        synonyms = [Synonym(name, setting.text(setting.default), Source.DEFAULT)]
+        if name in settings.explicit:
+            value = setting.text(getattr(settings, name.replace(".", "_")))
+            synonyms.insert(0, Synonym(name, value, Source.STATIC_BROKER))
+        described.append(Described(setting, tuple(synonyms), read_only=True))
+    return described

@@ -1,0 +1,294 @@
+"""The error response of each API: what a client gets when a request fails as a whole.
+
+Most responses have a top-level code. The others say it once per item asked for, as Kafka does; where a
+version has no place for an error, None lets net close the connection. Called by net.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from tierlog.broker.handlers.context import RequestContext
+from tierlog.broker.wire.api import APIS, BY_NAME
+from tierlog.broker.wire.errors import ErrorCode
+
+Builder = Callable[[RequestContext, Any, ErrorCode, "str | None"], Any]
+
+
+def error_reply(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    """The response that carries the code, or None."""
+    builder = _BUILDERS.get(context.api)
+    if builder is not None:
+        return builder(context, request, code, message)
+    return _top_level(context, request, code, message)
+
+
+def _top_level(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    response: Any = APIS[context.api].response()
+    fields = {field.name: field for field in response.FIELDS}
+    if "error_code" not in fields or not fields["error_code"].exists_in(context.version):
+        return None
+    response.error_code = code
+    if "error_message" in fields:
+        response.error_message = message
+    return response
+
+
+def _produce(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import produce as m
+
+    return m.ProduceResponse(
+        responses=[
+            m.TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    m.PartitionProduceResponse(
+                        index=item.index, error_code=code, base_offset=-1, error_message=message
+                    )
+                    for item in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+def _fetch(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import fetch as m
+
+    if context.version >= 7:
+        return m.FetchResponse(error_code=code)
+    return m.FetchResponse(
+        responses=[
+            m.FetchableTopicResponse(
+                topic=topic.topic,
+                partitions=[
+                    m.PartitionData(
+                        partition_index=item.partition, error_code=code, high_watermark=-1, records=b""
+                    )
+                    for item in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _list_offsets(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import list_offsets as m
+
+    return m.ListOffsetsResponse(
+        topics=[
+            m.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    m.ListOffsetsPartitionResponse(partition_index=item.partition_index, error_code=code)
+                    for item in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _metadata(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import metadata as m
+
+    return m.MetadataResponse(
+        error_code=code,
+        topics=[
+            m.MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
+            for topic in request.topics or ()
+        ],
+    )
+
+
+def _offset_for_leader_epoch(
+    context: RequestContext, request: Any, code: ErrorCode, message: str | None
+) -> Any:
+    from tierlog.broker.wire.messages import offset_for_leader_epoch as m
+
+    return m.OffsetForLeaderEpochResponse(
+        topics=[
+            m.OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    m.EpochEndOffset(partition=item.partition, error_code=code) for item in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _delete_records(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import delete_records as m
+
+    return m.DeleteRecordsResponse(
+        topics=[
+            m.DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    m.DeleteRecordsPartitionResult(
+                        partition_index=item.partition_index, low_watermark=-1, error_code=code
+                    )
+                    for item in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _create_topics(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import create_topics as m
+
+    return m.CreateTopicsResponse(
+        topics=[
+            m.CreatableTopicResult(name=topic.name, error_code=code, error_message=message, configs=None)
+            for topic in request.topics
+        ]
+    )
+
+
+def _delete_topics(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import delete_topics as m
+
+    named = [m.DeleteTopicState(name=name) for name in request.topic_names] + request.topics
+    return m.DeleteTopicsResponse(
+        responses=[
+            m.DeletableTopicResult(
+                name=item.name, topic_id=item.topic_id, error_code=code, error_message=message
+            )
+            for item in named
+        ]
+    )
+
+
+def _create_partitions(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import create_partitions as m
+
+    return m.CreatePartitionsResponse(
+        results=[
+            m.CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=message)
+            for topic in request.topics
+        ]
+    )
+
+
+def _describe_configs(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import describe_configs as m
+
+    return m.DescribeConfigsResponse(
+        results=[
+            m.DescribeConfigsResult(
+                error_code=code,
+                error_message=message,
+                resource_type=item.resource_type,
+                resource_name=item.resource_name,
+            )
+            for item in request.resources
+        ]
+    )
+
+
+def _alter_configs(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import alter_configs, incremental_alter_configs
+
+    older = context.api == BY_NAME["AlterConfigs"].key
+    m: Any = alter_configs if older else incremental_alter_configs
+    response: Any = APIS[context.api].response
+    return response(
+        responses=[
+            m.AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=item.resource_type,
+                resource_name=item.resource_name,
+            )
+            for item in request.resources
+        ]
+    )
+
+
+def _offset_commit(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import offset_commit as m
+
+    return m.OffsetCommitResponse(
+        topics=[
+            m.OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    m.OffsetCommitResponsePartition(partition_index=item.partition_index, error_code=code)
+                    for item in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _offset_fetch(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import offset_fetch as m
+
+    if context.version < 8:
+        return m.OffsetFetchResponse(error_code=code) if context.version >= 2 else None
+    return m.OffsetFetchResponse(
+        groups=[
+            m.OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups
+        ]
+    )
+
+
+def _find_coordinator(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import find_coordinator as m
+
+    if context.version < 4:
+        return m.FindCoordinatorResponse(error_code=code, error_message=message, node_id=-1, port=-1)
+    return m.FindCoordinatorResponse(
+        coordinators=[
+            m.Coordinator(key=key, error_code=code, error_message=message, node_id=-1, port=-1)
+            for key in request.coordinator_keys
+        ]
+    )
+
+
+def _describe_groups(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import describe_groups as m
+
+    return m.DescribeGroupsResponse(
+        groups=[m.DescribedGroup(group_id=group, error_code=code) for group in request.groups]
+    )
+
+
+def _delete_groups(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import delete_groups as m
+
+    return m.DeleteGroupsResponse(
+        results=[m.DeletableGroupResult(group_id=group, error_code=code) for group in request.groups_names]
+    )
+
+
+_BUILDERS: dict[int, Builder] = {
+    BY_NAME[name].key: builder
+    for name, builder in {
+        "Produce": _produce,
+        "Fetch": _fetch,
+        "ListOffsets": _list_offsets,
+        "Metadata": _metadata,
+        "OffsetForLeaderEpoch": _offset_for_leader_epoch,
+        "DeleteRecords": _delete_records,
+        "CreateTopics": _create_topics,
+        "DeleteTopics": _delete_topics,
+        "CreatePartitions": _create_partitions,
+        "DescribeConfigs": _describe_configs,
+        "AlterConfigs": _alter_configs,
+        "IncrementalAlterConfigs": _alter_configs,
+        "OffsetCommit": _offset_commit,
+        "OffsetFetch": _offset_fetch,
+        "FindCoordinator": _find_coordinator,
+        "DescribeGroups": _describe_groups,
+        "DeleteGroups": _delete_groups,
+    }.items()
+}

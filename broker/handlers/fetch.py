@@ -1,0 +1,355 @@
+"""Fetch (v4-18): record batches as slices of files, from either tier, with sessions and one byte budget.
+
+A request is answered at once if it has enough bytes, an error, a diverging epoch or remote data; else it
+waits in the purgatory. The first batch of the answer is returned even if larger than every limit (KIP-74).
+Remote partitions are read in parallel, each with the part of the budget that its turn in the request gives.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass, field
+
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
+from tierlog.broker.ports.slices import LogSlice
+from tierlog.broker.runtime.fetch_sessions import (
+    FetchScope,
+    FetchSession,
+    SessionFault,
+    SessionKey,
+    SessionPartition,
+)
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.wire.errors import ErrorCode, KafkaError
+from tierlog.broker.wire.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from tierlog.tiering.object_store import ObjectStoreError
+
+TOPIC_IDS_FROM = 13  # KIP-516
+SESSIONS_FROM = 7  # KIP-227
+REPLICA_STATE_FROM = 15  # KIP-903
+LEADERS_FROM = 16  # KIP-951
+READ_COMMITTED = 1
+FAULT_CODES = {
+    SessionFault.ID_NOT_FOUND: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    SessionFault.INVALID_EPOCH: ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    SessionFault.TOPIC_ID_MIX: ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+}
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The limits of one request, resolved once."""
+
+    version: int
+    max_bytes: int
+    min_bytes: int
+    committed_only: bool
+    scope: FetchScope
+
+
+@dataclass(slots=True)
+class _RemoteRead:
+    """A partition whose offset lies below the local files; `max_bytes` is its part of the budget."""
+
+    replica: Replica
+    offset: int
+    max_bytes: int
+    min_one: bool
+    answer: PartitionData
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One pass over the partitions of a request."""
+
+    left: int
+    size: int = 0
+    at_once: bool = False
+    answers: list[PartitionData] = field(default_factory=list)
+    remote: list[_RemoteRead] = field(default_factory=list)
+
+
+def fetch_handler(deps: Dependencies) -> Handler:
+    fetcher = _Fetcher(deps)
+    return fetcher.handle
+
+
+class _Fetcher:
+    def __init__(self, deps: Dependencies) -> None:
+        self._deps = deps
+
+    def handle(self, context: RequestContext, request: FetchRequest) -> Reply | Awaitable[Reply]:
+        version = context.version
+        replica_id = request.replica_state.replica_id if version >= REPLICA_STATE_FROM else request.replica_id
+        if replica_id >= 0:
+            # Followers need ClusterAction, which nobody has before there is authorisation.
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed to fetch as a replica")
+        by_id = version >= TOPIC_IDS_FROM
+        scope = self._deps.sessions.begin(
+            request.session_id,
+            request.session_epoch if version >= SESSIONS_FROM else -1,
+            _partitions(request, by_id),
+            (
+                (topic.topic_id if by_id else topic.topic, partition)
+                for topic in request.forgotten_topics_data
+                for partition in topic.partitions
+            ),
+            uses_topic_ids=by_id,
+            now_ms=self._deps.clock.monotonic_ms(),
+        )
+        if isinstance(scope, SessionFault):
+            return FetchResponse(error_code=FAULT_CODES[scope])
+        asked = _Asked(
+            version,
+            min(request.max_bytes, self._deps.settings.fetch_max_bytes),
+            min(request.min_bytes, self._deps.settings.fetch_max_bytes),
+            request.isolation_level == READ_COMMITTED,
+            scope,
+        )
+        return self._answer(asked, request.max_wait_ms)
+
+    def _answer(self, asked: _Asked, max_wait_ms: int) -> Reply | Awaitable[Reply]:
+        reading = self._read(asked)
+        if reading.remote:
+            return self._with_remote(asked, reading)
+        enough = reading.size >= asked.min_bytes or reading.at_once or not asked.scope.partitions
+        if enough or max_wait_ms <= 0:
+            return self._respond(asked, reading)
+
+        def attempt() -> FetchResponse | None:
+            again = self._read(asked)
+            if again.size >= asked.min_bytes or again.at_once or again.remote:
+                # What became remote while it waited is read by the next fetch.
+                return self._respond(asked, again)
+            return None
+
+        def expire() -> FetchResponse:
+            return self._respond(asked, self._read(asked))
+
+        # A key may name no partition that exists; then nobody touches it.
+        keys = [(self._name(item.topic), item.partition) for item in asked.scope.partitions]
+        return self._deps.purgatory.wait(keys, max_wait_ms, attempt, expire)
+
+    # -- reading --
+
+    def _read(self, asked: _Asked) -> _Reading:
+        reading = _Reading(asked.max_bytes)
+        for item in asked.scope.partitions:
+            reading.answers.append(self._read_one(asked, item, reading))
+        return reading
+
+    def _read_one(self, asked: _Asked, item: SessionPartition, reading: _Reading) -> PartitionData:
+        replica = self._deps.find_replica(item.topic, item.partition)
+        if not isinstance(replica, Replica):
+            return _refusal(reading, item, replica)
+        if item.current_leader_epoch >= 0 and item.current_leader_epoch != replica.leader_epoch:
+            newer = item.current_leader_epoch > replica.leader_epoch
+            return _refusal(
+                reading, item, ErrorCode.UNKNOWN_LEADER_EPOCH if newer else ErrorCode.FENCED_LEADER_EPOCH
+            )
+        if item.last_fetched_epoch >= 0:
+            end = replica.end_offset_for_epoch(item.last_fetched_epoch)
+            if end.end_offset < 0:
+                return _refusal(reading, item, ErrorCode.OFFSET_OUT_OF_RANGE)
+            if end.epoch < item.last_fetched_epoch or end.end_offset < item.fetch_offset:
+                return _diverged(reading, item, replica, end.epoch, end.end_offset)
+        first = reading.left == asked.max_bytes  # nothing was read so far: one batch must get through
+        result = replica.read(
+            item.fetch_offset,
+            max(min(item.max_bytes, reading.left), 0),
+            committed_only=asked.committed_only,
+            min_one=first,
+        )
+        if result.error:
+            return _refusal(reading, item, result.error)
+        answer = PartitionData(
+            partition_index=item.partition,
+            high_watermark=result.high_watermark,
+            last_stable_offset=result.last_stable_offset,
+            log_start_offset=result.log_start_offset,
+            aborted_transactions=None,
+            records=b"",
+        )
+        if asked.committed_only:
+            answer.aborted_transactions = _aborted(result.aborted)
+        if result.remote:
+            share = max(min(item.max_bytes, reading.left), 0)
+            reading.remote.append(_RemoteRead(replica, item.fetch_offset, share, first, answer))
+            reading.left -= max(share, 1)
+        elif result.slice is not None and result.slice.size:
+            answer.records = result.slice
+            reading.size += result.slice.size
+            reading.left -= result.slice.size
+        return answer
+
+    async def _with_remote(self, asked: _Asked, reading: _Reading) -> Reply:
+        """Waits for the remote reads, not for ever: what comes late is in the cache for the next fetch."""
+        tasks = [
+            self._deps.tasks.spawn(f"remote read of {item.replica.name}", self._read_remote(asked, item))
+            for item in reading.remote
+        ]
+        await asyncio.wait(tasks, timeout=self._deps.settings.remote_fetch_max_wait_ms / 1000)
+        for task, item in zip(tasks, reading.remote, strict=True):
+            if not task.done():
+                continue
+            found, aborted = task.result()
+            if isinstance(found, LogSlice):
+                item.answer.records = found if found.size else b""
+                if asked.committed_only:
+                    item.answer.aborted_transactions = _aborted(aborted)
+            else:
+                _fail(item.answer, found)
+        return self._respond(asked, reading)
+
+    async def _read_remote(
+        self, asked: _Asked, item: _RemoteRead
+    ) -> tuple[LogSlice | ErrorCode, list[tuple[int, int]]]:
+        reader = self._deps.remote
+        if reader is None:
+            return ErrorCode.KAFKA_STORAGE_ERROR, []
+        topic_id, partition = item.replica.topic_id, item.replica.name.partition
+        remote = self._deps.metadata.image.remote_partition(topic_id, partition)
+        try:
+            found = await reader.read(
+                topic_id, partition, remote, item.offset, item.max_bytes, min_one=item.min_one
+            )
+            aborted: list[tuple[int, int]] = []
+            if asked.committed_only and found.size:
+                aborted = list(
+                    await reader.aborted(topic_id, partition, remote, item.offset, found.end_offset)
+                )
+        except ObjectStoreError:
+            return ErrorCode.KAFKA_STORAGE_ERROR, []  # retriable: never a skip, never a false end of the log
+        return found, aborted
+
+    # -- answering --
+
+    def _respond(self, asked: _Asked, reading: _Reading) -> FetchResponse:
+        scope = asked.scope
+        told: list[tuple[SessionPartition, PartitionData]] = []
+        with_records: list[SessionKey] = []
+        for item, answer in zip(scope.partitions, reading.answers, strict=True):
+            has_records = isinstance(answer.records, LogSlice)
+            if has_records:
+                with_records.append(item.key)
+            changed = item.tell(
+                error=answer.error_code,
+                high_watermark=answer.high_watermark,
+                log_start_offset=answer.log_start_offset,
+                noteworthy=has_records or answer.diverging_epoch.end_offset >= 0,
+            )
+            if changed or scope.session is None:
+                told.append((item, answer))
+        response = FetchResponse(session_id=self._session_id(asked, scope.session))
+        if scope.session is not None:
+            scope.session.rotate(with_records)
+        for item, answer in told:
+            _add(response, item.topic, answer)
+        if asked.version >= LEADERS_FROM:
+            self._name_leaders(response, told)
+        return response
+
+    def _session_id(self, asked: _Asked, session: FetchSession | None) -> int:
+        if session is not None:
+            return session.id
+        if not asked.scope.may_open or asked.version < SESSIONS_FROM:
+            return 0
+        return self._deps.sessions.open(
+            asked.scope.partitions,
+            privileged=False,
+            uses_topic_ids=asked.version >= TOPIC_IDS_FROM,
+            now_ms=self._deps.clock.monotonic_ms(),
+        )
+
+    def _name_leaders(
+        self, response: FetchResponse, told: Iterable[tuple[SessionPartition, PartitionData]]
+    ) -> None:
+        image = self._deps.metadata.image
+        named = set()
+        for item, answer in told:
+            leader = (
+                leader_of(image, item.topic, item.partition) if answer.error_code in LEADER_ERRORS else None
+            )
+            if leader is not None:
+                answer.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+                named.add(leader[0])
+        response.node_endpoints = [
+            NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
+            for node_id, host, port, rack in node_endpoints(image, named)
+        ]
+
+    def _name(self, topic: str | uuid.UUID) -> str:
+        if isinstance(topic, str):
+            return topic
+        found = self._deps.metadata.image.topics.get(topic)
+        return "" if found is None else found.name
+
+
+def _partitions(request: FetchRequest, by_id: bool) -> Iterable[SessionPartition]:
+    for topic in request.topics:
+        key = topic.topic_id if by_id else topic.topic
+        for asked in topic.partitions:
+            yield SessionPartition(
+                key,
+                asked.partition,
+                asked.fetch_offset,
+                asked.partition_max_bytes,
+                asked.current_leader_epoch,
+                asked.last_fetched_epoch,
+                asked.log_start_offset,
+            )
+
+
+def _refusal(reading: _Reading, item: SessionPartition, code: ErrorCode) -> PartitionData:
+    reading.at_once = True
+    return _fail(PartitionData(partition_index=item.partition), code)
+
+
+def _fail(answer: PartitionData, code: ErrorCode) -> PartitionData:
+    answer.error_code = code
+    answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
+    answer.aborted_transactions = None
+    answer.records = b""
+    return answer
+
+
+def _diverged(
+    reading: _Reading, item: SessionPartition, replica: Replica, epoch: int, end_offset: int
+) -> PartitionData:
+    """KIP-595: the reader's log parts from ours at `end_offset`; it must go back there before it reads on."""
+    reading.at_once = True
+    return PartitionData(
+        partition_index=item.partition,
+        high_watermark=replica.high_watermark,
+        last_stable_offset=replica.last_stable_offset,
+        log_start_offset=replica.log_start_offset,
+        diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end_offset),
+        aborted_transactions=None,
+        records=b"",
+    )
+
+
+def _aborted(found: Iterable[tuple[int, int]]) -> list[AbortedTransaction]:
+    return [AbortedTransaction(producer_id=producer, first_offset=first) for producer, first in found]
+
+
+def _add(response: FetchResponse, topic: str | uuid.UUID, answer: PartitionData) -> None:
+    """Partitions of one topic that follow each other share its entry."""
+    last = response.responses[-1] if response.responses else None
+    if last is not None and topic in (last.topic, last.topic_id):
+        last.partitions.append(answer)
+    elif isinstance(topic, str):
+        response.responses.append(FetchableTopicResponse(topic=topic, partitions=[answer]))
+    else:
+        response.responses.append(FetchableTopicResponse(topic_id=topic, partitions=[answer]))

@@ -1,0 +1,268 @@
+"""Offsets: ListOffsets (v1-11) over both tiers, OffsetForLeaderEpoch (v2-4), DeleteRecords (v0-2)."""
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from typing import Any, NamedTuple
+
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from tierlog.broker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tierlog.broker.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from tierlog.metadata.controller.commands import MoveLogStart
+from tierlog.metadata.image import RemotePartition
+from tierlog.tiering.object_store import ObjectStoreError
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+)
+KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+"""Special timestamp -> the version that brought it (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
+READ_COMMITTED = 1
+
+
+class _Found(NamedTuple):
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+NOTHING = _Found(-1, -1, -1)
+
+
+def list_offsets_handler(deps: Dependencies) -> Handler:
+    def handle(context: RequestContext, request: ListOffsetsRequest) -> Reply | Awaitable[Reply]:
+        committed_only = request.isolation_level == READ_COMMITTED
+        response = ListOffsetsResponse()
+        slow: list[Coroutine[Any, Any, None]] = []
+        for topic in request.topics:
+            answers = []
+            for asked in topic.partitions:
+                answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+                answers.append(answer)
+                found = _look_up(deps, context.version, topic.name, asked, committed_only)
+                if isinstance(found, ErrorCode):
+                    answer.error_code = found
+                elif isinstance(found, _Found):
+                    _fill(answer, found)
+                else:
+                    slow.append(_fill_later(answer, found))
+            response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+        return _all_of(slow, response) if slow else response
+
+    return handle
+
+
+async def _all_of(slow: list[Coroutine[Any, Any, None]], response: ListOffsetsResponse) -> Reply:
+    await asyncio.gather(*slow)
+    return response
+
+
+async def _fill_later(
+    answer: ListOffsetsPartitionResponse, search: Coroutine[Any, Any, _Found | ErrorCode]
+) -> None:
+    found = await search
+    if isinstance(found, ErrorCode):
+        answer.error_code = found
+    else:
+        _fill(answer, found)
+
+
+def _fill(answer: ListOffsetsPartitionResponse, found: _Found) -> None:
+    answer.offset, answer.timestamp, answer.leader_epoch = found
+
+
+def _look_up(
+    deps: Dependencies, version: int, topic: str, asked: ListOffsetsPartition, committed_only: bool
+) -> _Found | ErrorCode | Coroutine[Any, Any, _Found | ErrorCode]:
+    replica = deps.find_replica(topic, asked.partition_index)
+    if not isinstance(replica, Replica):
+        return replica
+    if (fenced := check_epoch(replica, asked.current_leader_epoch)) is not ErrorCode.NONE:
+        return fenced
+    target = asked.timestamp
+    if target < EARLIEST_PENDING_UPLOAD or version < KNOWN_FROM.get(target, 0):
+        return ErrorCode.UNSUPPORTED_VERSION
+    remote = deps.metadata.image.remote_partition(replica.topic_id, asked.partition_index)
+    if target == LATEST:
+        end = replica.last_stable_offset if committed_only else replica.high_watermark
+        return _Found(end, -1, replica.leader_epoch)
+    if target == EARLIEST:
+        return _at(replica, replica.log_start_offset)
+    if target == EARLIEST_LOCAL:
+        return _at(replica, replica.local_log_start_offset)
+    if target == LATEST_TIERED:
+        return NOTHING if remote.end_offset is None else _at(replica, remote.end_offset - 1)
+    if target == EARLIEST_PENDING_UPLOAD:
+        if not replica.config.remote_storage_enable:
+            return NOTHING
+        return _at(replica, max(remote.end_offset or 0, replica.log_start_offset))
+    has_remote = remote.end_offset is not None and replica.log_start_offset < replica.local_log_start_offset
+    if target == MAX_TIMESTAMP:
+        return _max_timestamp(deps, replica, remote) if has_remote else _local_max(replica)
+    if has_remote:
+        return _by_timestamp(deps, replica, remote, target, committed_only)
+    return _local_by_timestamp(replica, target, committed_only)
+
+
+def _at(replica: Replica, offset: int) -> _Found:
+    return _Found(offset, -1, replica.epoch_of(offset))
+
+
+def _local_by_timestamp(replica: Replica, timestamp: int, committed_only: bool) -> _Found | ErrorCode:
+    try:
+        found = replica.offset_for_timestamp(timestamp, committed_only=committed_only)
+    except OSError:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return NOTHING if found is None else _Found(found.offset, found.timestamp, found.leader_epoch)
+
+
+def _local_max(replica: Replica) -> _Found | ErrorCode:
+    try:
+        found = replica.max_timestamp()
+    except OSError:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return NOTHING if found is None else _Found(found.offset, found.timestamp, found.leader_epoch)
+
+
+async def _by_timestamp(
+    deps: Dependencies, replica: Replica, remote: RemotePartition, timestamp: int, committed_only: bool
+) -> _Found | ErrorCode:
+    """The manifest first: what is remote is older. Only what lies below the local start counts."""
+    found = await _remote_by_timestamp(deps, replica, remote, timestamp)
+    if found is not NOTHING and (
+        isinstance(found, ErrorCode) or found.offset < replica.local_log_start_offset
+    ):
+        return found
+    return _local_by_timestamp(replica, timestamp, committed_only)
+
+
+async def _max_timestamp(deps: Dependencies, replica: Replica, remote: RemotePartition) -> _Found | ErrorCode:
+    local = _local_max(replica)
+    newest = max(
+        [entry.max_timestamp for entry in remote.entries] + [page.max_timestamp for page in remote.pages],
+        default=-1,
+    )
+    if isinstance(local, ErrorCode) or newest < 0 or (local is not NOTHING and local.timestamp > newest):
+        return local
+    found = await _remote_by_timestamp(deps, replica, remote, newest)
+    return local if found is NOTHING else found
+
+
+async def _remote_by_timestamp(
+    deps: Dependencies, replica: Replica, remote: RemotePartition, timestamp: int
+) -> _Found | ErrorCode:
+    if deps.remote is None:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    try:
+        found = await deps.remote.offset_for_timestamp(
+            replica.topic_id, replica.name.partition, remote, timestamp
+        )
+    except ObjectStoreError:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return NOTHING if found is None else _Found(*found)
+
+
+def check_epoch(replica: Replica, current_leader_epoch: int) -> ErrorCode:
+    """Whether the client knows the current leader (KIP-320); -1: it does not say."""
+    if current_leader_epoch < 0 or current_leader_epoch == replica.leader_epoch:
+        return ErrorCode.NONE
+    if current_leader_epoch > replica.leader_epoch:
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+    return ErrorCode.FENCED_LEADER_EPOCH
+
+
+def offset_for_leader_epoch_handler(deps: Dependencies) -> Handler:
+    def handle(context: RequestContext, request: OffsetForLeaderEpochRequest) -> Reply:
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[_epoch_end(deps, topic.topic, asked) for asked in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    return handle
+
+
+def _epoch_end(deps: Dependencies, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    answer = EpochEndOffset(partition=asked.partition)
+    replica = deps.find_replica(topic, asked.partition)
+    error = check_epoch(replica, asked.current_leader_epoch) if isinstance(replica, Replica) else replica
+    if error is not ErrorCode.NONE or not isinstance(replica, Replica):
+        answer.error_code = error
+        return answer
+    end = replica.end_offset_for_epoch(asked.leader_epoch)
+    answer.leader_epoch, answer.end_offset = end.epoch, end.end_offset
+    return answer
+
+
+def delete_records_handler(deps: Dependencies) -> Handler:
+    async def handle(context: RequestContext, request: DeleteRecordsRequest) -> Reply:
+        response = DeleteRecordsResponse()
+        for topic in request.topics:
+            results = []
+            for asked in topic.partitions:
+                outcome = await _delete_records(deps, topic.name, asked.partition_index, asked.offset)
+                failed = isinstance(outcome, ErrorCode)
+                results.append(
+                    DeleteRecordsPartitionResult(
+                        partition_index=asked.partition_index,
+                        low_watermark=-1 if failed else outcome,
+                        error_code=outcome if failed else 0,
+                    )
+                )
+            response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+        return response
+
+    return handle
+
+
+async def _delete_records(deps: Dependencies, topic: str, partition: int, offset: int) -> ErrorCode | int:
+    replica = deps.find_replica(topic, partition)
+    if not isinstance(replica, Replica):
+        return replica
+    if "delete" not in replica.config.cleanup_policy:
+        return ErrorCode.POLICY_VIOLATION
+    target = replica.high_watermark if offset == LATEST else offset
+    if not 0 <= target <= replica.high_watermark:
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+    if replica.config.remote_storage_enable:
+        # The log start of a tiered partition lives in the quorum, which decides what objects go.
+        reply = await deps.metadata.submit(
+            MoveLogStart(
+                topic_id=replica.topic_id,
+                partition=partition,
+                leader_epoch=replica.leader_epoch,
+                log_start_offset=target,
+            )
+        )
+        if reply.error is not ErrorCode.NONE:
+            return reply.error
+    return replica.delete_records(target)

@@ -1,0 +1,133 @@
+"""Produce (v3-13): batches to replicas. Synchronous unless acks=all has to wait for the high watermark."""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from tierlog.broker.handlers.context import CLOSE, Handler, Reply, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
+TOPIC_IDS_FROM = 13  # KIP-516
+LEADERS_FROM = 10  # KIP-951
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An appended batch whose answer waits for the high watermark to reach `end_offset`."""
+
+    replica: Replica
+    end_offset: int
+    answer: PartitionProduceResponse
+
+
+def produce_handler(deps: Dependencies) -> Handler:
+    def handle(context: RequestContext, request: ProduceRequest) -> Reply | Awaitable[Reply]:
+        now_ms = deps.clock.now_ms()
+        by_id = context.version >= TOPIC_IDS_FROM
+        response = ProduceResponse()
+        pending: list[_Pending] = []
+        failed = False
+        for topic in request.topic_data:
+            key = topic.topic_id if by_id else topic.name
+            answers = []
+            for data in topic.partition_data:
+                found = deps.find_replica(key, data.index)
+                answer = (
+                    _append(found, data, request.acks, now_ms, pending)
+                    if isinstance(found, Replica)
+                    else _refusal(data.index, found)
+                )
+                failed = failed or answer.error_code != 0
+                answers.append(answer)
+            response.responses.append(
+                TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
+            )
+        if request.acks == ACKS_NONE:
+            return CLOSE if failed else None  # the only sign that such a client can be given
+        if failed and context.version >= LEADERS_FROM:
+            _name_leaders(deps, context, response)
+        return _when_committed(deps, pending, response, request.timeout_ms) if pending else response
+
+    return handle
+
+
+def _append(
+    replica: Replica, data: PartitionProduceData, acks: int, now_ms: int, pending: list[_Pending]
+) -> PartitionProduceResponse:
+    if acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
+        return _refusal(data.index, ErrorCode.INVALID_REQUIRED_ACKS)
+    if data.records is None:
+        return _refusal(data.index, ErrorCode.INVALID_RECORD)
+    result = replica.append(memoryview(data.records), now_ms, acks=acks)
+    answer = PartitionProduceResponse(
+        index=data.index,
+        error_code=result.error,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=result.log_start_offset,
+        error_message=result.message,
+    )
+    if acks == ACKS_ALL and result.error == 0 and replica.high_watermark <= result.last_offset:
+        pending.append(_Pending(replica, result.last_offset + 1, answer))
+    return answer
+
+
+def _refusal(index: int, code: ErrorCode) -> PartitionProduceResponse:
+    return PartitionProduceResponse(index=index, error_code=code, base_offset=-1)
+
+
+def _when_committed(
+    deps: Dependencies, pending: list[_Pending], response: ProduceResponse, timeout_ms: int
+) -> Reply | Awaitable[Reply]:
+    def attempt() -> ProduceResponse | None:
+        pending[:] = [item for item in pending if not _settled(deps, item)]
+        return None if pending else response
+
+    def expire() -> ProduceResponse:
+        for item in pending:
+            if not _settled(deps, item):
+                item.answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+                item.answer.base_offset = -1
+        return response
+
+    keys = [item.replica.name for item in pending]
+    return deps.purgatory.wait(keys, timeout_ms, attempt, expire)
+
+
+def _settled(deps: Dependencies, item: _Pending) -> bool:
+    if item.replica.high_watermark >= item.end_offset:
+        return True
+    if deps.replicas.holds(item.replica):
+        return False
+    item.answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    item.answer.base_offset = -1
+    return True
+
+
+def _name_leaders(deps: Dependencies, context: RequestContext, response: ProduceResponse) -> None:
+    """KIP-951: who asked the wrong broker learns the right one without another Metadata request."""
+    named = set()
+    image = deps.metadata.image
+    for topic in response.responses:
+        key = topic.topic_id if context.version >= TOPIC_IDS_FROM else topic.name
+        for answer in topic.partition_responses:
+            leader = leader_of(image, key, answer.index) if answer.error_code in LEADER_ERRORS else None
+            if leader is not None:
+                answer.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+                named.add(leader[0])
+    response.node_endpoints = [
+        NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
+        for node_id, host, port, rack in node_endpoints(image, named)
+    ]

@@ -1,0 +1,17 @@
+"""InitProducerId (v0-6): an id for an idempotent producer. Transactions have no coordinator yet."""
+
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.wire.errors import ErrorCode, KafkaError
+from tierlog.broker.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+
+def init_producer_id_handler(deps: Dependencies) -> Handler:
+    async def handle(context: RequestContext, request: InitProducerIdRequest) -> Reply:
+        if request.transactional_id is not None:
+            if request.transactional_id == "":
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "an empty transactional id")
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions are not supported by this broker")
+        return InitProducerIdResponse(producer_id=await deps.producer_ids.take(), producer_epoch=0)
+
+    return handle

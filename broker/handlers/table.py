@@ -1,0 +1,54 @@
+"""API key -> handler. An API that is not here is not advertised; a request for it closes the connection."""
+
+from collections.abc import Mapping
+
+from tierlog.broker.handlers.api_versions import api_versions_handler
+from tierlog.broker.handlers.cluster import describe_cluster_handler, metadata_handler
+from tierlog.broker.handlers.configs import (
+    alter_configs_handler,
+    describe_configs_handler,
+    incremental_alter_configs_handler,
+)
+from tierlog.broker.handlers.context import Handler
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.fetch import fetch_handler
+from tierlog.broker.handlers.log_dirs import describe_log_dirs_handler
+from tierlog.broker.handlers.offsets import (
+    delete_records_handler,
+    list_offsets_handler,
+    offset_for_leader_epoch_handler,
+)
+from tierlog.broker.handlers.produce import produce_handler
+from tierlog.broker.handlers.producers import init_producer_id_handler
+from tierlog.broker.handlers.topics import (
+    create_partitions_handler,
+    create_topics_handler,
+    delete_topics_handler,
+)
+from tierlog.broker.wire.api import BY_NAME
+
+
+def build_handlers(deps: Dependencies, groups: Mapping[int, Handler] | None = None) -> dict[int, Handler]:
+    """All handlers; `groups` are those of the group coordinator (handlers.groups)."""
+    by_name: dict[str, Handler] = {
+        "AlterConfigs": alter_configs_handler(deps),
+        "CreatePartitions": create_partitions_handler(deps),
+        "CreateTopics": create_topics_handler(deps),
+        "DeleteRecords": delete_records_handler(deps),
+        "DeleteTopics": delete_topics_handler(deps),
+        "DescribeCluster": describe_cluster_handler(deps),
+        "DescribeConfigs": describe_configs_handler(deps),
+        "DescribeLogDirs": describe_log_dirs_handler(deps),
+        "Fetch": fetch_handler(deps),
+        "IncrementalAlterConfigs": incremental_alter_configs_handler(deps),
+        "InitProducerId": init_producer_id_handler(deps),
+        "ListOffsets": list_offsets_handler(deps),
+        "Metadata": metadata_handler(deps),
+        "OffsetForLeaderEpoch": offset_for_leader_epoch_handler(deps),
+        "Produce": produce_handler(deps),
+    }
+    handlers = {BY_NAME[name].key: handler for name, handler in by_name.items()}
+    handlers.update(groups or {})
+    api_versions = BY_NAME["ApiVersions"].key
+    handlers[api_versions] = api_versions_handler([*handlers, api_versions])
+    return handlers

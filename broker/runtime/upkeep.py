@@ -1,0 +1,107 @@
+"""What keeps logs in shape while nobody asks: rolls, retention, flushes, checkpoints, and unlinking.
+
+Replicas belong to the event loop; only fsync and unlink, which take long, run in threads. A failed fsync is
+fatal: what the kernel dropped cannot be known (the page may be marked clean), so the node must recover.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import structlog
+
+from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.files import Files
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.settings.node import NodeSettings
+
+Fatal = Callable[[str, BaseException], None]
+_log = structlog.get_logger("tierlog.upkeep")
+
+
+class Upkeep:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        replicas: ReplicaManager,
+        files: Files,
+        clock: Clock,
+        tasks: TaskGroup,
+        *,
+        fatal: Fatal,
+    ) -> None:
+        self._settings = settings
+        self._replicas = replicas
+        self._files = files
+        self._clock = clock
+        self._tasks = tasks
+        self._fatal = fatal
+        self._running: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        settings = self._settings
+        for name, interval_ms, work in (
+            ("retention", settings.log_retention_check_interval_ms, self.apply_retention),
+            ("flush", settings.log_flush_scheduler_interval_ms, self.flush_due),
+            ("checkpoint", settings.log_flush_offset_checkpoint_interval_ms, self.checkpoint),
+        ):
+            self._running.append(self._tasks.spawn(name, self._repeat(interval_ms, work)))
+
+    async def stop(self) -> None:
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def apply_retention(self) -> None:
+        """Rolls by age; deletes by time, size and log start (of tiered partitions the tier driver does)."""
+        now_ms = self._clock.now_ms()
+        due: list[Path] = []
+        for replica in self._replicas:
+            try:
+                replica.maybe_roll(now_ms)
+                if not replica.config.remote_storage_enable and "delete" in replica.config.cleanup_policy:
+                    replica.apply_retention(now_ms)
+            except OSError as failure:
+                _log.error("retention failed", partition=str(replica.name), error=str(failure))
+            due += replica.take_due(now_ms)
+            await asyncio.sleep(0)  # requests have their turn between two partitions
+        await asyncio.to_thread(self._unlink, due)
+
+    async def flush_due(self) -> None:
+        """flush.ms: fsyncs logs whose oldest unsynced record is that old."""
+        now_ms = self._clock.now_ms()
+        for replica in self._replicas:
+            if replica.must_flush(now_ms):
+                await self._flush(replica)
+
+    async def checkpoint(self) -> None:
+        """Flushes what is new and writes recovery points, so that recovery after a crash reads little."""
+        for replica in self._replicas:
+            if replica.recovery_point < replica.log_end_offset:
+                await self._flush(replica)
+        rows = [
+            (replica.name, replica.recovery_point, replica.log_start_offset) for replica in self._replicas
+        ]
+        await asyncio.to_thread(self._replicas.directory.write_checkpoints, rows)
+
+    async def _flush(self, replica: Replica) -> None:
+        try:
+            await asyncio.to_thread(replica.flush)
+        except OSError as failure:
+            if self._replicas.holds(replica):  # a deleted one may have lost its files meanwhile
+                self._fatal(f"fsync of {replica.name}", failure)
+                raise
+
+    async def _repeat(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await work()
+            except OSError as failure:
+                _log.error("upkeep failed", error=str(failure))
+
+    def _unlink(self, paths: list[Path]) -> None:
+        for path in paths:
+            self._files.unlink(path, missing_ok=True)
