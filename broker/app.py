@@ -12,10 +12,12 @@ import random
 import signal
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import structlog
 
-from tierlog.broker.gateway.admin import AdminServer, Node, admin_routes
+from tierlog.broker.gateway.admin import AdminServer, admin_routes
+from tierlog.broker.gateway.node import Node
 from tierlog.broker.handlers.committed_offsets import offset_handlers
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
@@ -34,13 +36,18 @@ from tierlog.broker.runtime.group_service import GroupService
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
 from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.api import raft_routes
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
-from tierlog.metadata.node import MetadataNode
+from tierlog.metadata.node import MetadataNode, MetadataUnavailable
 from tierlog.tiering.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from tierlog.metadata.transport import HttpPeers
 
 OnReady = Callable[[str, str], None]
 """Called with "host:port" of the Kafka listener and the URL of the admin server, as soon as both serve."""
@@ -103,6 +110,7 @@ class Broker:
 
         metadata_tasks = TaskGroup(self._fatal)
         self._parts.push_async_callback(metadata_tasks.close)
+        secret = settings.controller_quorum_secret.encode()
         self.metadata_node = MetadataNode(
             settings.node_id,
             settings.voters,
@@ -112,10 +120,12 @@ class Broker:
             self.rng,
             metadata_tasks,
             self.identity.cluster_id,
+            peers=_peers(settings, self.identity.cluster_id, secret, metadata_tasks),
         )
         self.metadata = MetadataClient(self.metadata_node)
         self.admin_node = Node(settings, self.metadata, self.stats)
-        self.admin = AdminServer(admin_routes(self.admin_node))
+        raft = raft_routes(self.metadata_node, secret) if len(settings.voters) > 1 else []
+        self.admin = AdminServer([*admin_routes(self.admin_node), *raft])
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
 
@@ -138,6 +148,20 @@ class Broker:
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
         self.groups = GroupService(settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks)
+        self.tiering = Tiering(
+            settings,
+            self.metadata,
+            self.replicas,
+            self.files,
+            self.clock,
+            self.rng,
+            self._report,
+            cluster_id=self.identity.cluster_id,
+            data_directory=settings.data_directory,
+            objects=self.objects,
+        )
+        self._parts.push_async_callback(self.tiering.close)
+        self.tiering.driver.listeners.append(self.admin_node.tier_changed)
         self.listener = self._build_listener()
         self.bootstrap = _address(*await self.listener.bind())
         await self._register()
@@ -149,11 +173,12 @@ class Broker:
         self.upkeep = Upkeep(settings, self.replicas, self.files, self.clock, self.tasks, fatal=self._fatal)
         self._parts.push_async_callback(self.upkeep.stop)
         self.upkeep.start()
+        await self.tiering.start()
 
     async def _start_serving(self) -> None:
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
-        self.admin_node.serve(self.replicas, self.listener)
+        self.admin_node.serve(self.replicas, self.listener, self.tiering.driver)
 
     def _build_listener(self) -> Listener:
         dependencies = Dependencies(
@@ -165,6 +190,7 @@ class Broker:
             producer_ids=ProducerIds(self._allocate_producer_ids),
             clock=self.clock,
             tasks=self.tasks,
+            remote=self.tiering.remote,
         )
         groups = {**group_handlers(self.groups), **offset_handlers(self.groups)}
         host, port = self.settings.listener
@@ -205,9 +231,11 @@ class Broker:
         self.broker_epoch = reply.broker_epoch
 
     async def _allocate_producer_ids(self) -> tuple[ErrorCode, int, int]:
-        reply = await self.metadata.submit(
-            AllocateProducerIds(broker_id=self.settings.node_id, broker_epoch=self.broker_epoch)
-        )
+        command = AllocateProducerIds(broker_id=self.settings.node_id, broker_epoch=self.broker_epoch)
+        try:
+            reply = await self.metadata.submit(command)
+        except MetadataUnavailable:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, 0
         return reply.error, reply.first_id, reply.count
 
     def _moved(self, partition: TopicPartition) -> None:
@@ -269,6 +297,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGroup) -> "HttpPeers | None":
+    if len(settings.voters) < 2:
+        return None
+    from tierlog.metadata.transport import HttpPeers  # a quorum of one needs no HTTP client
+
+    return HttpPeers(settings.node_id, cluster_id, settings.voters, secret, tasks)
 
 
 def _bounds(settings: NodeSettings) -> Bounds:

@@ -99,7 +99,7 @@ class Consumer:
             answer.aborted_transactions or [], key=lambda transaction: transaction.first_offset, reverse=True
         )
         open_ones: set[int] = set()  # producers whose aborted transaction spans the batch at hand
-        records = answer.records if answer.records is not None else b""
+        records = answer.records if isinstance(answer.records, memoryview) else b""
         for at, header in iter_batches(records):
             while ahead and ahead[-1].first_offset <= header.last_offset:
                 open_ones.add(ahead.pop().producer_id)

@@ -24,9 +24,10 @@ from tierlog.metadata.controller.decide import decide
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image, encode_image
-from tierlog.metadata.raft.core import NotLeader, RaftCore, RaftSettings, Ready
+from tierlog.metadata.raft.core import NotLeader, RaftCore, Ready
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.messages import NOBODY, AnyMessage, Entry, Snapshot
+from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.records import NoOp, decode_records, encode_records
 from tierlog.metadata.storage import MetadataStorage
 

@@ -103,6 +103,11 @@ class ChunkCache:
         self._reading_ahead += 1
         self._flight(key, download).add_done_callback(self._read_ahead_ended)
 
+    async def idle(self) -> None:
+        """Returns once no download is under way."""
+        while self._flights:
+            await asyncio.wait(list(self._flights.values()))
+
     def forget(self, segment: uuid.UUID) -> None:
         """Drops the chunks of a segment that was deleted."""
         for key in [key for key in self._chunks if key.segment == segment]:

@@ -108,19 +108,26 @@ class SegmentIndexes:
         key = self._keys.index(partition, entry)
         if entry.index_bytes > LARGEST_INDEX_BYTES:
             raise CorruptObject(f"{key}: {entry.index_bytes} bytes of indexes are over the limit")
-        async with self._slots:
-            data = await self._store.get(key)
-        if len(data) != entry.index_bytes or crc32c.crc32c(data) != entry.index_crc32c:
-            raise CorruptObject(f"{key}: not the bytes that the manifest names")
+        data = await self._fetch(key, entry.index_crc32c)
+        if len(data) != entry.index_bytes:
+            raise CorruptObject(f"{key}: {len(data)} bytes, the manifest says {entry.index_bytes}")
         try:
             return await asyncio.to_thread(_index, entry, data)
         except (BundleError, RecordsError) as error:
             raise CorruptObject(f"{key}: {error}") from error
 
+    async def _fetch(self, key: str, checksum: int) -> bytes:
+        """A whole object; damage may be the connection's, so a wrong checksum is given one more chance."""
+        for _ in range(2):
+            async with self._slots:
+                data = await self._store.get(key)
+            if crc32c.crc32c(data) == checksum:
+                return data
+        raise CorruptObject(f"{key}: not the bytes that the manifest names")
+
     async def _load_page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...]:
         key = self._keys.page(partition, ref)
-        async with self._slots:
-            data = await self._store.get(key)
+        data = await self._fetch(key, ref.crc32c)
         try:
             page = decode_page(data, ref)
         except ManifestError as error:

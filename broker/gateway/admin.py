@@ -3,7 +3,6 @@
 It starts before the metadata node, whose peers talk to it, and answers 503 to what is not there yet.
 """
 
-import asyncio
 import json
 import socket
 from collections.abc import Sequence
@@ -11,38 +10,11 @@ from typing import Any
 
 from aiohttp import web
 
-from tierlog.broker.handlers.stats import RequestStats
-from tierlog.broker.net.listener import Listener
-from tierlog.broker.runtime.replica_manager import ReplicaManager
-from tierlog.broker.settings.node import NodeSettings
-from tierlog.metadata.client import MetadataClient
+from tierlog.broker.gateway.node import Node
+from tierlog.broker.gateway.tier import tier_routes
 from tierlog.metadata.image import ClusterImage
 
-EVENTS_WAITING = 1000
-"""Events kept for one slow reader of /v1/events; beyond, it is cut off and has to look anew."""
-
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class Node:
-    """What the routes show. The composition root fills it in as the parts come to life."""
-
-    def __init__(self, settings: NodeSettings, metadata: MetadataClient, stats: RequestStats) -> None:
-        self.settings = settings
-        self.metadata = metadata
-        self.stats = stats
-        self.replicas: ReplicaManager | None = None
-        self.listener: Listener | None = None
-
-    def serve(self, replicas: ReplicaManager, listener: Listener) -> None:
-        self.replicas, self.listener = replicas, listener
-
-    def stop_serving(self) -> None:
-        self.replicas = self.listener = None
-
-    @property
-    def serves(self) -> bool:
-        return self.listener is not None
 
 
 class AdminServer:
@@ -81,13 +53,14 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         return web.Response(body=render(node), headers={"Content-Type": METRICS_TYPE})
 
     async def events(request: web.Request) -> web.StreamResponse:
-        return await _stream(request, node.metadata)
+        return await _stream(request, node)
 
     return [
         web.get("/health", health),
         web.get("/metrics", metrics),
         web.get("/v1/cluster", cluster),
         web.get("/v1/events", events),
+        *tier_routes(lambda: node.tiering),
     ]
 
 
@@ -129,40 +102,20 @@ def cluster_view(image: ClusterImage, node_id: int) -> dict[str, Any]:
     }
 
 
-async def _stream(request: web.Request, metadata: MetadataClient) -> web.StreamResponse:
-    """Server-sent events: one per committed change, so that a client waits instead of polling."""
+async def _stream(request: web.Request, node: Node) -> web.StreamResponse:
+    """Server-sent events: one per committed change and per move of a tier, so that a client need not poll."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(request)
-    queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(EVENTS_WAITING)
-
-    def note(old: ClusterImage, new: ClusterImage) -> None:
-        if queue.full():
-            return
-        queue.put_nowait(_event(old, new) if queue.qsize() < EVENTS_WAITING - 1 else None)
-
-    unsubscribe = metadata.subscribe(note)
+    events = node.follow()
     try:
-        await _send(response, {"image_index": metadata.image.index, "changed": []})
-        while (event := await queue.get()) is not None:
+        await _send(response, {"image_index": node.metadata.image.index, "changed": []})
+        while (event := await events.get()) is not None:
             await _send(response, event)
     except ConnectionError:
         pass  # the client went away
     finally:
-        unsubscribe()
+        node.leave(events)
     return response
-
-
-def _event(old: ClusterImage, new: ClusterImage) -> dict[str, Any]:
-    parts = ("brokers", "topics", "configs", "remote", "delete_queue")
-    changed = [part for part in parts if getattr(old, part) is not getattr(new, part)]
-    event: dict[str, Any] = {"image_index": new.index, "changed": changed}
-    if "remote" in changed:
-        event["partitions"] = [
-            {"topic": topic.name, "partition": key.partition}
-            for key, remote in new.remote.items()
-            if old.remote.get(key) is not remote and (topic := new.topics.get(key.topic_id)) is not None
-        ]
-    return event
 
 
 async def _send(response: web.StreamResponse, event: dict[str, Any]) -> None:

@@ -2,20 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from tierlog.broker.gateway.node import Node
 from tierlog.broker.handlers.stats import BUCKETS_S
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.api import APIS
 
-if TYPE_CHECKING:
-    from tierlog.broker.gateway.admin import Node
 
-
-def render(node: "Node") -> bytes:
+def render(node: Node) -> bytes:
     """The text format; a registry of its own, so that nothing of the process leaks in."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(node))
@@ -23,12 +20,18 @@ def render(node: "Node") -> bytes:
 
 
 class _Collector:
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
 
     def collect(self) -> Iterator[Metric]:
         yield from self._requests()
         if self._node.listener is not None:
+            yield CounterMetricFamily(
+                "kafka_server_bytes_in", "Bytes received from clients", self._node.listener.received_bytes
+            )
+            yield CounterMetricFamily(
+                "kafka_server_bytes_out", "Bytes sent to clients", self._node.listener.sent_bytes
+            )
             yield GaugeMetricFamily(
                 "kafka_server_socket_server_connection_count",
                 "Open connections",

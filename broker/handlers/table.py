@@ -1,6 +1,8 @@
 """API key -> handler. An API that is not here is not advertised; a request for it closes the connection."""
 
 from collections.abc import Mapping
+from types import CoroutineType
+from typing import Any
 
 from tierlog.broker.handlers.api_versions import api_versions_handler
 from tierlog.broker.handlers.cluster import describe_cluster_handler, metadata_handler
@@ -9,7 +11,7 @@ from tierlog.broker.handlers.configs import (
     describe_configs_handler,
     incremental_alter_configs_handler,
 )
-from tierlog.broker.handlers.context import Handler
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.log_dirs import describe_log_dirs_handler
@@ -26,6 +28,8 @@ from tierlog.broker.handlers.topics import (
     delete_topics_handler,
 )
 from tierlog.broker.wire.api import BY_NAME
+from tierlog.broker.wire.errors import ErrorCode, KafkaError
+from tierlog.metadata.node import MetadataUnavailable
 
 
 def build_handlers(deps: Dependencies, groups: Mapping[int, Handler] | None = None) -> dict[int, Handler]:
@@ -47,8 +51,26 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler] | None = No
         "OffsetForLeaderEpoch": offset_for_leader_epoch_handler(deps),
         "Produce": produce_handler(deps),
     }
-    handlers = {BY_NAME[name].key: handler for name, handler in by_name.items()}
+    handlers = {BY_NAME[name].key: _as_client_errors(handler) for name, handler in by_name.items()}
     handlers.update(groups or {})
     api_versions = BY_NAME["ApiVersions"].key
     handlers[api_versions] = api_versions_handler([*handlers, api_versions])
     return handlers
+
+
+def _as_client_errors(handler: Handler) -> Handler:
+    """Without a quorum a request that changes metadata fails with a code that clients try again after."""
+
+    async def finish(work: "CoroutineType[Any, Any, Reply]") -> Reply:
+        try:
+            return await work
+        except MetadataUnavailable as unavailable:
+            unknown = unavailable.applied_unknown
+            code = ErrorCode.REQUEST_TIMED_OUT if unknown else ErrorCode.NOT_CONTROLLER
+            raise KafkaError(code, str(unavailable)) from None
+
+    def handle(context: RequestContext, request: Any) -> Any:
+        result = handler(context, request)
+        return finish(result) if isinstance(result, CoroutineType) else result
+
+    return handle

@@ -44,6 +44,8 @@ class Owner(Protocol):
     bounds: Bounds
     buffers: Buffers
     dispatcher: Dispatcher
+    received_bytes: int
+    sent_bytes: int
     tasks: TaskGroup
 
     def forget(self, pump: "Pump", why: Why, detail: str) -> None:
@@ -122,6 +124,7 @@ class Pump:
         if not count:
             return self.close(Why.CLIENT)
         self.active_at = owner.loop.time()
+        owner.received_bytes += count
         if frame is not None:
             taken = min(count, frame.need - frame.have)
             frame.have += taken
@@ -322,6 +325,7 @@ class Pump:
     def _sent(self, count: int) -> None:
         out = self._out
         self._out_bytes -= count
+        self._owner.sent_bytes += count
         while out and count >= len(out[0]):
             count -= len(out.popleft())
         if count:

@@ -53,6 +53,8 @@ class Listener:
         self.tasks = tasks
         self.closed: Counter[Why] = Counter()
         self.refused = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
         self._note = note
         self._host = host
         self._port = port

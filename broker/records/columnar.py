@@ -69,9 +69,12 @@ def decode_columns(
     if unknown := set(columns) - set(COLUMNS):
         raise ValueError(f"no such column: {', '.join(sorted(unknown))}")
     group = _Group(buffer, max_batch_bytes)
-    at = 0
+    at = next_offset = 0
     while at < len(buffer):
         header = check_batch(buffer, at)
+        if header.base_offset < next_offset:
+            raise RecordsError(RecordsFault.CORRUPT, f"offset {header.base_offset} follows {next_offset - 1}")
+        next_offset = header.next_offset
         if (
             header.base_offset < end_offset
             and header.next_offset > first_offset

@@ -5,6 +5,7 @@ raise INVALID and nothing else. The hot path never comes here; Spark decodes col
 """
 
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, Buffer, read_header
@@ -72,17 +73,60 @@ def count_check(buffer: Buffer, at: int = 0, *, max_bytes: int) -> int:
     header = read_header(buffer, at)
     data = bytes(records_section(buffer, at, header, max_bytes))
     _require_room(header.record_count, len(data))
-    position, end = 0, len(data)
-    for expected in range(header.record_count):
-        position, stop = _bounded_length(data, position, end)
-        _, after_timestamp = read_varint(data, position + 1, stop, LONG)
-        delta, _ = read_varint(data, after_timestamp, stop)
-        if delta != expected:
-            raise _invalid(f"record {expected} of the batch has offset delta {delta}")
-        position = stop
-    if position != end:
-        raise _invalid(f"{end - position} bytes follow the last of {header.record_count} records")
-    return end
+    position = _walk(data, header.record_count)
+    if position != len(data):
+        raise _invalid(f"{len(data) - position} bytes follow the last of {header.record_count} records")
+    return position
+
+
+def _walk(data: bytes, count: int) -> int:
+    """Walks records whose offset deltas are 0, 1, 2, …; returns where the last of them ends.
+
+    It runs for every compressed batch that is produced, hence the short way for the varints that clients
+    write: a length of one or two bytes, and the shortest form of the delta. All else takes the careful way.
+    """
+    end = len(data)
+    deltas = _shortest_deltas()[:count]
+    position = 0
+    for expected in range(count):
+        if expected < len(deltas) and position + 16 <= end:  # room for every look ahead below
+            low, high = data[position], data[position + 1]
+            if low < 0x80:
+                start, stop = position + 1, position + 1 + (low >> 1)
+            else:
+                start, stop = position + 2, position + 2 + ((low & 0x7F | high << 7) >> 1)
+            at = start + 1
+            while data[at] >= 0x80 and at < start + 9:
+                at += 1
+            delta = deltas[expected]
+            if (
+                not low & 1
+                and (low < 0x80 or high < 0x80)
+                and data[at] < 0x80
+                and data.startswith(delta, at + 1)
+                and at + len(delta) + 3 < stop <= end
+            ):
+                position = stop
+                continue
+        position = _walk_one(data, position, end, expected)
+    return position
+
+
+def _walk_one(data: bytes, position: int, end: int, expected: int) -> int:
+    position, stop = _bounded_length(data, position, end)
+    _, after_timestamp = read_varint(data, position + 1, stop, LONG)
+    delta, _ = read_varint(data, after_timestamp, stop)
+    if delta != expected:
+        raise _invalid(f"record {expected} of the batch has offset delta {delta}")
+    return stop
+
+
+@cache
+def _shortest_deltas() -> tuple[bytes, ...]:
+    """The zigzag varints of 0, 1, 2, …, as far as two bytes go."""
+    one = (bytes((2 * delta,)) for delta in range(64))
+    two = (bytes((2 * delta & 0x7F | 0x80, delta >> 6)) for delta in range(64, 8192))
+    return (*one, *two)
 
 
 def read_varint(data: bytes, at: int, end: int, bits: int = INT) -> tuple[int, int]:

@@ -10,7 +10,7 @@ it, and retention goes on without the store. Called by app.py and by the admin A
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,11 +19,17 @@ from uuid import UUID
 import structlog
 
 from tierlog.broker.ports.clock import Clock
-from tierlog.broker.ports.files import FileSlice
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicIdPartition, random_uuid
-from tierlog.broker.records.batch import read_header
 from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.tier_views import (
+    OffsetPlace,
+    PartitionTier,
+    TierRefused,
+    describe,
+    find_place,
+    local_segments,
+)
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
@@ -56,46 +62,8 @@ class Replicas(Protocol):
     def get(self, topic: str | UUID, partition: int) -> Replica | None: ...
 
 
-class TierRefused(Exception):
-    """A request about tiering that cannot be carried out; the message says why, for people."""
-
-
 class CommandRefused(Exception):
     """The controller refused; planning again on the newest image settles it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionTier:
-    """Where a partition's offsets lie. Ranges are [start, end); -1 where there is none."""
-
-    topic: str
-    partition: int
-    local_start: int
-    local_end: int
-    remote_start: int
-    remote_end: int
-    log_start: int
-    high_watermark: int
-    local_bytes: int
-    remote_bytes: int
-    segments: int
-    remote_segments: int
-    uploading: bool
-    pending_bytes: int
-    last_error: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetPlace:
-    """Where one offset lies: `tier` is local or remote; the batch's position is within the object or file."""
-
-    tier: str
-    location: str
-    position: int
-    batch_bytes: int
-    base_offset: int
-    last_offset: int
-    also_remote: str | None = None
 
 
 @dataclass(slots=True)
@@ -142,6 +110,8 @@ class TierDriver:
         self._interval_s = interval_ms / 1000
         self._first_pause_s = first_pause_s
         self._states: dict[TopicIdPartition, _State] = {}
+        self.listeners: list[Callable[[TopicIdPartition], None]] = []
+        """Told after each step that changed where a partition's offsets lie."""
 
     async def start(self) -> None:
         """Begins the work; returns at once."""
@@ -219,6 +189,9 @@ class TierDriver:
                 continue
             state.failures = 0
             state.progress.set()
+            if worked:
+                for listener in self.listeners:
+                    listener(where)
             if not worked and not state.again:
                 return
 
@@ -243,7 +216,7 @@ class TierDriver:
             replica.raise_log_start(remote.log_start_offset)
         trouble = await self._write_root(where, state, remote, image.index)
         view = await self._view(where, state, remote)
-        actions = planner.plan(remote, _local(replica), _policy(replica), view, self._clock.now_ms())
+        actions = planner.plan(remote, local_segments(replica), _policy(replica), view, self._clock.now_ms())
         if trouble is not None:
             actions = [action for action in actions if isinstance(action, WITHOUT_STORE)]
         if actions:
@@ -389,7 +362,11 @@ class TierDriver:
 
     def status(self, topic: str | None = None) -> list[PartitionTier]:
         """Every tiered partition that this broker leads, by name."""
-        found = [self._describe(where, state) for where, state in self._states.items()]
+        image = self._metadata.image
+        found = [
+            describe(state.replica, image.remote_partition(*where), state.copying is not None, state.error)
+            for where, state in self._states.items()
+        ]
         chosen = [line for line in found if topic is None or line.topic == topic]
         return sorted(chosen, key=lambda line: (line.topic, line.partition))
 
@@ -403,20 +380,7 @@ class TierDriver:
                 f"{topic}-{partition} has offsets {replica.log_start_offset} to {replica.high_watermark - 1}"
             )
         remote = self._metadata.image.remote_partition(replica.topic_id, partition)
-        tiered = remote.first_offset is not None and remote.first_offset <= offset < (remote.end_offset or 0)
-        place = await self._remote_log.locate(replica.topic_id, partition, remote, offset) if tiered else None
-        if offset >= replica.local_log_start_offset:
-            return _local_place(replica, offset, place.key if place else None)
-        if place is None:
-            raise TierRefused(f"{topic}-{partition}: offset {offset} is in neither tier")
-        return OffsetPlace(
-            tier="remote",
-            location=place.key,
-            position=place.position,
-            batch_bytes=place.batch_bytes,
-            base_offset=place.base_offset,
-            last_offset=place.last_offset,
-        )
+        return await find_place(replica, remote, self._remote_log, offset)
 
     def _led(self, topic: str) -> list[Replica]:
         led = [replica for replica in self._replicas if replica.name.topic == topic and replica.leads]
@@ -425,29 +389,6 @@ class TierDriver:
         if not _tiered(led[0]):
             raise TierRefused(f"topic {topic!r} is not tiered: set remote.storage.enable=true")
         return led
-
-    def _describe(self, where: TopicIdPartition, state: _State) -> PartitionTier:
-        replica, remote = state.replica, self._metadata.image.remote_partition(*where)
-        segments = _local(replica)
-        first = remote.first_offset
-        return PartitionTier(
-            topic=replica.name.topic,
-            partition=where.partition,
-            local_start=replica.local_log_start_offset,
-            local_end=replica.log_end_offset,
-            remote_start=-1 if first is None else max(first, remote.log_start_offset),
-            remote_end=-1 if remote.end_offset is None else remote.end_offset,
-            log_start=replica.log_start_offset,
-            high_watermark=replica.high_watermark,
-            local_bytes=sum(segment.size_bytes for segment in segments),
-            remote_bytes=sum(page.log_bytes for page in remote.pages)
-            + sum(entry.log_bytes for entry in remote.entries),
-            segments=len(segments),
-            remote_segments=len(remote.entries) + sum(page.entries for page in remote.pages),
-            uploading=state.copying is not None,
-            pending_bytes=planner.pending_bytes(remote, segments),
-            last_error=state.error,
-        )
 
 
 def _tiered(replica: Replica) -> bool:
@@ -461,19 +402,6 @@ def _end_of(root: ManifestRoot | None) -> int | None:
         return None
     newest = root.entries[-1:] or root.pages[-1:]
     return None if not newest else newest[0].last_offset + 1
-
-
-def _local(replica: Replica) -> list[planner.LocalSegment]:
-    return [
-        planner.LocalSegment(
-            base_offset=info.base_offset,
-            end_offset=info.end_offset,
-            size_bytes=info.size_bytes,
-            max_timestamp=info.max_timestamp,
-            rolled=info.rolled,
-        )
-        for info in replica.segments
-    ]
 
 
 def _policy(replica: Replica) -> planner.TierPolicy:
@@ -511,22 +439,4 @@ def _source(replica: Replica, base_offset: int) -> SegmentSource | None:
             producer_snapshot=export.producer_snapshot,
             leader_epochs=tuple((line.epoch, line.start_offset) for line in export.leader_epochs),
         ),
-    )
-
-
-def _local_place(replica: Replica, offset: int, also_remote: str | None) -> OffsetPlace:
-    """From the read path itself, so that what is explained is what is served."""
-    found = replica.read(offset, 1).slice
-    part = found.parts[0] if found is not None and found.parts else None
-    if not isinstance(part, FileSlice):
-        raise TierRefused(f"{replica.name}: offset {offset} cannot be read now")
-    header = read_header(part.read())
-    return OffsetPlace(
-        tier="local",
-        location=part.file.path.name,
-        position=part.position,
-        batch_bytes=header.size,
-        base_offset=header.base_offset,
-        last_offset=header.last_offset,
-        also_remote=also_remote,
     )

@@ -69,6 +69,9 @@ class NodeSettings:
     controller_quorum_voters: tuple[str, ...] = _list(
         (), "The metadata quorum, id@host:port of each admin listener; empty: this node alone."
     )
+    controller_quorum_secret: str = _setting(
+        SettingType.PASSWORD, "", "Shared by the voters of a quorum of several, to sign what they send."
+    )
     broker_rack: str = _string("", "Zone and host of this broker, for placement.")
 
     # Directories and the object store
@@ -205,10 +208,6 @@ class NodeSettings:
         )
 
     @property
-    def object_store(self) -> str:
-        return self.object_store_url or f"file://{(self.data_directory / 'objects').absolute()}"
-
-    @property
     def voters(self) -> dict[int, str]:
         """Voter id -> URL of its admin server; empty: this node is the whole quorum."""
         found = {}
@@ -247,6 +246,8 @@ class NodeSettings:
         voters = self.voters
         if voters and CONTROLLER in self.process_roles and self.node_id not in voters:
             raise InvalidSetting(f"controller.quorum.voters does not name this node, {self.node_id}")
+        if len(voters) > 1 and not self.controller_quorum_secret:
+            raise InvalidSetting("controller.quorum.secret: a quorum of several voters needs one")
         _ = self.listener, self.admin
         return self
 

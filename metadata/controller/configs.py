@@ -5,9 +5,9 @@ run time, the defaults of topic settings under their server names (KIP-226).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, find_setting
+from tierlog.broker.settings.node import NODE_SETTINGS, TOPIC_DEFAULTS
 from tierlog.broker.settings.topic import TOPIC_SETTINGS, TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
@@ -16,38 +16,8 @@ from tierlog.metadata.evolve import evolve
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import AnyRecord, ConfigRecord, ConfigScope
 
-SERVER_NAMES = {
-    "cleanup.policy": "log.cleanup.policy",
-    "compression.type": "compression.type",
-    "delete.retention.ms": "log.cleaner.delete.retention.ms",
-    "file.delete.delay.ms": "log.segment.delete.delay.ms",
-    "flush.messages": "log.flush.interval.messages",
-    "flush.ms": "log.flush.interval.ms",
-    "index.interval.bytes": "log.index.interval.bytes",
-    "local.retention.bytes": "log.local.retention.bytes",
-    "local.retention.ms": "log.local.retention.ms",
-    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
-    "max.message.bytes": "message.max.bytes",
-    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
-    "message.timestamp.type": "log.message.timestamp.type",
-    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
-    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
-    "min.insync.replicas": "min.insync.replicas",
-    "preallocate": "log.preallocate",
-    "retention.bytes": "log.retention.bytes",
-    "retention.ms": "log.retention.ms",
-    "segment.bytes": "log.segment.bytes",
-    "segment.index.bytes": "log.index.size.max.bytes",
-    "segment.jitter.ms": "log.roll.jitter.ms",
-    "segment.ms": "log.roll.ms",
-    "unclean.leader.election.enable": "unclean.leader.election.enable",
-}
-"""Topic setting -> the node setting that is its default."""
-
-DYNAMIC_NODE_SETTINGS: dict[str, Setting] = {
-    server: replace(TOPIC_SETTINGS[topic], name=server) for topic, server in SERVER_NAMES.items()
-}
+DYNAMIC_NODE_SETTINGS: dict[str, Setting] = {name: NODE_SETTINGS[name] for name in TOPIC_DEFAULTS}
+"""What a broker and the cluster can change at run time: the defaults of topic settings."""
 
 
 def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAltered]:

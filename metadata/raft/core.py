@@ -10,16 +10,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from crc32c import crc32c
-
 from tierlog.broker.ports.types import Rng, require
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.messages import NOBODY, Entry, HardState, Snapshot
-from tierlog.metadata.raft.progress import Progress, Sending
-from tierlog.metadata.raft.quorum import VoteResult, committed_index, count_votes, majority
-
-MIB = 1 << 20
+from tierlog.metadata.raft.quorum import VoteResult, count_votes
+from tierlog.metadata.raft.replication import Replication
+from tierlog.metadata.raft.settings import RaftSettings
+from tierlog.metadata.raft.snapshots import IncomingSnapshot
 
 
 class Role(Enum):
@@ -27,18 +25,6 @@ class Role(Enum):
     PRE_CANDIDATE = "pre-candidate"
     CANDIDATE = "candidate"
     LEADER = "leader"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftSettings:
-    """Times in ticks. A follower waits for election_ticks to twice that; drawn anew each time (3.4)."""
-
-    election_ticks: int = 10
-    heartbeat_ticks: int = 1
-    append_bytes: int = MIB  # per message
-    window: int = 64  # unanswered appends per follower
-    chunk_bytes: int = MIB  # of a snapshot
-    snapshot_bytes: int = 1024 * MIB  # the largest that is accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +74,7 @@ class RaftCore:
         self.role = Role.FOLLOWER
         self.leader = NOBODY
         self.transfer_to = NOBODY
-        self.progress: dict[int, Progress] = {}
+        self.replication: Replication | None = None  # while it leads
         self._settings = settings or RaftSettings()
         self._rng = rng
         self._first_payload = first_payload
@@ -97,8 +83,7 @@ class RaftCore:
         self._hurried: list[m.AnyMessage] = []
         self._messages: list[m.AnyMessage] = []
         self._restored: Snapshot | None = None
-        self._incoming = bytearray()
-        self._incoming_key = (0, 0, 0, 0)
+        self._incoming = IncomingSnapshot(self._settings.snapshot_bytes)
         self._since_contact = 0  # ticks; as leader: since the last check of the quorum
         self._since_heartbeat = 0
         self._patience = 0
@@ -112,8 +97,8 @@ class RaftCore:
 
     def tick(self) -> None:
         self._since_contact += 1
-        if self.is_leader:
-            self._tick_leader()
+        if self.replication is not None:
+            self._tick_leader(self.replication)
         elif self.node_id in self.voters and self._since_contact >= self._patience:
             self.campaign()
 
@@ -131,7 +116,7 @@ class RaftCore:
         if not self.is_leader or self.transfer_to != NOBODY:
             raise NotLeader
         index = self._append(payload)
-        self._broadcast_appends()
+        self._replicate()
         return index
 
     def transfer_leadership(self, to: int) -> None:
@@ -143,8 +128,8 @@ class RaftCore:
 
     def unreachable(self, peer: int) -> None:
         """Messages to it were lost: pipelining on would be in vain."""
-        if (progress := self.progress.get(peer)) and progress.state is Sending.REPLICATE:
-            progress.probe(progress.match_index + 1)
+        if self.replication is not None:
+            self.replication.unreachable(peer)
 
     def has_ready(self) -> bool:
         return bool(
@@ -181,9 +166,9 @@ class RaftCore:
             self.log.persisted(ready.entries[-1])
         if ready.hard_state and self.role is Role.CANDIDATE and ready.hard_state.term == self.term:
             self._count_vote(self.node_id, True)
-        if self.is_leader:
-            self.progress[self.node_id].accepted(self.log.stable)
-            self._advance_commit()
+        if self.replication is not None:
+            self.replication.stored(self.log.stable)
+            self._advance_commit(self.replication)
 
     def compact(self, snapshot: Snapshot, keep: int) -> None:
         """A snapshot of applied state is durable; the log before it, but for `keep` entries, may go."""
@@ -193,7 +178,7 @@ class RaftCore:
         """Its invariants, for tests and simulations after each event."""
         self.log.check()
         require(self._durable[0] <= self.term, "the term went back")
-        require(self.is_leader == bool(self.progress), "only a leader tracks followers")
+        require(self.is_leader == (self.replication is not None), "only a leader tracks followers")
         require(not self.is_leader or self.leader == self.node_id, "a leader follows itself")
 
     # --- messages
@@ -219,10 +204,9 @@ class RaftCore:
                 self._on_snapshot_chunk(message)
             case m.AppendReply():
                 self._on_append_reply(message)
-            case m.HeartbeatReply():
-                self._on_heartbeat_reply(message)
-            case m.SnapshotReply():
-                self._on_snapshot_reply(message)
+            case m.HeartbeatReply() | m.SnapshotReply():
+                if self.replication is not None:
+                    self.replication.on_reply(message)
             case m.TimeoutNow():
                 self.campaign(transfer=True)
 
@@ -311,74 +295,32 @@ class RaftCore:
         self._reply(m.HeartbeatReply(term=self.term, sender=self.node_id, to=heartbeat.sender))
 
     def _on_snapshot_chunk(self, chunk: m.SnapshotChunk) -> None:
-        """Chunks arrive in order, or again; the last one installs what they make together."""
+        """The last chunk installs what they make together; it is acknowledged as an append would be."""
         self._follow(chunk.sender)
         if chunk.index <= self.log.commit:
             self._accept(chunk.sender, self.log.commit)
             return
-        if chunk.size > self._settings.snapshot_bytes:
+        snapshot = self._incoming.add(chunk)
+        if snapshot is not None:
+            self._restored = snapshot
+            self.log.restore(snapshot)
+            self._accept(chunk.sender, chunk.index)
             return
-        key = (chunk.index, chunk.snapshot_term, chunk.size, chunk.crc32c)
-        if key != self._incoming_key:
-            self._incoming_key, self._incoming = key, bytearray()
-        if chunk.offset == len(self._incoming):
-            self._incoming += chunk.data
-        received = len(self._incoming)
-        if received >= chunk.size:
-            data, self._incoming, self._incoming_key = bytes(self._incoming), bytearray(), (0, 0, 0, 0)
-            if received == chunk.size and crc32c(data) == chunk.crc32c:
-                self._restored = Snapshot(chunk.index, chunk.snapshot_term, data)
-                self.log.restore(self._restored)
-                self._accept(chunk.sender, chunk.index)
-                return
-            received = 0  # damaged on the way: from the start
         self._reply(
             m.SnapshotReply(
                 term=self.term,
                 sender=self.node_id,
                 to=chunk.sender,
                 index=chunk.index,
-                next_offset=received,
+                next_offset=self._incoming.received(chunk),
             )
         )
 
     def _on_append_reply(self, reply: m.AppendReply) -> None:
-        progress = self.progress.get(reply.sender)
-        if progress is None:
-            return
-        progress.recently_active = True
-        if not reply.accepted:
-            index, _ = self.log.last_not_above(reply.hint_index, reply.hint_term)
-            if progress.refused(reply.refused_index, index):
-                self._send_appends(reply.sender)
-            return
-        grew = progress.accepted(reply.match_index)
-        caught_up = progress.snapshot is None or progress.match_index >= progress.snapshot.index
-        if progress.state is not Sending.REPLICATE and caught_up:
-            progress.replicate()
-        if grew:
-            self._advance_commit()
-        self._send_appends(reply.sender)
-        self._finish_transfer()
-
-    def _on_heartbeat_reply(self, reply: m.HeartbeatReply) -> None:
-        progress = self.progress.get(reply.sender)
-        if progress is None:
-            return
-        progress.heard()
-        if progress.state is Sending.SNAPSHOT and progress.chunk_quiet:
-            self._send_chunk(reply.sender, progress)
-        elif progress.match_index < self.log.last_index:
-            self._send_append(reply.sender, progress)
-
-    def _on_snapshot_reply(self, reply: m.SnapshotReply) -> None:
-        progress = self.progress.get(reply.sender)
-        if progress is None or progress.snapshot is None or progress.snapshot.index != reply.index:
-            return
-        progress.recently_active = True
-        if reply.next_offset != progress.chunk_offset or progress.chunk_quiet:
-            progress.chunk_offset = reply.next_offset
-            self._send_chunk(reply.sender, progress)
+        if self.replication is not None and self.replication.on_append_reply(reply):
+            self._advance_commit(self.replication)
+            self.replication.send_appends(reply.sender)
+            self._finish_transfer()
 
     # --- roles
 
@@ -405,14 +347,14 @@ class RaftCore:
     def _become_leader(self) -> None:
         self.role, self.leader = Role.LEADER, self.node_id
         self._leave_role()
-        next_index, window = self.log.last_index + 1, self._settings.window
-        self.progress = {voter: Progress(next_index, window) for voter in sorted(self.voters)}
-        self.progress[self.node_id].accepted(self.log.stable)
+        self.replication = Replication(
+            self.node_id, self.voters, self.term, self.log, self._settings, self._hurried.append
+        )
         self._append(self._first_payload)
-        self._broadcast_appends()
+        self._replicate()
 
     def _leave_role(self) -> None:
-        self._votes, self.progress, self.transfer_to = {}, {}, NOBODY
+        self._votes, self.replication, self.transfer_to = {}, None, NOBODY
         self._since_contact = self._since_heartbeat = 0
         self._reset_patience()
 
@@ -457,117 +399,36 @@ class RaftCore:
 
     # --- the leader's work
 
-    def _tick_leader(self) -> None:
+    def _tick_leader(self, replication: Replication) -> None:
+        """Check-quorum: a leader that no majority answers steps down within an election timeout (6.2)."""
         self._since_heartbeat += 1
         if self._since_contact >= self._settings.election_ticks:
             self._since_contact = 0
             self.transfer_to = NOBODY
-            if not self._hears_majority():
+            if not replication.hears_majority():
                 self._become_follower(self.term, NOBODY)
                 return
         if self._since_heartbeat >= self._settings.heartbeat_ticks:
             self._since_heartbeat = 0
-            self._broadcast_heartbeats()
-
-    def _hears_majority(self) -> bool:
-        """Check-quorum: a leader that a majority does not answer steps down within an election timeout."""
-        active = sum(
-            progress.recently_active or voter == self.node_id for voter, progress in self.progress.items()
-        )
-        for progress in self.progress.values():
-            progress.recently_active = False
-        return active >= majority(self.voters)
+            replication.broadcast_heartbeats()
 
     def _append(self, payload: bytes) -> int:
         index = self.log.last_index + 1
         self.log.append(Entry(self.term, index, payload))
         return index
 
-    def _advance_commit(self) -> None:
-        index = committed_index(
-            self.voters, {voter: progress.match_index for voter, progress in self.progress.items()}
-        )
+    def _replicate(self) -> None:
+        if self.replication is not None:
+            self.replication.broadcast_appends()
+
+    def _advance_commit(self, replication: Replication) -> None:
+        """Only an entry of this term commits by counting; it takes all before it along (3.6.2)."""
+        index = replication.majority_index()
         if self.log.matches(index, self.term) and self.log.commit_to(index):
-            for voter, progress in self._followers():
-                if not progress.paused:
-                    self._send_append(voter, progress)
-
-    def _followers(self) -> list[tuple[int, Progress]]:
-        return [(voter, progress) for voter, progress in self.progress.items() if voter != self.node_id]
-
-    def _broadcast_appends(self) -> None:
-        for voter, _ in self._followers():
-            self._send_appends(voter)
-
-    def _send_appends(self, voter: int) -> None:
-        """As much as is missing and the window allows."""
-        progress = self.progress[voter]
-        while not progress.paused and progress.next_index <= self.log.last_index:
-            self._send_append(voter, progress)
-
-    def _send_append(self, voter: int, progress: Progress) -> None:
-        """One message; empty if all was sent, which tells the commit index and finds out about losses."""
-        if progress.state is Sending.SNAPSHOT:
-            return
-        prev_index = progress.next_index - 1
-        prev_term = self.log.term_at(prev_index)
-        if prev_term is None or progress.next_index < self.log.first_index:
-            progress.send_snapshot(self.log.snapshot)
-            self._send_chunk(voter, progress)
-            return
-        entries: tuple[Entry, ...] = ()
-        if not progress.paused or progress.state is Sending.PROBE:
-            entries = self.log.between(
-                progress.next_index, self.log.last_index + 1, self._settings.append_bytes
-            )
-        self._hurried.append(
-            m.Append(
-                term=self.term,
-                sender=self.node_id,
-                to=voter,
-                prev_index=prev_index,
-                prev_term=prev_term,
-                entries=entries,
-                commit=self.log.commit,
-            )
-        )
-        progress.sent(prev_index + len(entries), len(entries))
-
-    def _send_chunk(self, voter: int, progress: Progress) -> None:
-        snapshot = progress.snapshot
-        if snapshot is None:
-            return
-        start = progress.chunk_offset
-        progress.chunk_quiet = False
-        self._hurried.append(
-            m.SnapshotChunk(
-                term=self.term,
-                sender=self.node_id,
-                to=voter,
-                index=snapshot.index,
-                snapshot_term=snapshot.term,
-                size=len(snapshot.data),
-                crc32c=crc32c(snapshot.data),
-                offset=start,
-                data=snapshot.data[start : start + self._settings.chunk_bytes],
-            )
-        )
-
-    def _broadcast_heartbeats(self) -> None:
-        for voter, progress in self._followers():
-            progress.chunk_quiet = progress.state is Sending.SNAPSHOT
-            self._hurried.append(
-                m.Heartbeat(
-                    term=self.term,
-                    sender=self.node_id,
-                    to=voter,
-                    commit=min(self.log.commit, progress.match_index),
-                )
-            )
+            replication.tell_commit()
 
     def _finish_transfer(self) -> None:
-        progress = self.progress.get(self.transfer_to)
-        if progress is not None and progress.match_index == self.log.last_index:
+        if self.replication is not None and self.replication.is_complete(self.transfer_to):
             self._hurried.append(m.TimeoutNow(term=self.term, sender=self.node_id, to=self.transfer_to))
 
     # --- outgoing

@@ -4,6 +4,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from crc32c import crc32c
+
 from tierlog.metadata.raft.messages import Snapshot
 
 
@@ -20,11 +22,13 @@ class Progress:
     next_index: int
     window: int
     match_index: int = 0
+    told_commit: int = 0  # the commit index in the newest append to it
     state: Sending = Sending.PROBE
     recently_active: bool = False  # heard from since the last check of the quorum (6.2)
     probe_sent: bool = False
     in_flight: deque[int] = field(default_factory=deque)  # last index of each unanswered append
     snapshot: Snapshot | None = None
+    snapshot_crc32c: int = 0
     chunk_offset: int = 0  # bytes of the snapshot that it has
     chunk_quiet: bool = False  # no answer since the last heartbeat: send the chunk again
 
@@ -46,6 +50,7 @@ class Progress:
     def send_snapshot(self, snapshot: Snapshot) -> None:
         self._enter(Sending.SNAPSHOT)
         self.snapshot = snapshot
+        self.snapshot_crc32c = crc32c(snapshot.data)
         self.next_index = snapshot.index + 1
 
     def sent(self, last_index: int, count: int) -> None:

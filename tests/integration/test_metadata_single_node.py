@@ -126,3 +126,35 @@ async def test_after_stop_commands_fail(one_node: OneNode) -> None:
         pass
     with pytest.raises(MetadataUnavailable):
         await node.submit(register(), timeout_s=0.01)
+
+
+class FailingDisk(OsFiles):
+    failing = False
+
+    def sync(self, fd: int) -> None:
+        if self.failing:
+            raise OSError(5, "input/output error")
+        super().sync(fd)
+
+
+async def test_a_failed_fsync_stops_the_node_and_acknowledges_nothing(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+    tasks = TaskGroup(lambda name, failure: failures.append(failure))
+    files = FailingDisk()
+    node = MetadataNode(1, {}, tmp_path, files, SystemClock(), random.Random(7), tasks, "c1")
+    await node.start()
+    await node.submit(register())
+    before = node.image
+    files.failing = True
+    with pytest.raises(MetadataUnavailable) as unknown:
+        await node.submit(c.CreateTopics(topics=(c.NewTopic(name="t"),)))
+    assert unknown.value.applied_unknown
+    files.failing = False  # the kernel may have dropped the pages: nothing is promised any more
+    with pytest.raises(MetadataUnavailable) as refused:
+        await node.submit(c.CreateTopics(topics=(c.NewTopic(name="t"),)))
+    assert not refused.value.applied_unknown
+    assert node.image is before
+    assert not node.is_leader
+    await node.stop()
+    await tasks.close()
+    assert [type(failure) for failure in failures] == [OSError]

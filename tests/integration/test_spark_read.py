@@ -35,7 +35,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> BucketWriter:
 def load(
     spark: SparkSession, history: BucketWriter, schema: str | None = None, **options: object
 ) -> DataFrame:
-    reader = spark.read.format("tierlog").option("path", str(history.root)).option("splitBytes", 20_000)
+    reader = spark.read.format("tierlog").option("path", str(history.root)).option("splitBytes", 10_000)
     for name, value in options.items():
         reader = reader.option(name, str(value))
     return (reader.schema(schema) if schema else reader).load()

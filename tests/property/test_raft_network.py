@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from tierlog.metadata.raft import messages as m
-from tierlog.metadata.raft.core import NotLeader, RaftCore, RaftSettings, Ready
+from tierlog.metadata.raft.core import NotLeader, RaftCore, Ready
 from tierlog.metadata.raft.log import RaftLog
+from tierlog.metadata.raft.settings import RaftSettings
 
 SETTINGS = RaftSettings(election_ticks=6, append_bytes=40, window=3, chunk_bytes=64)
 

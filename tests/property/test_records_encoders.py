@@ -15,7 +15,7 @@ from kafka.record import default_records as kafka_records
 
 from tierlog.broker.records.batch import RecordsError, check_batch, check_produced, iter_batches
 from tierlog.broker.records.codecs import Codec, decompress
-from tierlog.broker.records.record import Record, count_check, iter_records
+from tierlog.broker.records.record import Record, _walk_one, count_check, iter_records
 from tierlog.broker.records.writer import NewRecord, encode_batch
 
 LIMIT = 1 << 24
@@ -174,3 +174,29 @@ def test_a_damaged_batch_raises_records_errors_only(
         count_check(batch, max_bytes=1 << 16)
     except RecordsError:
         pass
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    count=st.integers(1, 200),
+    size=st.sampled_from([0, 1, 50, 57, 58, 200, 9_000]),
+    spread=st.sampled_from([0, 70, 2**40, 2**54]),
+    damage=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=2),
+)
+def test_the_short_way_of_the_walk_agrees_with_the_careful_one(
+    count: int, size: int, spread: int, damage: list[tuple[int, int]]
+) -> None:
+    batch = encode_batch([NewRecord(i * spread, None, bytes(size)) for i in range(count)])
+    for place, byte in damage:
+        batch[61 + place % (len(batch) - 61)] = byte
+    position, failed = 61, False
+    try:
+        for expected in range(count):
+            position = _walk_one(bytes(batch), position, len(batch), expected)
+    except RecordsError:
+        failed = True
+    if failed or position != len(batch):
+        with pytest.raises(RecordsError):
+            count_check(batch, max_bytes=LIMIT)
+    else:
+        assert count_check(batch, max_bytes=LIMIT) == len(batch) - 61

@@ -56,6 +56,7 @@ class TierNode:
         self.directory = directory
         self.store = store
         self.clock = Clock()
+        self._fresh = 0
         self.failures: list[BaseException] = []
         self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
         rng, files = random.Random(7), OsFiles()
@@ -124,6 +125,20 @@ class TierNode:
             replica.close(clean=True)
         self.cache.check()
         assert not self.failures, self.failures
+
+    def fresh_remote_log(self) -> RemoteLog:
+        """A reader that has cached nothing yet."""
+        self._fresh += 1
+        files = OsFiles()
+        cache = ChunkCache(self.directory / f"cache-{self._fresh}", 64 << 20, files, self.tasks)
+        return RemoteLog(
+            self.store,
+            self.keys,
+            cache,
+            files,
+            self.tasks,
+            lambda where: self.metadata.image.remote_partition(*where),
+        )
 
     def _follow(self) -> None:
         image = self.metadata.image

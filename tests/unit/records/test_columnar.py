@@ -1,10 +1,13 @@
 """What the columnar decoder leaves out, and what it refuses."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tierlog.broker.records.batch import RecordsError, RecordsFault
 from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.columnar import AbortedRange, decode_columns
+from tierlog.broker.records.kernels import compiled
 from tierlog.broker.records.writer import NewRecord, encode_batch
 
 pytestmark = pytest.mark.slow  # compiles the loops
@@ -88,3 +91,17 @@ def test_timestamps_beyond_microseconds_saturate() -> None:
 def test_unknown_columns_are_named() -> None:
     with pytest.raises(ValueError, match="topic"):
         list(decode_columns(b"", ["topic"]))
+
+
+def test_offsets_that_go_back_are_refused() -> None:
+    log = encode_batch(records(3), base_offset=5) + encode_batch(records(3), base_offset=7)
+    with pytest.raises(RecordsError) as refused:
+        offsets(bytes(log))
+    assert refused.value.fault is RecordsFault.CORRUPT
+
+
+def test_kernels_compile_where_nothing_can_be_cached() -> None:
+    """As on an executor whose directories are all read-only: a function without a file has no place."""
+    space: dict[str, Callable[[int], int]] = {}
+    exec("def more(x):\n    return x + 1", space)
+    assert compiled(space["more"])(1) == 2

@@ -56,6 +56,18 @@ def test_a_record_count_that_cannot_fit_is_refused_at_once() -> None:
     assert refused.value.fault is RecordsFault.INVALID
 
 
+def test_an_over_long_timestamp_delta_is_invalid_in_every_reader() -> None:
+    body = b"\x00" + b"\x80" * 10 + b"\x00" + b"\x00\x02k\x02v\x00"
+    batch = batch_of(bytes((2 * len(body),)) + body)
+    for read in (
+        lambda: count_check(batch, max_bytes=LIMIT),
+        lambda: list(iter_records(batch, max_bytes=LIMIT)),
+    ):
+        with pytest.raises(RecordsError) as refused:
+            read()
+        assert refused.value.fault is RecordsFault.INVALID
+
+
 @pytest.mark.parametrize(
     "batch",
     [

@@ -8,7 +8,7 @@ from tier_node import START_MS, TierNode, produce
 
 from tierlog.broker.records.batch import iter_batches
 from tierlog.broker.records.record import iter_records
-from tierlog.broker.runtime.tier_driver import TierRefused
+from tierlog.broker.runtime.tier_views import TierRefused
 from tierlog.metadata.controller import commands as c
 from tierlog.tiering.format.manifest import decode_root, decode_topic
 from tierlog.tiering.local_store import LocalStore

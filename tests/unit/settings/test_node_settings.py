@@ -52,6 +52,7 @@ def test_the_finer_unit_wins_within_one_source() -> None:
         ({"process.roles": "worker"}, "not one of broker, controller"),
         ({"controller.quorum.voters": "1"}, "id@host:port"),
         ({"controller.quorum.voters": "2@h:1"}, "does not name this node"),
+        ({"controller.quorum.voters": "1@h:1,2@h:2"}, "controller.quorum.secret"),
         ({"log.dirs": ""}, "at least one directory"),
         ({"group.min.session.timeout.ms": "9", "group.max.session.timeout.ms": "8"}, "above"),
     ],
@@ -74,7 +75,13 @@ def test_an_unknown_environment_variable_is_refused() -> None:
 
 
 def test_voters_and_addresses() -> None:
-    settings = settings_from({"controller.quorum.voters": "1@a:1,2@b:2", "listeners": "PLAINTEXT://[::1]:0"})
+    settings = settings_from(
+        {
+            "controller.quorum.voters": "1@a:1,2@b:2",
+            "controller.quorum.secret": "s",
+            "listeners": "PLAINTEXT://[::1]:0",
+        }
+    )
     assert settings.voters == {1: "http://a:1", 2: "http://b:2"}
     assert settings.listener == ("::1", 0)
 

@@ -1,0 +1,105 @@
+"""What the admin routes show of a node. The composition root fills it in as the parts come to life."""
+
+import asyncio
+from typing import Any, Protocol
+
+from tierlog.broker.handlers.stats import RequestStats
+from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.tier_driver import TierDriver
+from tierlog.broker.settings.node import NodeSettings
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.image import ClusterImage
+
+EVENTS_WAITING = 1000
+"""Events kept for one slow reader; beyond, it is cut off and has to look anew."""
+
+Events = asyncio.Queue["dict[str, Any] | None"]
+
+
+class Listener(Protocol):
+    """What is shown of net.listener.Listener."""
+
+    @property
+    def connections(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+    @property
+    def received_bytes(self) -> int: ...
+    @property
+    def sent_bytes(self) -> int: ...
+
+
+class Node:
+    def __init__(self, settings: NodeSettings, metadata: MetadataClient, stats: RequestStats) -> None:
+        self.settings = settings
+        self.metadata = metadata
+        self.stats = stats
+        self.replicas: ReplicaManager | None = None
+        self.listener: Listener | None = None
+        self.tiering: TierDriver | None = None
+        self._readers: set[Events] = set()
+        metadata.subscribe(self._image_changed)
+
+    def serve(self, replicas: ReplicaManager, listener: Listener, tiering: TierDriver) -> None:
+        self.replicas, self.listener, self.tiering = replicas, listener, tiering
+
+    def stop_serving(self) -> None:
+        """Ends the streams of events too: an HTTP server waits for its responses before it closes."""
+        self.replicas = self.listener = self.tiering = None
+        for reader in self._readers:
+            _put(reader, None)
+
+    @property
+    def serves(self) -> bool:
+        return self.listener is not None
+
+    # -- events --
+
+    def follow(self) -> Events:
+        """A queue of all events from now on; None is its end. Give it back with `leave`."""
+        reader: Events = asyncio.Queue(EVENTS_WAITING)
+        self._readers.add(reader)
+        return reader
+
+    def leave(self, reader: Events) -> None:
+        self._readers.discard(reader)
+
+    def tier_changed(self, where: TopicIdPartition) -> None:
+        """Something moved between the tiers of a partition, be it only on this disk."""
+        topic = self.metadata.image.topics.get(where.topic_id)
+        if self._readers and topic is not None:
+            self._publish(
+                {
+                    "image_index": self.metadata.image.index,
+                    "changed": ["tiers"],
+                    "partitions": [{"topic": topic.name, "partition": where.partition}],
+                }
+            )
+
+    def _image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
+        if not self._readers:
+            return
+        parts = ("brokers", "topics", "configs", "remote", "delete_queue")
+        changed = [part for part in parts if getattr(old, part) is not getattr(new, part)]
+        event: dict[str, Any] = {"image_index": new.index, "changed": changed}
+        if "remote" in changed:
+            event["partitions"] = [
+                {"topic": topic.name, "partition": key.partition}
+                for key, remote in new.remote.items()
+                if old.remote.get(key) is not remote and (topic := new.topics.get(key.topic_id)) is not None
+            ]
+        self._publish(event)
+
+    def _publish(self, event: dict[str, Any]) -> None:
+        for reader in tuple(self._readers):
+            if reader.qsize() < EVENTS_WAITING - 1:
+                _put(reader, event)
+            else:
+                self._readers.discard(reader)
+                _put(reader, None)
+
+
+def _put(reader: Events, event: dict[str, Any] | None) -> None:
+    if not reader.full():
+        reader.put_nowait(event)

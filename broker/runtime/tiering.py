@@ -1,0 +1,89 @@
+"""Tiering as one part of a node: store, cache, remote log, driver and housekeeper, put together in one place.
+
+Called by app.py: `Tiering(...)`, `await start()` after the replicas are open, `remote` for the handlers,
+`driver` for the admin API, `await close()` before the replicas close.
+"""
+
+import random
+from pathlib import Path
+
+from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.files import Files
+from tierlog.broker.ports.tasks import Report, TaskGroup
+from tierlog.broker.runtime.tier_driver import Replicas, TierDriver
+from tierlog.broker.runtime.tier_housekeeper import TierHousekeeper
+from tierlog.broker.settings.node import NodeSettings
+from tierlog.metadata.client import MetadataClient
+from tierlog.tiering.chunk_cache import ChunkCache
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.manager import TierManager
+from tierlog.tiering.object_store import ObjectStore, store_from_url
+from tierlog.tiering.remote_log import RemoteLog
+
+OBJECTS_DIRECTORY = "objects"
+CACHE_DIRECTORY = "remote-cache"
+
+
+class Tiering:
+    """The remote tier of one broker. `objects`: a store to use instead of the one the settings name."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        metadata: MetadataClient,
+        replicas: Replicas,
+        files: Files,
+        clock: Clock,
+        rng: random.Random,
+        report: Report,
+        *,
+        cluster_id: str,
+        data_directory: Path,
+        objects: ObjectStore | None = None,
+    ) -> None:
+        self._tasks = TaskGroup(report)
+        keys = Keys(cluster_id)
+        url = settings.object_store_url or (data_directory.absolute() / OBJECTS_DIRECTORY).as_uri()
+        self.store = objects or store_from_url(url)
+        self.cache = ChunkCache(
+            data_directory / CACHE_DIRECTORY, settings.remote_cache_bytes, files, self._tasks
+        )
+        self.manager = TierManager(self.store, keys)
+        self.remote = RemoteLog(
+            self.store,
+            keys,
+            self.cache,
+            files,
+            self._tasks,
+            lambda where: metadata.image.remote_partition(*where),
+        )
+        self.driver = TierDriver(
+            broker_id=settings.node_id,
+            metadata=metadata,
+            replicas=replicas,
+            manager=self.manager,
+            remote_log=self.remote,
+            clock=clock,
+            rng=rng,
+            tasks=self._tasks,
+            interval_ms=settings.remote_log_manager_task_interval_ms,
+        )
+        self.housekeeper = TierHousekeeper(
+            broker_id=settings.node_id,
+            metadata=metadata,
+            manager=self.manager,
+            remote_log=self.remote,
+            clock=clock,
+            tasks=self._tasks,
+            delete_grace_ms=settings.remote_log_delete_grace_ms,
+        )
+
+    async def start(self) -> None:
+        """Begins the work; returns at once, whatever state the store is in."""
+        await self.driver.start()
+        await self.housekeeper.start()
+
+    async def close(self) -> None:
+        """Ends all work; what was under way is found unfinished, and done again, at the next start."""
+        await self._tasks.close()
+        await self.store.close()

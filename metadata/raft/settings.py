@@ -1,0 +1,17 @@
+"""The bounds and times of a Raft core."""
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftSettings:
+    """Times in ticks. A follower waits for election_ticks to twice that; drawn anew each time (3.4)."""
+
+    election_ticks: int = 10
+    heartbeat_ticks: int = 1
+    append_bytes: int = MIB  # per message
+    window: int = 64  # unanswered appends per follower
+    chunk_bytes: int = MIB  # of a snapshot
+    snapshot_bytes: int = 1024 * MIB  # the largest that is accepted

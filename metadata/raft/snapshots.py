@@ -1,0 +1,39 @@
+"""A snapshot on its way in: chunks in order, or again, until they are whole and their checksum is right."""
+
+from crc32c import crc32c
+
+from tierlog.metadata.raft.messages import Snapshot, SnapshotChunk
+
+Key = tuple[int, int, int, int, int]
+
+
+class IncomingSnapshot:
+    """Holds one; a chunk of another, or of another leader, begins anew."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._key: Key | None = None
+        self._data = bytearray()
+
+    def add(self, chunk: SnapshotChunk) -> Snapshot | None:
+        """The snapshot, if this chunk completes it."""
+        if chunk.size > self._most_bytes:
+            return None
+        if _key(chunk) != self._key:
+            self._key, self._data = _key(chunk), bytearray()
+        if chunk.offset == len(self._data):
+            self._data += chunk.data
+        if len(self._data) < chunk.size:
+            return None
+        data, self._key, self._data = bytes(self._data), None, bytearray()
+        if len(data) != chunk.size or crc32c(data) != chunk.crc32c:
+            return None  # damaged on the way: from the start
+        return Snapshot(chunk.index, chunk.snapshot_term, data)
+
+    def received(self, chunk: SnapshotChunk) -> int:
+        """How many bytes of the chunk's snapshot are here."""
+        return len(self._data) if _key(chunk) == self._key else 0
+
+
+def _key(chunk: SnapshotChunk) -> Key:
+    return chunk.term, chunk.index, chunk.snapshot_term, chunk.size, chunk.crc32c

@@ -1,0 +1,200 @@
+"""Transcripts of Raft cores talking: readable, and checked line by line.
+
+Each block of a file is commands, `----`, and what they led to. Running this file as a program
+writes the outcomes anew; do that only for a change of behaviour that is meant, and read the difference.
+"""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tierlog.metadata.raft import messages as m
+from tierlog.metadata.raft.core import RaftCore, Ready
+from tierlog.metadata.raft.log import RaftLog
+from tierlog.metadata.raft.settings import RaftSettings
+
+TRANSCRIPTS = Path(__file__).parent / "raft"
+SETTINGS = RaftSettings(election_ticks=10, append_bytes=20, window=4, chunk_bytes=8)
+
+
+class Scene:
+    """Cores with perfect disks; messages wait until they are delivered."""
+
+    def __init__(self) -> None:
+        self.cores: dict[int, RaftCore] = {}
+        self.disks: dict[int, tuple[m.Snapshot, list[m.Entry], m.HardState]] = {}
+        self.network: list[m.AnyMessage] = []
+        self.away: set[int] = set()
+        self.writing: dict[int, Ready] = {}
+        self.said: list[str] = []
+
+    def run(self, line: str) -> str:
+        command, *arguments = line.split()
+        self.said = []
+        getattr(self, f"do_{command}")(*arguments)
+        return "\n".join(self.said)
+
+    def do_cluster(self, size: str) -> None:
+        self.disks = {node: (m.Snapshot(), [], m.HardState()) for node in range(1, int(size) + 1)}
+        for node in self.disks:
+            self.do_boot(str(node))
+
+    def do_disk(self, node: str, term: str, *entries: str) -> None:
+        """What a node has on its disk, each entry as index@term:payload; boots it."""
+        log = []
+        for entry in entries:
+            place, _, payload = entry.partition(":")
+            index, _, entry_term = place.partition("@")
+            log.append(m.Entry(int(entry_term), int(index), payload.encode()))
+        self.disks[int(node)] = (m.Snapshot(), log, m.HardState(int(term)))
+        self.do_boot(node)
+
+    def do_boot(self, node: str) -> None:
+        """(Re)starts a node from its disk: what it had not written is gone."""
+        snapshot, entries, hard = self.disks[int(node)]
+        log = RaftLog(snapshot, entries, hard.commit)
+        self.cores[int(node)] = RaftCore(
+            int(node), self.disks, log, hard, random.Random(int(node)), first_payload=b"-", settings=SETTINGS
+        )
+
+    def do_campaign(self, node: str) -> None:
+        self.cores[int(node)].campaign()
+
+    def do_tick(self, node: str, times: str = "1") -> None:
+        for _ in range(int(times)):
+            self.cores[int(node)].tick()
+
+    def do_propose(self, node: str, *payloads: str) -> None:
+        for payload in payloads:
+            self.said.append(f"index {self.cores[int(node)].propose(payload.encode())}")
+
+    def do_transfer(self, node: str, to: str) -> None:
+        self.cores[int(node)].transfer_leadership(int(to))
+
+    def do_away(self, *nodes: str) -> None:
+        """Their messages are lost, both ways, until `back`."""
+        self.away |= {int(node) for node in nodes}
+
+    def do_back(self) -> None:
+        self.away.clear()
+
+    def do_compact(self, node: str, keep: str = "0") -> None:
+        core = self.cores[int(node)]
+        index = core.log.applied
+        snapshot = m.Snapshot(index, core.log.term_at(index) or 0, b"state up to %d" % index)
+        core.compact(snapshot, int(keep))
+        kept = [entry for entry in self.disks[int(node)][1] if entry.index > index]
+        self.disks[int(node)] = (snapshot, kept, self.disks[int(node)][2])
+
+    def do_write(self, node: str) -> None:
+        """Does the outstanding work of a node once, in the order that Ready prescribes."""
+        self.do_take(node)
+        self.do_finish(node)
+
+    def do_take(self, node: str) -> None:
+        """The first half of `write`: the work is taken and what may leave at once has left."""
+        ready = self.writing[int(node)] = self.cores[int(node)].ready()
+        self.network += ready.hurried
+
+    def do_finish(self, node: str) -> None:
+        core, ready = self.cores[int(node)], self.writing.pop(int(node))
+        snapshot, entries, hard = self.disks[int(node)]
+        if ready.snapshot:
+            snapshot, entries = ready.snapshot, []
+            self.said.append(f"{node} installs {ready.snapshot.data.decode()!r}")
+        if ready.entries:
+            entries = [entry for entry in entries if entry.index < ready.entries[0].index]
+            self.said.append(f"{node} writes {texts(ready.entries)}")
+        hard = ready.hard_state or hard
+        if ready.hard_state:
+            self.said.append(f"{node} writes term {hard.term} vote {hard.voted_for} commit {hard.commit}")
+        self.disks[int(node)] = (snapshot, [*entries, *ready.entries], hard)
+        core.persisted(ready)
+        self.network += ready.messages
+        if ready.committed:
+            self.said.append(f"{node} applies {texts(ready.committed)}")
+        core.check()
+
+    def do_deliver(self) -> None:
+        """One round: every message that waits now."""
+        network, self.network = self.network, []
+        for message in network:
+            lost = {message.sender, message.to} & self.away
+            self.said.append(text(message) + (" LOST" if lost else ""))
+            if not lost:
+                self.cores[message.to].step(message)
+                self.cores[message.to].check()
+
+    def do_settle(self) -> None:
+        """Writes and delivers until nothing is left to do."""
+        while self.network or any(core.has_ready() for core in self.cores.values()):
+            for node, core in self.cores.items():
+                while core.has_ready():
+                    self.do_write(str(node))
+            self.do_deliver()
+
+    def do_state(self) -> None:
+        for node, core in self.cores.items():
+            log = core.log
+            held = f"log {log.first_index}..{log.last_index} commit {log.commit} applied {log.applied}"
+            leader = "nobody" if core.leader == m.NOBODY else core.leader
+            self.said.append(f"{node} {core.role.value} term {core.term} follows {leader} {held}")
+
+
+def texts(entries: tuple[m.Entry, ...]) -> str:
+    return " ".join(f"{entry.index}@{entry.term}:{entry.payload.decode()}" for entry in entries)
+
+
+def text(message: m.AnyMessage) -> str:
+    head = f"{message.sender}>{message.to} {type(message).__name__} term {message.term}"
+    match message:
+        case m.VoteRequest():
+            kind = " pre" * message.pre_vote + " transfer" * message.transfer
+            return f"{head}{kind} log {message.last_index}@{message.last_term}"
+        case m.VoteReply():
+            return f"{head}{' pre' * message.pre_vote} {'yes' if message.granted else 'no'}"
+        case m.Append():
+            after = f"after {message.prev_index}@{message.prev_term}"
+            return f"{head} {after} [{texts(message.entries)}] commit {message.commit}"
+        case m.AppendReply(accepted=True):
+            return f"{head} match {message.match_index}"
+        case m.AppendReply():
+            return f"{head} no {message.refused_index}, try {message.hint_index}@{message.hint_term}"
+        case m.Heartbeat():
+            return f"{head} commit {message.commit}"
+        case m.SnapshotChunk():
+            return f"{head} {message.index}@{message.snapshot_term} {message.data!r} at {message.offset}"
+        case m.SnapshotReply():
+            return f"{head} {message.index} has {message.next_offset}"
+        case _:
+            return head
+
+
+def played(transcript: str) -> str:
+    scene, out = Scene(), []
+    for block in transcript.strip().split("\n\n"):
+        lines = block.split("\n")
+        comments = [line for line in lines if line.startswith("#")]
+        rest = [line for line in lines if not line.startswith("#")]
+        commands = rest[: rest.index("----")] if "----" in rest else rest
+        if not commands:
+            out.append("\n".join(comments))
+            continue
+        outcomes = [outcome for command in commands if (outcome := scene.run(command))]
+        out.append("\n".join([*comments, *commands, "----", *(outcomes or ["ok"])]))
+    return "\n\n".join(out) + "\n"
+
+
+@pytest.mark.parametrize("path", sorted(TRANSCRIPTS.glob("*.txt")), ids=lambda path: path.stem)
+def test_transcript(path: Path) -> None:
+    assert played(path.read_text()) == path.read_text()
+
+
+def test_there_are_transcripts() -> None:
+    assert len(list(TRANSCRIPTS.glob("*.txt"))) >= 8
+
+
+if __name__ == "__main__":
+    for path in sorted(TRANSCRIPTS.glob("*.txt")):
+        path.write_text(played(path.read_text()))

@@ -1,0 +1,211 @@
+"""Parts of Raft alone, and rules of the core that a random network seldom meets."""
+
+import random
+
+import pytest
+from crc32c import crc32c
+
+from tierlog.broker.ports.types import InvariantViolation
+from tierlog.metadata.raft import messages as m
+from tierlog.metadata.raft.core import NotLeader, RaftCore
+from tierlog.metadata.raft.log import RaftLog
+from tierlog.metadata.raft.progress import Progress, Sending
+from tierlog.metadata.raft.quorum import VoteResult, committed_index, count_votes
+from tierlog.metadata.raft.snapshots import IncomingSnapshot
+
+
+@pytest.mark.parametrize(
+    ("match", "committed"),
+    [
+        ({1: 5}, 5),
+        ({1: 5, 2: 3}, 3),
+        ({1: 5, 2: 3, 3: 4}, 4),
+        ({1: 9, 2: 1, 3: 1}, 1),
+        ({1: 9, 2: 8, 3: 7, 4: 6}, 7),
+        ({1: 9, 2: 9, 3: 2, 4: 1, 5: 1}, 2),
+    ],
+)
+def test_committed_is_what_a_majority_holds(match: dict[int, int], committed: int) -> None:
+    assert committed_index(match.keys(), match) == committed
+
+
+def test_voters_that_never_answered_hold_nothing() -> None:
+    assert committed_index({1, 2, 3}, {1: 7}) == 0
+
+
+@pytest.mark.parametrize(
+    ("voters", "votes", "result"),
+    [
+        ({1}, {1: True}, VoteResult.WON),
+        ({1, 2, 3}, {1: True}, VoteResult.PENDING),
+        ({1, 2, 3}, {1: True, 2: True}, VoteResult.WON),
+        ({1, 2, 3}, {1: True, 2: False, 3: False}, VoteResult.LOST),
+        ({1, 2, 3, 4}, {1: True, 2: True}, VoteResult.PENDING),
+        ({1, 2, 3, 4}, {1: True, 2: True, 3: False, 4: False}, VoteResult.LOST),
+        ({1, 2, 3}, {1: True, 8: True, 9: True}, VoteResult.PENDING),
+    ],
+)
+def test_votes(voters: set[int], votes: dict[int, bool], result: VoteResult) -> None:
+    assert count_votes(voters, votes) is result
+
+
+def test_progress_probes_one_message_at_a_time() -> None:
+    progress = Progress(next_index=10, window=3)
+    assert not progress.paused
+    progress.sent(12, 3)
+    assert progress.paused
+    progress.heard()
+    assert not progress.paused
+
+
+def test_progress_pipelines_up_to_its_window() -> None:
+    progress = Progress(next_index=1, window=2)
+    progress.replicate()
+    progress.sent(1, 1)
+    progress.sent(4, 3)
+    assert progress.paused
+    assert progress.next_index == 5
+    progress.accepted(1)
+    assert not progress.paused
+    assert progress.accepted(4)
+    assert not progress.accepted(4)
+    assert not progress.in_flight
+
+
+def test_progress_ignores_refusals_that_are_old_news() -> None:
+    progress = Progress(next_index=10, window=2)
+    assert not progress.refused(refused_index=5, retry_index=3)  # not of the probe that is out
+    assert progress.refused(refused_index=9, retry_index=4)
+    assert (progress.state, progress.next_index) == (Sending.PROBE, 5)
+    progress.accepted(4)
+    progress.replicate()
+    assert not progress.refused(refused_index=4, retry_index=2)
+    assert progress.state is Sending.REPLICATE
+
+
+def log(*terms: int, commit: int = 0) -> RaftLog:
+    return RaftLog(m.Snapshot(), [m.Entry(term, index + 1, b"x") for index, term in enumerate(terms)], commit)
+
+
+def test_the_log_refuses_to_overwrite_what_is_committed() -> None:
+    held = log(1, 1, 1, commit=2)
+    held.merge([m.Entry(2, 3, b"y")])
+    assert held.term_at(3) == 2
+    with pytest.raises(InvariantViolation):
+        held.merge([m.Entry(3, 2, b"z")])
+
+
+def test_a_write_that_was_overtaken_makes_nothing_durable() -> None:
+    held = log(1)
+    old = m.Entry(1, 2, b"old")
+    held.append(old)
+    held.merge([m.Entry(2, 2, b"new")])
+    held.persisted(old)
+    assert held.stable == 1
+    assert [entry.payload for entry in held.unstable()] == [b"new"]
+
+
+def test_a_hint_skips_whole_terms() -> None:
+    assert log(1, 1, 4, 4, 4).last_not_above(5, 3) == (2, 1)
+    assert log(1, 1, 2).last_not_above(9, 9) == (3, 2)
+    assert log(5, 5).last_not_above(2, 1) == (0, 0)
+
+
+def test_compaction_keeps_a_tail_and_its_term() -> None:
+    held = log(1, 1, 2, 2, 3, commit=5)
+    held.applied = 5
+    held.compact(m.Snapshot(4, 2, b""), keep=2)
+    assert (held.first_index, held.term_at(2), held.term_at(1)) == (3, 1, None)
+    held.check()
+
+
+def chunk(offset: int, data: bytes, *, whole: bytes = b"abcdefgh", index: int = 5) -> m.SnapshotChunk:
+    return m.SnapshotChunk(
+        term=1,
+        sender=1,
+        to=2,
+        index=index,
+        snapshot_term=1,
+        size=len(whole),
+        crc32c=crc32c(whole),
+        offset=offset,
+        data=data,
+    )
+
+
+def test_a_snapshot_is_put_together_whatever_is_repeated() -> None:
+    incoming = IncomingSnapshot(100)
+    assert incoming.add(chunk(4, b"efgh")) is None
+    assert incoming.received(chunk(0, b"")) == 0
+    incoming.add(chunk(0, b"abcd"))
+    incoming.add(chunk(0, b"abcd"))
+    assert incoming.received(chunk(0, b"")) == 4
+    assert incoming.add(chunk(4, b"efgh")) == m.Snapshot(5, 1, b"abcdefgh")
+
+
+def test_a_damaged_or_too_large_snapshot_is_not_taken() -> None:
+    incoming = IncomingSnapshot(8)
+    assert incoming.add(chunk(0, b"abcdefgX")) is None
+    assert incoming.received(chunk(0, b"")) == 0
+    assert incoming.add(chunk(0, b"a" * 9, whole=b"a" * 9)) is None
+    incoming.add(chunk(0, b"abcd"))
+    incoming.add(chunk(0, b"zz", index=6))  # of another snapshot
+    assert incoming.received(chunk(0, b"", index=6)) == 2
+
+
+def follower(*terms: int) -> RaftCore:
+    return RaftCore(2, {1, 2, 3}, log(*terms), m.HardState(terms[-1] if terms else 0), random.Random(1))
+
+
+def test_a_follower_commits_no_further_than_the_leaders_message_proves() -> None:
+    core = follower(1, 1, 1)  # its entries 2 and 3 may not be the leader's
+    core.step(m.Append(term=2, sender=1, to=2, prev_index=1, prev_term=1, entries=(), commit=3))
+    assert core.log.commit == 1
+
+
+def test_a_vote_is_given_once_per_term_and_leaves_only_after_it_is_written() -> None:
+    core = follower()
+    core.step(m.VoteRequest(term=1, sender=1, to=2, last_index=0, last_term=0))
+    core.step(m.VoteRequest(term=1, sender=3, to=2, last_index=0, last_term=0))
+    ready = core.ready()
+    assert ready.hurried == ()
+    assert ready.hard_state == m.HardState(1, 1, 0)
+    assert [(vote.to, vote.granted) for vote in ready.messages if isinstance(vote, m.VoteReply)] == [
+        (1, True),
+        (3, False),
+    ]
+
+
+def test_a_longer_log_of_an_older_term_does_not_win() -> None:
+    core = follower(1, 2)
+    core.step(m.VoteRequest(term=3, sender=1, to=2, last_index=9, last_term=1))
+    assert [vote.granted for vote in core.ready().messages if isinstance(vote, m.VoteReply)] == [False]
+
+
+def test_strangers_and_misrouted_messages_are_ignored() -> None:
+    core = follower()
+    core.step(m.Heartbeat(term=9, sender=8, to=2, commit=0))
+    core.step(m.Heartbeat(term=9, sender=1, to=3, commit=0))
+    assert core.term == 0
+    assert not core.has_ready()
+
+
+def test_only_a_leader_takes_proposals() -> None:
+    with pytest.raises(NotLeader):
+        follower().propose(b"x")
+
+
+def test_messages_survive_their_encoding() -> None:
+    entries = (m.Entry(1, 2, b"x"),)
+    said: tuple[m.AnyMessage, ...] = (
+        m.VoteRequest(term=1, sender=1, to=2, last_index=3, last_term=1, pre_vote=True),
+        m.VoteReply(term=1, sender=2, to=1, granted=True),
+        m.Append(term=1, sender=1, to=2, prev_index=1, prev_term=1, entries=entries, commit=1),
+        m.AppendReply(term=1, sender=2, to=1, accepted=False, refused_index=1, hint_index=0),
+        m.Heartbeat(term=1, sender=1, to=2, commit=1),
+        m.HeartbeatReply(term=1, sender=2, to=1),
+        chunk(0, b"abcd"),
+        m.SnapshotReply(term=1, sender=2, to=1, index=5, next_offset=4),
+        m.TimeoutNow(term=1, sender=1, to=2),
+    )
+    assert m.decode_messages(m.encode_messages(said)) == said

@@ -1,0 +1,175 @@
+"""Object store trouble at every call of copy, read and delete: nothing lost, nothing wrong served."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from faulty_store import FAULTS, FaultyStore
+from tier_node import TierNode, produce
+
+from tierlog.broker.records.batch import iter_batches
+from tierlog.broker.records.record import iter_records
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.controller import commands as c
+from tierlog.tiering.format.manifest import decode_root
+from tierlog.tiering.local_store import LocalStore
+from tierlog.tiering.manager import TierLimits
+from tierlog.tiering.memory_store import MemoryStore
+from tierlog.tiering.object_store import ObjectStoreError
+
+QUICK = TierLimits(copy_seconds=0.1, small_seconds=0.1, stall_seconds=0.01)
+BATCHES, RECORDS = 20, 5  # two rolled segments and a tail
+COPY_CALLS = 16  # puts, gets and heads of a flush of this size, with some to spare
+
+
+async def read_back(node: TierNode, replica) -> None:
+    """Every record is there, once, in order, with the value that was produced; read errors are retried."""
+    seen: list[int] = []
+    offset = replica.log_start_offset
+    while offset < replica.high_watermark:
+        try:
+            data = await asyncio.wait_for(node.fetch(replica, offset), 0.5)
+        except (ObjectStoreError, TimeoutError):
+            continue
+        for at, _ in iter_batches(data):
+            for record in iter_records(data, at, max_bytes=1 << 20):
+                assert record.value == b"%060d" % record.offset
+                seen.append(record.offset)
+        offset = seen[-1] + 1
+    assert seen == list(range(replica.log_start_offset, replica.high_watermark))
+
+
+def make_store(kind: str, directory: Path) -> FaultyStore:
+    return FaultyStore(MemoryStore() if kind == "memory" else LocalStore(directory / "bucket"))
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_trouble_at_every_call_of_a_copy(tmp_path: Path, kind: str, fault: str) -> None:
+    fired = 0
+    for at in range(COPY_CALLS):
+        store = make_store(kind, tmp_path / str(at))
+        async with TierNode(tmp_path / str(at), store, limits=QUICK) as node:
+            replica = await node.create("t")
+            store.arm(fault, at, "put", "get", "head")
+            produce(replica, BATCHES, records=RECORDS)
+            await node.driver.flush("t")
+            fired += store.fired.is_set()
+            store.disarm()
+            await settled(node)
+            assert replica.log_end_offset == BATCHES * RECORDS
+            assert replica.local_log_start_offset == replica.log_end_offset
+            assert node.remote(replica).started == ()
+            await read_back(node, replica)
+            root = decode_root(await store.get(node.keys.root(node.where(replica))))
+            assert root.entries == node.remote(replica).entries
+            await nothing_is_an_orphan(node, replica)
+    assert fired >= 8  # the faults did hit the flow
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_trouble_at_every_call_of_a_read(tmp_path: Path, fault: str) -> None:
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store, limits=QUICK) as node:
+        replica = await node.create("t")
+        produce(replica, BATCHES, records=RECORDS)
+        await node.driver.flush("t")
+        await settled(node)
+        for at in range(6):
+            node.remote_log = node.fresh_remote_log()
+            store.arm(fault, at, "get")
+            if (
+                fault == "stall"
+            ):  # the store's own time limit ends a stalled call; here the reader is who gives up
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(read_once(node, replica), 0.05)
+                node.remote_log = node.fresh_remote_log()
+            await read_back(node, replica)
+            assert store.fired.is_set()
+
+
+async def read_once(node: TierNode, replica) -> None:
+    offset = 0
+    while offset < replica.high_watermark:
+        data = await node.fetch(replica, offset)
+        offset = list(iter_batches(data))[-1][1].next_offset
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_trouble_at_every_call_of_a_deletion(tmp_path: Path, fault: str) -> None:
+    for at in range(3):
+        store = FaultyStore(MemoryStore())
+        async with TierNode(tmp_path / str(at), store, limits=QUICK) as node:
+            replica = await node.create("t")
+            produce(replica, BATCHES, records=RECORDS)
+            await node.driver.flush("t")
+            await node.housekeeper.keep_house()
+            topic_id = str(replica.topic_id)
+            await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+            await settled(node)
+            store.arm(fault, at, "delete")
+            for _ in range(4):
+                try:
+                    await node.housekeeper.keep_house()
+                except ObjectStoreError:
+                    continue
+            assert store.fired.is_set()
+            assert not node.metadata.image.delete_queue
+            assert [key for key in await node.objects() if topic_id in key] == []
+
+
+async def test_produce_and_retention_go_on_while_the_store_is_away(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store, limits=QUICK) as node:
+        replica = await node.create("t", retention_bytes="9000")
+        await settled(node)
+        store.down = True
+        produce(replica, 100)
+        await node.metadata.wait_for(
+            lambda image: image.remote_partition(*node.where(replica)).log_start_offset > 300
+        )
+        while replica.log_start_offset <= 300 or len(replica.segments) > 5:
+            await asyncio.sleep(0)  # the replica follows the image within a few turns of the loop
+        assert sum(info.size_bytes for info in replica.segments) < 9000 + 2 * 4000
+        (line,) = node.driver.status("t")
+        assert "503" in (line.last_error or "")
+        assert replica.read(replica.log_start_offset, 1000).error == ErrorCode.NONE
+        store.down = False
+        await node.driver.flush("t")
+        assert node.driver.status("t")[0].last_error is None
+        await read_back(node, replica)
+
+
+async def test_one_stuck_partition_does_not_stop_another(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    limits = TierLimits(copy_seconds=30, small_seconds=30, stall_seconds=0.001)
+    async with TierNode(tmp_path, store, limits=limits) as node:
+        replica = await node.create("stuck")
+        await settled(node)
+        store.arm("stall", 0, "put")
+        produce(replica, BATCHES)
+        await store.fired.wait()
+        other = await node.create("other")
+        produce(other, BATCHES)
+        await node.driver.flush("other")
+        assert node.remote(other).end_offset == other.log_end_offset
+        assert node.driver.status("stuck")[0].uploading
+        assert node.manager.counts.stalls > 0
+
+
+async def nothing_is_an_orphan(node: TierNode, replica) -> None:
+    """Every object is named by the manifest, or was announced and is deleted by the queue."""
+    await node.housekeeper.keep_house()
+    while node.metadata.image.delete_queue:
+        await node.housekeeper.keep_house()
+    where, remote = node.where(replica), node.remote(replica)
+    named = {node.keys.log(where, entry) for entry in remote.entries}
+    named |= {node.keys.index(where, entry) for entry in remote.entries}
+    assert set(await node.objects(node.keys.data(where))) == named
+
+
+async def settled(node: TierNode) -> None:
+    node.driver.wake_all()
+    while jobs := node.driver.jobs():
+        await asyncio.wait(jobs)

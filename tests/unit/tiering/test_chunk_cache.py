@@ -1,0 +1,146 @@
+"""The chunk cache: one download per chunk, a budget that holds, waiters that leave, readers that stay."""
+
+import asyncio
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tierlog.broker.ports.files import FileSlice, OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.tiering.chunk_cache import Chunk, ChunkCache, ChunkKey
+from tierlog.tiering.object_store import CorruptObject, ObjectStoreError
+
+SEGMENT = uuid.UUID(int=1)
+
+
+def key(number: int, size: int = 100) -> ChunkKey:
+    return ChunkKey(SEGMENT, number * size, (number + 1) * size)
+
+
+class Source:
+    """Downloads that wait until released, and count."""
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failure: BaseException | None = None
+
+    async def download(self, path: Path) -> int:
+        self.started += 1
+        await self.gate.wait()
+        path.write_bytes(b"x" * 100)
+        if self.failure is not None:
+            raise self.failure
+        return 7
+
+
+@pytest.fixture
+async def tasks():
+    failures: list[BaseException] = []
+    group = TaskGroup(lambda name, failure: failures.append(failure))
+    yield group
+    await group.close()
+    assert not failures
+
+
+@pytest.fixture
+def cache(tmp_path, tasks):
+    cache = ChunkCache(tmp_path / "cache", 250, OsFiles(), tasks)
+    yield cache
+    cache.check()
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_chunk_is_downloaded_once_for_all_who_wait(cache):
+    source = Source()
+    source.gate.clear()
+    waiting = [asyncio.ensure_future(cache.get(key(0), source.download)) for _ in range(5)]
+    await turns()
+    source.gate.set()
+    chunks = await asyncio.gather(*waiting)
+    assert source.started == 1
+    assert all(chunk is chunks[0] for chunk in chunks)
+    assert chunks[0].end_offset == 7
+    assert await cache.get(key(0), source.download) is chunks[0]
+    assert source.started == 1
+
+
+async def test_a_waiter_that_leaves_does_not_end_the_download(cache):
+    source = Source()
+    source.gate.clear()
+    waiting = asyncio.ensure_future(cache.get(key(0), source.download))
+    await turns()
+    waiting.cancel()
+    await turns()
+    source.gate.set()
+    assert isinstance(await cache.get(key(0), source.download), Chunk)
+    assert source.started == 1
+
+
+async def test_the_least_recently_used_goes_first_and_its_readers_keep_their_bytes(cache, tmp_path):
+    source = Source()
+    first = await cache.get(key(0), source.download)
+    await cache.get(key(1), source.download)
+    await cache.get(key(0), source.download)
+    await cache.get(key(2), source.download)  # 300 bytes of 250: the second goes
+    await cache.get(key(0), source.download)
+    assert source.started == 3
+    await cache.get(key(1), source.download)
+    assert source.started == 4
+    assert cache.counts.bytes == 200
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    cache.forget(SEGMENT)
+    assert cache.counts.bytes == 0
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert FileSlice(first.file, 10, 5).read() == b"xxxxx"
+
+
+@pytest.mark.parametrize("failure", [ObjectStoreError("503"), CorruptObject("bad"), OSError(28, "disk full")])
+async def test_a_failure_reaches_all_who_wait_and_is_not_kept(cache, tmp_path, failure):
+    source = Source()
+    source.gate.clear()
+    source.failure = failure
+    waiting = [asyncio.ensure_future(cache.get(key(0), source.download)) for _ in range(2)]
+    await turns()
+    source.gate.set()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert results == [failure, failure]
+    assert list((tmp_path / "cache").iterdir()) == []
+    source.failure = None
+    await cache.get(key(0), source.download)
+    assert source.started == 2
+
+
+async def test_read_ahead_is_bounded_and_shared_with_readers(cache):
+    source = Source()
+    source.gate.clear()
+    for number in range(4):
+        cache.read_ahead(key(number), source.download)
+    await turns()
+    assert source.started == 2
+    waiting = asyncio.ensure_future(cache.get(key(0), source.download))
+    await turns()
+    source.gate.set()
+    await waiting
+    assert source.started == 2
+    await cache.get(key(1), source.download)
+    cache.read_ahead(key(1), source.download)
+    await turns()
+    assert source.started == 2
+
+
+async def test_what_a_crash_left_is_removed_at_the_start(tmp_path, tasks):
+    directory = tmp_path / "cache"
+    directory.mkdir()
+    (directory / "0.chunk").write_bytes(b"from before")
+    cache = ChunkCache(directory, 250, OsFiles(), tasks)
+    assert list(directory.iterdir()) == []
+    source = Source()
+    await cache.get(key(0), source.download)
+    assert source.started == 1

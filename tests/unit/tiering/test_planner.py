@@ -1,0 +1,201 @@
+"""The planner's rules, one by one; tests/property/test_planner_model.py runs them all against each other."""
+
+import uuid
+
+import pytest
+
+from tierlog.metadata.image import RemotePartition, StartedCopy
+from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.tiering.planner import (
+    SPILL_ABOVE_ENTRIES,
+    SPILL_ENTRIES,
+    Abandon,
+    Blocked,
+    Copy,
+    DropLocal,
+    LeaderView,
+    LocalSegment,
+    MoveLogStart,
+    Spill,
+    TierPolicy,
+    pending_bytes,
+    plan,
+)
+
+NOW = 1_000_000
+KEEP = TierPolicy()
+
+
+def entry(base: int, end: int, *, size: int = 100, at: int = 0) -> RemoteSegment:
+    return RemoteSegment(
+        uuid=uuid.UUID(int=base + 1),
+        base_offset=base,
+        last_offset=end - 1,
+        leader_epochs=((0, 0),),
+        log_bytes=size,
+        index_bytes=1,
+        records=end - base,
+        first_timestamp=at,
+        max_timestamp=at,
+        has_transactions=False,
+        has_aborts=False,
+        log_crc32c=0,
+        index_crc32c=0,
+        leader_epoch=0,
+    )
+
+
+def page(base: int, end: int, *, size: int, at: int = 0) -> PageRef:
+    return PageRef(
+        uuid=uuid.UUID(int=base + 1),
+        base_offset=base,
+        last_offset=end - 1,
+        entries=2,
+        log_bytes=size,
+        max_timestamp=at,
+        crc32c=0,
+    )
+
+
+def local(base: int, end: int, *, size: int = 100, at: int = 0, rolled: bool = True) -> LocalSegment:
+    return LocalSegment(base_offset=base, end_offset=end, size_bytes=size, max_timestamp=at, rolled=rolled)
+
+
+def active(base: int, end: int) -> LocalSegment:
+    return local(base, end, rolled=False)
+
+
+def view(high: int, *, stable: int | None = None, bucket: int | None = None, **more: object) -> LeaderView:
+    return LeaderView(
+        leader_epoch=0,
+        high_watermark=high,
+        last_stable_offset=high if stable is None else stable,
+        bucket_end=bucket,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_rolled_segments_are_copied_in_order_and_the_active_one_is_not():
+    segments = [local(0, 10), local(10, 20), active(20, 25)]
+    assert plan(RemotePartition(), segments, KEEP, view(25), NOW) == [Copy(segments[0]), Copy(segments[1])]
+
+
+@pytest.mark.parametrize(("high", "stable"), [(15, 15), (25, 15), (15, 25)])
+def test_nothing_above_the_watermark_or_the_last_stable_offset_is_copied(high, stable):
+    segments = [local(0, 10), local(10, 20), active(20, 25)]
+    assert plan(RemotePartition(), segments, KEEP, view(high, stable=stable), NOW) == [Copy(segments[0])]
+
+
+def test_what_is_finished_is_not_copied_again():
+    remote = RemotePartition(entries=(entry(0, 10),), copied_end_offset=10)
+    segments = [local(0, 10), local(10, 20), active(20, 25)]
+    assert plan(remote, segments, KEEP, view(25, bucket=10), NOW) == [Copy(segments[1])]
+
+
+def test_copying_can_be_switched_off():
+    assert (
+        plan(RemotePartition(), [local(0, 10), active(10, 10)], TierPolicy(copy=False), view(10), NOW) == []
+    )
+
+
+def test_a_gap_to_what_is_remote_blocks_and_says_so():
+    remote = RemotePartition(entries=(entry(0, 10),), copied_end_offset=10)
+    (action,) = plan(remote, [local(15, 20), active(20, 20)], KEEP, view(20), NOW)
+    assert isinstance(action, Blocked)
+    assert "must start at 10" in action.reason
+
+
+def test_after_the_log_start_passed_everything_remote_copies_go_on_above():
+    remote = RemotePartition(log_start_offset=22, copied_end_offset=10)
+    segments = [local(20, 30), active(30, 30)]
+    assert plan(remote, segments, KEEP, view(30), NOW) == [Copy(segments[0])]
+
+
+def test_a_copy_that_nobody_carries_out_is_abandoned():
+    mine, lost = (
+        StartedCopy(uuid=uuid.UUID(int=n), base_offset=0, last_offset=9, leader_epoch=0, at_ms=0)
+        for n in (1, 2)
+    )
+    running = view(0, running=frozenset({mine.uuid}))
+    assert plan(RemotePartition(started=(mine, lost)), [active(0, 0)], KEEP, running, NOW) == [
+        Abandon(lost.uuid)
+    ]
+
+
+@pytest.mark.parametrize("bucket", [None, 0, 9])
+def test_local_data_stays_until_the_manifest_in_the_bucket_has_it(bucket):
+    remote = RemotePartition(entries=(entry(0, 10),), copied_end_offset=10)
+    policy = TierPolicy(local_retention_ms=0)
+    assert plan(remote, [local(0, 10), active(10, 12)], policy, view(12, bucket=bucket), NOW) == []
+
+
+def test_local_data_goes_by_age_once_tiered():
+    remote = RemotePartition(entries=(entry(0, 10), entry(10, 20)), copied_end_offset=20)
+    segments = [local(0, 10, at=NOW - 101), local(10, 20, at=NOW - 99), active(20, 20)]
+    policy = TierPolicy(local_retention_ms=100)
+    assert plan(remote, segments, policy, view(20, bucket=20), NOW) == [DropLocal(10)]
+
+
+def test_local_data_goes_by_size_once_tiered():
+    remote = RemotePartition(entries=(entry(0, 10), entry(10, 20)), copied_end_offset=20)
+    segments = [local(0, 10), local(10, 20), local(20, 30, size=150), active(30, 30)]
+    policy = TierPolicy(local_retention_bytes=251, copy=False)
+    assert plan(remote, segments, policy, view(20, bucket=20), NOW) == [DropLocal(10)]
+
+
+def test_total_retention_counts_both_tiers_once():
+    remote = RemotePartition(entries=(entry(0, 10), entry(10, 20), entry(20, 30)), copied_end_offset=30)
+    segments = [local(20, 30), local(30, 40), active(40, 41)]  # 20 to 30 is in both
+    policy = TierPolicy(retention_bytes=400, copy=False)
+    assert plan(remote, segments, policy, view(41, bucket=30), NOW) == [MoveLogStart(10)]
+
+
+def test_total_retention_works_without_uploads():
+    segments = [local(0, 10, at=1), local(10, 20, at=NOW), active(20, 21)]
+    policy = TierPolicy(retention_ms=100, copy=False)
+    assert plan(RemotePartition(), segments, policy, view(21), NOW) == [MoveLogStart(10), DropLocal(10)]
+
+
+def test_time_retention_stops_at_the_first_that_is_young():
+    remote = RemotePartition(entries=(entry(0, 10, at=NOW), entry(10, 20, at=1)), copied_end_offset=20)
+    assert plan(remote, [active(20, 20)], TierPolicy(retention_ms=100), view(20, bucket=20), NOW) == []
+
+
+def test_data_without_timestamps_does_not_expire_by_time():
+    remote = RemotePartition(entries=(entry(0, 10, at=-1),), copied_end_offset=10)
+    assert plan(remote, [active(10, 10)], TierPolicy(retention_ms=0), view(10, bucket=10), NOW) == []
+
+
+def test_retention_never_passes_the_high_watermark():
+    segments = [local(0, 10, at=1), local(10, 20, at=1), active(20, 20)]
+    policy = TierPolicy(retention_ms=100, copy=False)
+    assert plan(RemotePartition(), segments, policy, view(15), NOW) == [MoveLogStart(10), DropLocal(10)]
+
+
+def test_an_unread_page_goes_whole_and_a_read_one_by_its_entries():
+    ref = page(0, 20, size=200)
+    remote = RemotePartition(pages=(ref,), entries=(entry(20, 30),), copied_end_offset=30)
+    policy = TierPolicy(retention_bytes=200)
+    assert plan(remote, [active(30, 30)], policy, view(30, bucket=30), NOW) == []
+    read = view(30, bucket=30, pages={ref.uuid: (entry(0, 10), entry(10, 20))})
+    assert plan(remote, [active(30, 30)], policy, read, NOW) == [MoveLogStart(10)]
+
+
+def test_without_the_policy_delete_nothing_expires():
+    remote = RemotePartition(entries=(entry(0, 10, at=1),), copied_end_offset=10)
+    policy = TierPolicy(retention_ms=1, retention_bytes=0, delete=False)
+    assert plan(remote, [active(10, 10)], policy, view(10, bucket=10), NOW) == []
+
+
+def test_many_entries_are_spilled_the_oldest_first():
+    entries = tuple(entry(n * 10, n * 10 + 10) for n in range(SPILL_ABOVE_ENTRIES + 1))
+    remote = RemotePartition(entries=entries, copied_end_offset=entries[-1].end_offset)
+    end = entries[-1].end_offset
+    assert plan(remote, [active(end, end)], KEEP, view(end, bucket=end), NOW) == [
+        Spill(entries[:SPILL_ENTRIES])
+    ]
+
+
+def test_pending_bytes_are_those_of_rolled_segments_not_yet_remote():
+    remote = RemotePartition(entries=(entry(0, 10),), copied_end_offset=10)
+    assert pending_bytes(remote, [local(0, 10), local(10, 20, size=7), active(20, 25)]) == 7

@@ -1,0 +1,192 @@
+"""Reads of the remote tier over real segments: whole, verified batches from any offset, chunk and page."""
+
+import random
+import uuid
+from bisect import bisect_right
+from pathlib import Path
+
+import pytest
+from faulty_store import FaultyStore
+from msgspec.structs import replace
+from tier_node import START_MS, TierNode, content, produce
+
+from tierlog.broker.records.batch import iter_batches
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import RemotePartition
+from tierlog.tiering import segment_index
+from tierlog.tiering.format.manifest import decode_root
+from tierlog.tiering.memory_store import MemoryStore
+from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.remote_log import RemoteReadFailed
+
+
+@pytest.fixture
+async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # a constant, not a collaborator: chunks of 1 KB make every read of these small segments cross chunks
+    monkeypatch.setattr(segment_index, "CHUNK_BYTES", 1000)
+    async with TierNode(tmp_path, FaultyStore(MemoryStore())) as node:
+        yield node
+
+
+async def tiered(node: TierNode, batches: int = 60):
+    """A topic that is wholly remote; its replica and all its batches."""
+    replica = await node.create("t")
+    produce(replica, batches, records=3)
+    await node.driver.flush("t")
+    data = b"".join(
+        [
+            await node.store.inner.get(node.keys.log(node.where(replica), entry))
+            for entry in node.remote(replica).entries
+        ]
+    )
+    return replica, data
+
+
+async def read(node: TierNode, replica, offset: int, max_bytes: int = 700, **options: object) -> bytes:
+    remote = options.pop("remote", None) or node.remote(replica)
+    options = {"min_one": True, **options}
+    return content(await node.remote_log.read(*node.where(replica), remote, offset, max_bytes, **options))
+
+
+async def test_every_offset_gives_whole_batches_from_the_one_that_holds_it(node):
+    replica, data = await tiered(node)
+    bases = [header.base_offset for _, header in iter_batches(data)]
+    positions = [at for at, _ in iter_batches(data)]
+    for offset in range(replica.log_end_offset):
+        for limit in (1, 250, 600, 5000):
+            got = await read(node, replica, offset, limit)
+            start = positions[bisect_right(bases, offset) - 1]
+            assert data[start : start + len(got)] == got
+            sizes = [header.size for _, header in iter_batches(got)]
+            assert sum(sizes) == len(got)
+            assert len(got) <= limit or len(sizes) == 1
+
+
+async def test_the_slice_says_which_offsets_it_holds(node):
+    replica, _ = await tiered(node)
+    for offset in range(0, replica.log_end_offset, 7):
+        found = await node.remote_log.read(
+            *node.where(replica), node.remote(replica), offset, 600, min_one=True
+        )
+        headers = [header for _, header in iter_batches(content(found))]
+        assert (found.base_offset, found.end_offset) == (headers[0].base_offset, headers[-1].next_offset)
+
+
+async def test_a_first_batch_that_is_too_large_comes_only_if_asked(node):
+    replica, _ = await tiered(node)
+    assert len(await read(node, replica, 5, 10)) > 10
+    assert await read(node, replica, 5, 10, min_one=False) == b""
+
+
+async def test_a_sequential_reader_finds_the_next_chunk_and_segment_ready(node):
+    replica, _ = await tiered(node)
+    offset = 0
+    while offset < replica.log_end_offset:
+        offset = list(iter_batches(await read(node, replica, offset, 5000)))[-1][1].next_offset
+        await node.cache.idle()
+    assert node.cache.counts.read_aheads > 10
+    assert node.cache.counts.misses <= len(node.remote(replica).entries)
+
+
+async def test_entries_in_spilled_pages_are_read_too(node):
+    replica, data = await tiered(node)
+    entries = node.remote(replica).entries
+    where = node.where(replica)
+    page = await node.manager.write_page(where, uuid.UUID(int=77), entries[:3])
+    await node.metadata.submit(
+        c.SpillEntries(topic_id=where.topic_id, partition=0, leader_epoch=replica.leader_epoch, page=page)
+    )
+    assert len(node.remote(replica).entries) == len(entries) - 3
+    assert data.startswith(await read(node, replica, 0))
+    last = entries[2].last_offset
+    assert next(iter_batches(await read(node, replica, last)))[1].last_offset == last
+    found = await node.remote_log.offset_for_timestamp(*where, node.remote(replica), START_MS + 4)
+    assert found == (4, START_MS + 4, 0)
+
+
+async def test_a_missing_object_is_an_error_and_never_a_skip(node):
+    replica, _ = await tiered(node)
+    lost = node.remote(replica).entries[1]
+    for key in (node.keys.log(node.where(replica), lost), node.keys.index(node.where(replica), lost)):
+        kept = await node.store.inner.get(key)
+        await node.store.inner.delete([key])
+        with pytest.raises(RemoteReadFailed):
+            await node.fresh_remote_log().read(
+                *node.where(replica), node.remote(replica), lost.base_offset, 700, min_one=True
+            )
+        await node.store.inner.put(key, kept)
+    assert next(iter_batches(await read(node, replica, lost.base_offset)))[1].base_offset == lost.base_offset
+
+
+async def test_an_old_view_of_the_manifest_is_looked_up_again(node):
+    replica, data = await tiered(node)
+    old = RemotePartition()
+    assert data.startswith(await read(node, replica, 0, remote=old))
+    entries = node.remote(replica).entries
+    gone = replace(entries[0], uuid=uuid.UUID(int=5))
+    assert data.startswith(await read(node, replica, 0, remote=replace(old, entries=(gone, *entries[1:]))))
+
+
+async def test_an_offset_above_what_is_remote_fails_retriably(node):
+    replica, _ = await tiered(node)
+    with pytest.raises(ObjectStoreError):
+        await read(node, replica, replica.log_end_offset)
+
+
+@pytest.mark.parametrize("kind", ["log", "index"])
+async def test_bytes_that_are_not_what_the_manifest_says_are_never_served(node, kind):
+    replica, _ = await tiered(node, batches=8)
+    where, entry = node.where(replica), node.remote(replica).entries[0]
+    key = node.keys.log(where, entry) if kind == "log" else node.keys.index(where, entry)
+    good = await node.store.inner.get(key)
+    rng = random.Random(3)
+    for _ in range(40):
+        at = rng.randrange(len(good))
+        await node.store.inner.put(
+            key, good[:at] + bytes([good[at] ^ 1 << rng.randrange(8)]) + good[at + 1 :]
+        )
+        fresh = node.fresh_remote_log()
+        offset, got = 0, b""
+        try:
+            while offset <= entry.last_offset:
+                found = await fresh.read(*where, node.remote(replica), offset, 5000, min_one=True)
+                got += content(found)
+                offset = found.end_offset
+        except RemoteReadFailed:
+            pass
+        # base offset, length and epoch of a batch are not under its CRC; the epoch alone may differ unnoticed
+        source = await node.store.inner.get(node.keys.log(where, entry))
+        assert kind == "log" or source.startswith(got)
+        if kind == "log":
+            original = list(iter_batches(good))
+            for (at_got, header), (at_good, expected) in zip(iter_batches(got), original, strict=False):
+                assert header._replace(leader_epoch=0) == expected._replace(leader_epoch=0)
+                assert got[at_got + 16 : at_got + header.size] == good[at_good + 16 : at_good + expected.size]
+
+
+async def test_a_segment_with_another_segments_bytes_is_refused(node):
+    replica, _ = await tiered(node)
+    where = node.where(replica)
+    first, second = node.remote(replica).entries[:2]
+    other = await node.store.inner.get(node.keys.log(where, second))
+    await node.store.inner.put(node.keys.log(where, first), other)
+    with pytest.raises(RemoteReadFailed):
+        await read(node, replica, first.base_offset)
+
+
+async def test_damage_on_the_way_is_fetched_again(node):
+    replica, data = await tiered(node)
+    await read(node, replica, 100)  # loads nothing of the first segment
+    for fault in ("corrupt", "cut short"):
+        fresh = node.fresh_remote_log()
+        node.store.arm(fault, 1, "get")  # 0 is the index
+        found = await fresh.read(*node.where(replica), node.remote(replica), 0, 700, min_one=True)
+        assert node.store.fired.is_set()
+        assert data.startswith(content(found))
+
+
+async def test_the_bucket_alone_names_everything(node):
+    replica, _ = await tiered(node)
+    root = decode_root(await node.store.get(node.keys.root(node.where(replica))))
+    assert root.entries == node.remote(replica).entries
+    assert root.entries[-1].end_offset == replica.log_end_offset
