@@ -29,7 +29,7 @@ def serve(texts: Mapping[str, str], *, as_json: bool) -> None:
         )
         sys.stdout.flush()
 
-    from tierlog.broker.app import run  # type: ignore[import-not-found]
+    from tierlog.broker.app import run
 
     try:
         run(settings, on_ready=announce)

@@ -85,12 +85,12 @@ def status_row(partition: dict[str, Any]) -> dict[str, Any]:
     """A partition of /v1/tier/status, with ranges and sizes as people read them."""
     from tierlog.cli.output import size
 
-    start, end = partition["remote_start"], partition["remote_end"]
+    start, end = partition["remote_start_offset"], partition["remote_end_offset"]
     return {
         "topic": partition["topic"],
         "partition": partition["partition"],
-        "remote": f"{start:,} to {end:,}" if end >= 0 else None,
-        "local": f"{partition['local_start']:,} to {partition['local_end']:,}",
+        "remote": f"{start:,} to {end:,}" if end is not None else None,
+        "local": f"{partition['local_log_start_offset']:,} to {partition['log_end_offset']:,}",
         "remote_size": size(partition["remote_bytes"]),
         "local_size": size(partition["local_bytes"]),
         "pending_size": size(partition["pending_bytes"]),

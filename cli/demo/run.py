@@ -123,6 +123,8 @@ def _wait_until_tiered(report: Report, watcher: TierWatcher, admin: AdminApi) ->
         settled = watcher.wait(
             lambda sample: sample.settled, lambda sample: live.update(_table(sample)), SETTLE_TIMEOUT_S
         )
+    if not report.console.is_terminal:
+        report.console.print()  # Live ends without a new line there
     report.check("only active segments are left on local disk", True, settled.settled)
     return settled
 

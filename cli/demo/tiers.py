@@ -98,13 +98,13 @@ def read_status(answer: dict[str, Any]) -> dict[int, PartitionTiers]:
     """The answer of /v1/tier/status for one topic, per partition."""
     return {
         row["partition"]: PartitionTiers(
-            log_start=row["log_start"],
-            remote_end=max(row["remote_end"], row["log_start"]),
-            local_start=row["local_start"],
-            log_end=row["local_end"],
+            log_start=row["log_start_offset"],
+            remote_end=row["remote_end_offset"] or row["log_start_offset"],
+            local_start=row["local_log_start_offset"],
+            log_end=row["log_end_offset"],
             remote_bytes=row["remote_bytes"],
             local_bytes=row["local_bytes"],
-            closed_segments=row["segments"] - 1,  # the last one is active
+            closed_segments=row["local_segments"] - 1,  # the last one is active
         )
         for row in answer["partitions"]
     }
