@@ -19,12 +19,14 @@ import structlog
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.node import Node
 from tierlog.broker.handlers.committed_offsets import offset_handlers
+from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.stats import RequestStats, measured
 from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.net.bounds import Bounds
+from tierlog.broker.net.connection import Why
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.ports.clock import Clock, SystemClock
 from tierlog.broker.ports.files import Files, OsFiles
@@ -202,6 +204,7 @@ class Broker:
             host=host,
             port=port,
             bounds=_bounds(self.settings),
+            note=_note,
         )
 
     async def _stop_serving(self) -> None:
@@ -305,6 +308,14 @@ def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGr
     from tierlog.metadata.transport import HttpPeers  # a quorum of one needs no HTTP client
 
     return HttpPeers(settings.node_id, cluster_id, settings.voters, secret, tasks)
+
+
+def _note(connection: Connection, why: Why, detail: str) -> None:
+    """What an operator wants to know of a connection that ended; most ends are ordinary."""
+    if why in (Why.MALFORMED, Why.SLOW, Why.UNANSWERED):
+        client = f"{connection.peer_host}:{connection.peer_port}"
+        software = f"{connection.client_software} {connection.client_software_version}"
+        _log.warning("closed a connection", why=why.value, detail=detail, client=client, software=software)
 
 
 def _bounds(settings: NodeSettings) -> Bounds:

@@ -31,6 +31,7 @@ from tierlog.broker.wire.api import (
 from tierlog.broker.wire.codec import decode
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.primitives import MalformedFrame
+from tierlog.broker.wire.quirks import decode_quirk
 
 Report = Callable[[str, BaseException], None]
 
@@ -74,7 +75,10 @@ class Dispatcher:
         )
         # produced records are used where they were received; all else may outlive the receive buffer
         body = view[header.body_at : end] if api.key == PRODUCE_KEY else bytes(view[header.body_at : end])
-        request: Any = decode(api.request, header.api_version, body)
+        try:
+            request: Any = decode(api.request, header.api_version, body)
+        except MalformedFrame as fault:
+            request = decode_quirk(api, header.api_version, bytes(body), fault)
         try:
             result = handler(context, request)
         except Exception as failure:

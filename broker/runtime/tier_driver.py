@@ -79,6 +79,7 @@ class _State:
     error: str | None = None
     rolled_at: int = -1  # base of the active segment at the last wake
     progress: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # the topic was deleted, or leadership lost
     pages: dict[UUID, tuple[RemoteSegment, ...]] = field(default_factory=dict)
 
 
@@ -110,6 +111,7 @@ class TierDriver:
         self._interval_s = interval_ms / 1000
         self._first_pause_s = first_pause_s
         self._states: dict[TopicIdPartition, _State] = {}
+        self._ending: set[asyncio.Task[None]] = set()
         self.listeners: list[Callable[[TopicIdPartition], None]] = []
         """Told after each step that changed where a partition's offsets lie."""
 
@@ -132,7 +134,7 @@ class TierDriver:
 
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
         for where in [where for where in self._states if where.topic_id not in new.topics]:
-            del self._states[where]
+            self._let_go(where)
         if old.topics is not new.topics or old.configs is not new.configs:
             # after this call: the replica manager may follow the image later than we do
             asyncio.get_running_loop().call_soon(self.wake_all)
@@ -144,13 +146,29 @@ class TierDriver:
     def _consider(self, replica: Replica) -> None:
         where = TopicIdPartition(replica.topic_id, replica.name.partition)
         if not (replica.leads and _tiered(replica)):
-            self._states.pop(where, None)
+            self._let_go(where)
             return
         state = self._states.get(where)
         if state is None or state.replica is not replica:
+            self._let_go(where)
             state = self._states[where] = _State(replica)
             replica.listeners.append(self._on_moved)
         self._wake(where, state)
+
+    def _let_go(self, where: TopicIdPartition) -> None:
+        state = self._states.pop(where, None)
+        if state is None:
+            return
+        state.gone.set()
+        state.progress.set()
+        if state.job is not None and not state.job.done():
+            self._ending.add(state.job)
+            state.job.add_done_callback(self._ending.discard)
+
+    async def ended(self) -> None:
+        """Returns once no partition that was let go is at work any more: then its objects may be deleted."""
+        while self._ending:
+            await asyncio.wait(list(self._ending))
 
     def _on_moved(self, replica: Replica) -> None:
         """On every append: costs two look-ups unless a segment was rolled or the watermark passed its end."""
@@ -204,7 +222,8 @@ class TierDriver:
         _log.warning(
             "tiering failed", partition=str(state.replica.name), error=str(failure), retry_s=round(pause, 1)
         )
-        await asyncio.sleep(pause)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(state.gone.wait(), pause)
 
     async def _step(self, where: TopicIdPartition, state: _State) -> bool:
         """Carries out the first action of a new plan; False if there was nothing to do."""

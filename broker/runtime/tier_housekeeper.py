@@ -6,6 +6,7 @@ dropped them; the queue is in the quorum, so a crash forgets nothing. Called by 
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import structlog
@@ -28,6 +29,10 @@ RETRY_S = 5.0
 LONGEST_SLEEP_S = 60.0
 
 
+Quiet = Callable[[], Awaitable[None]]
+"""Returns once no job of a deleted topic is at work: else it could put an object after its deletion."""
+
+
 class TierHousekeeper:
     """One loop that sleeps until the image changes or a delete falls due."""
 
@@ -41,6 +46,7 @@ class TierHousekeeper:
         clock: Clock,
         tasks: TaskGroup,
         delete_grace_ms: int,
+        quiet: Quiet,
         tiered_by_default: bool = False,
     ) -> None:
         self._broker_id = broker_id
@@ -50,16 +56,26 @@ class TierHousekeeper:
         self._clock = clock
         self._tasks = tasks
         self._grace_ms = delete_grace_ms
+        self._quiet = quiet
         self._tiered_by_default = tiered_by_default
         self._changed = asyncio.Event()
         self._described: dict[UUID, TopicDocument] | None = None
+        self._deleted: dict[UUID, TopicDocument] = {}  # seen to go, perhaps before they were ever described
 
     async def start(self) -> None:
         """Begins the loop; returns at once."""
-        self._metadata.subscribe(self._on_image)
+        self.follow()
         self._tasks.spawn("tiering housekeeper", self._run())
 
+    def follow(self) -> None:
+        """Looks at every image from now on; part of `start`, of its own for those who call `keep_house`."""
+        self._metadata.subscribe(self._on_image)
+
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
+        if old.topics is not new.topics:
+            for topic_id, topic in old.topics.items():
+                if topic_id not in new.topics:
+                    self._deleted[topic_id] = self._document(old, topic)
         parts = ("brokers", "topics", "configs", "remote", "delete_queue")
         if any(getattr(old, part) is not getattr(new, part) for part in parts):
             self._changed.set()
@@ -84,6 +100,7 @@ class TierHousekeeper:
         live = image.live_brokers()
         if not live or live[0].broker_id != self._broker_id:
             return LONGEST_SLEEP_S
+        await self._quiet()
         await self._describe(image)
         return await self._delete_due(image)
 
@@ -92,9 +109,11 @@ class TierHousekeeper:
             await self._manager.describe_cluster()
             self._described = await self._manager.described_topics()
         known = self._described
-        for document in [document for topic_id, document in known.items() if topic_id not in image.topics]:
+        gone = {topic_id: document for topic_id, document in known.items() if topic_id not in image.topics}
+        for topic_id, document in {**gone, **self._deleted}.items():
             await self._manager.forget_topic(document)
-            del known[document.topic_id]
+            known.pop(topic_id, None)
+            self._deleted.pop(topic_id, None)
         for topic in image.topics.values():
             document = self._document(image, topic)
             if known.get(topic.topic_id) != document and (

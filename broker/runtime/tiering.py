@@ -76,6 +76,7 @@ class Tiering:
             clock=clock,
             tasks=self._tasks,
             delete_grace_ms=settings.remote_log_delete_grace_ms,
+            quiet=self.driver.ended,
         )
 
     async def start(self) -> None:

@@ -16,6 +16,7 @@ class FaultyStore:
         self.inner = inner
         self.calls: list[str] = []
         self.fired = asyncio.Event()
+        self.gate = asyncio.Event()  # opens for a call that is held
         self._fault = ""
         self._at = -1
         self._seen = 0
@@ -45,6 +46,9 @@ class FaultyStore:
             raise ObjectStoreError(f"503 at {operation}")
         if self._fault == "stall":
             await asyncio.Event().wait()
+        if self._fault == "hold":
+            await self.gate.wait()
+            return ""
         return self._fault
 
     async def put(

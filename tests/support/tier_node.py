@@ -95,6 +95,7 @@ class TierNode:
             clock=self.clock,
             tasks=self.tasks,
             delete_grace_ms=grace_ms,
+            quiet=self.driver.ended,
         )
 
     def __iter__(self) -> Iterator[Replica]:
@@ -116,6 +117,7 @@ class TierNode:
         self.metadata.subscribe(lambda old, new: self._follow())
         self._follow()
         await self.driver.start()
+        self.housekeeper.follow()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,0 +1,218 @@
+"""Three Python clients against a broker process: every codec, assignment, seeking, admin calls."""
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as AioTopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import NewPartitions as AioNewPartitions
+from aiokafka.admin import NewTopic as AioNewTopic
+from aiokafka.admin.config_resource import ConfigResource as AioConfigResource
+from aiokafka.admin.config_resource import ConfigResourceType as AioConfigResourceType
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as PyTopicPartition
+from kafka.admin import KafkaAdminClient
+from kafka.admin import NewTopic as PyNewTopic
+
+from tierlog.testing import TierlogBroker
+
+COUNT = 300
+BASE_MS = int(time.time() * 1000) - 3_600_000  # recent: retention goes by the records' timestamps
+PATIENCE_S = 30.0
+
+
+def new_name() -> str:
+    return f"clients-{random.Random().getrandbits(64):x}"
+
+
+def value(number: int) -> bytes:
+    return b"value %d " % number * 5
+
+
+class TestConfluent:
+    @pytest.fixture
+    def admin(self, tierlog_session_broker: TierlogBroker) -> AdminClient:
+        return AdminClient({"bootstrap.servers": tierlog_session_broker.bootstrap})
+
+    @pytest.fixture
+    def topic(self, admin: AdminClient) -> str:
+        name = new_name()
+        admin.create_topics([NewTopic(name, 1, 1)])[name].result(PATIENCE_S)
+        return name
+
+    def produce(self, broker: TierlogBroker, topic: str, **settings: Any) -> None:
+        failed: list[Any] = []
+        producer = Producer({"bootstrap.servers": broker.bootstrap, **settings})
+        for number in range(COUNT):
+            producer.produce(
+                topic,
+                key=b"%d" % number,
+                value=value(number),
+                timestamp=BASE_MS + number,
+                headers=[("n", b"%d" % number), ("empty", None)],
+                on_delivery=lambda error, _: failed.append(error) if error else None,
+            )
+        assert producer.flush(PATIENCE_S) == 0
+        assert not failed
+
+    def consume(self, consumer: Consumer, count: int) -> list[Any]:
+        found: list[Any] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while len(found) < count and time.monotonic() < deadline:
+            for message in consumer.consume(count - len(found), 1.0):
+                assert message.error() is None, message.error()
+                found.append(message)
+        return found
+
+    def assigned(self, broker: TierlogBroker, topic: str, offset: int) -> Consumer:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
+        consumer.assign([TopicPartition(topic, 0, offset)])
+        return consumer
+
+    @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+    def test_what_goes_in_comes_out(
+        self, tierlog_session_broker: TierlogBroker, topic: str, codec: str
+    ) -> None:
+        self.produce(tierlog_session_broker, topic, **{"compression.type": codec, "enable.idempotence": True})
+        consumer = self.assigned(tierlog_session_broker, topic, 0)
+        found = self.consume(consumer, COUNT)
+        consumer.close()
+        assert [message.offset() for message in found] == list(range(COUNT))
+        assert [message.value() for message in found] == [value(number) for number in range(COUNT)]
+        assert found[7].headers() == [("n", b"7"), ("empty", None)]
+        assert found[7].timestamp()[1] == BASE_MS + 7
+
+    def test_seek_by_offset_and_by_time(self, tierlog_session_broker: TierlogBroker, topic: str) -> None:
+        self.produce(tierlog_session_broker, topic)
+        consumer = self.assigned(tierlog_session_broker, topic, 250)
+        assert self.consume(consumer, 1)[0].offset() == 250
+        consumer.seek(TopicPartition(topic, 0, 10))
+        assert self.consume(consumer, 1)[0].offset() == 10
+        asked = [TopicPartition(topic, 0, BASE_MS + 123)]
+        assert consumer.offsets_for_times(asked, PATIENCE_S)[0].offset == 123
+        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), PATIENCE_S) == (0, COUNT)
+        consumer.close()
+
+    def test_admin(self, tierlog_session_broker: TierlogBroker, admin: AdminClient, topic: str) -> None:
+        self.produce(tierlog_session_broker, topic)
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        entry = ConfigEntry("retention.ms", "12345", incremental_operation=AlterConfigOpType.SET)
+        change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        admin.incremental_alter_configs([change])[change].result(PATIENCE_S)
+        told = admin.describe_configs([resource])[resource].result(PATIENCE_S)["retention.ms"]
+        assert (told.value, told.source, told.is_default) == ("12345", 1, False)
+
+        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(PATIENCE_S)
+        assert len(admin.list_topics(topic, PATIENCE_S).topics[topic].partitions) == 3
+
+        place = TopicPartition(topic, 0)
+        specs = [OffsetSpec.earliest(), OffsetSpec.latest(), OffsetSpec.max_timestamp()]
+        offsets = [admin.list_offsets({place: spec})[place].result(PATIENCE_S).offset for spec in specs]
+        assert offsets == [0, COUNT, COUNT - 1]
+
+        until = TopicPartition(topic, 0, 100)
+        assert admin.delete_records([until])[until].result(PATIENCE_S).low_watermark == 100
+        assert admin.list_offsets({place: specs[0]})[place].result(PATIENCE_S).offset == 100
+
+        nodes = admin.describe_cluster().result(PATIENCE_S).nodes
+        assert [f"{node.host}:{node.port}" for node in nodes] == [tierlog_session_broker.bootstrap]
+
+        admin.delete_topics([topic])[topic].result(PATIENCE_S)
+        assert topic not in admin.list_topics(timeout=PATIENCE_S).topics
+
+
+class TestAiokafka:
+    @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
+    async def test_what_goes_in_comes_out(
+        self, tierlog_session_broker: TierlogBroker, codec: str | None
+    ) -> None:
+        topic, bootstrap = new_name(), tierlog_session_broker.bootstrap
+        async with AIOKafkaProducer(
+            bootstrap_servers=bootstrap, compression_type=codec, enable_idempotence=True
+        ) as producer:
+            sent = [
+                await producer.send(topic, value(number), partition=0, timestamp_ms=BASE_MS + number)
+                for number in range(COUNT)
+            ]
+            assert [(await record).offset for record in sent] == list(range(COUNT))
+        place = AioTopicPartition(topic, 0)
+        async with AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
+            consumer.assign([place])
+            consumer.seek(place, 0)
+            found = [await asyncio.wait_for(consumer.getone(), PATIENCE_S) for _ in range(COUNT)]
+            assert [record.value for record in found] == [value(number) for number in range(COUNT)]
+            at = (await consumer.offsets_for_times({place: BASE_MS + 40}))[place]
+            assert (at.offset, at.timestamp) == (40, BASE_MS + 40)
+            consumer.seek(place, at.offset)
+            assert (await asyncio.wait_for(consumer.getone(), PATIENCE_S)).offset == 40
+
+    async def test_admin(self, tierlog_session_broker: TierlogBroker) -> None:
+        topic = new_name()
+        admin = AIOKafkaAdminClient(bootstrap_servers=tierlog_session_broker.bootstrap)
+        await admin.start()
+        try:
+            created = await admin.create_topics([AioNewTopic(topic, 2, 1)])
+            assert [error for _, error, *_ in created.topic_errors] == [0]
+            grown = await admin.create_partitions({topic: AioNewPartitions(3)})
+            assert [error for _, error, *_ in grown.topic_errors] == [0]
+            described = await admin.describe_topics([topic])
+            assert len(described[0]["partitions"]) == 3
+            resource = AioConfigResource(AioConfigResourceType.TOPIC, topic, {"cleanup.policy": "compact"})
+            await admin.alter_configs([resource])
+            (answer,) = await admin.describe_configs([resource])
+            entries = {entry[0]: entry[1] for entry in answer.resources[0][4]}
+            assert entries["cleanup.policy"] == "compact"
+            deleted = await admin.delete_topics([topic])
+            assert [error for _, error in deleted.topic_error_codes] == [0]
+        finally:
+            await admin.close()
+
+
+class TestKafkaPython:
+    @pytest.mark.parametrize("codec", [None, "gzip", "zstd"])
+    def test_what_goes_in_comes_out(self, tierlog_session_broker: TierlogBroker, codec: str | None) -> None:
+        topic, bootstrap = new_name(), tierlog_session_broker.bootstrap
+        producer = KafkaProducer(bootstrap_servers=bootstrap, compression_type=codec)
+        for number in range(COUNT):
+            producer.send(topic, value(number), partition=0, timestamp_ms=BASE_MS + number)
+        producer.flush(PATIENCE_S)
+        producer.close()
+        place = PyTopicPartition(topic, 0)
+        consumer = KafkaConsumer(bootstrap_servers=bootstrap, consumer_timeout_ms=PATIENCE_S * 1000)
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        found = [next(consumer) for _ in range(COUNT)]
+        assert [record.value for record in found] == [value(number) for number in range(COUNT)]
+        assert consumer.offsets_for_times({place: BASE_MS + 40})[place].offset == 40
+        assert consumer.end_offsets([place]) == {place: COUNT}
+        consumer.seek(place, 200)
+        assert next(consumer).offset == 200
+        consumer.close()
+
+    def test_admin(self, tierlog_session_broker: TierlogBroker) -> None:
+        topic = new_name()
+        admin = KafkaAdminClient(bootstrap_servers=tierlog_session_broker.bootstrap)
+        admin.create_topics([PyNewTopic(topic, 2, 1)])
+        assert topic in admin.list_topics()
+        (described,) = admin.describe_topics([topic])
+        assert len(described["partitions"]) == 2
+        sizes = admin.describe_log_dirs()
+        assert str(topic) in str(sizes)
+        admin.delete_topics([topic])
+        assert topic not in admin.list_topics()
+        admin.close()

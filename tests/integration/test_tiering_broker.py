@@ -1,0 +1,253 @@
+"""A whole broker over a real S3 server: what clients write is tiered, read back, deleted; seen from afar."""
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+import s3_servers
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic
+from confluent_kafka.admin import AlterConfigOpType as Op
+
+from tierlog.broker.records.batch import iter_batches
+from tierlog.broker.records.record import iter_records
+from tierlog.cli.admin import AdminApi
+from tierlog.cli.process import TierlogBroker
+from tierlog.tiering.format.manifest import decode_root, decode_topic
+
+pytestmark = pytest.mark.timeout(90)
+
+RECORDS = 6_000
+PARTITIONS = 2
+START_MS = 1_700_000_000_000
+TIERED = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "65536",
+    "local.retention.ms": "0",
+    "retention.ms": "-1",
+}
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory) -> Iterator[s3_servers.S3Server]:
+    with s3_servers.running("versitygw", tmp_path_factory.mktemp("versitygw")) as server:
+        yield server
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"it/{uuid.uuid4()}"
+
+
+@pytest.fixture
+def broker(tierlog_broker_factory, s3, prefix) -> TierlogBroker:
+    return tierlog_broker_factory(
+        {"remote.log.delete.grace.ms": 0, "remote.log.manager.task.interval.ms": 200, "cluster.id": "it"},
+        object_store=s3.url(prefix),
+        environment={
+            "AWS_ACCESS_KEY_ID": s3_servers.ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET_KEY,
+        },
+    )
+
+
+def create(broker: TierlogBroker, topic: str, **changes: str) -> None:
+    config = {**TIERED, **{name.replace("_", "."): value for name, value in changes.items()}}
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    new = NewTopic(topic, PARTITIONS, 1, config=config)
+    admin.create_topics([new])[topic].result(10)
+
+
+def record(number: int) -> dict[str, object]:
+    return {
+        "key": b"key-%d" % number,
+        "value": b"value %d " % number * 5,
+        "partition": number % PARTITIONS,
+        "timestamp": START_MS + number,
+        "headers": [("number", b"%d" % number)],
+    }
+
+
+def produce(broker: TierlogBroker, topic: str, numbers: range, codec: str = "none") -> None:
+    failures: list[object] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "enable.idempotence": True,
+            "compression.type": codec,
+            "batch.size": 8192,
+            "linger.ms": 5,
+        }
+    )
+    for number in numbers:
+        producer.produce(
+            topic, on_delivery=lambda error, _: error and failures.append(error), **record(number)
+        )
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    assert not failures
+
+
+def consume(broker: TierlogBroker, topic: str, count: int) -> list[list[dict[str, object]]]:
+    """Everything of each partition from its beginning, through a real client."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "none", "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    found: list[list[dict[str, object]]] = [[] for _ in range(PARTITIONS)]
+    while sum(map(len, found)) < count:
+        for message in consumer.consume(500, 20):
+            assert message.error() is None, message.error()
+            rows = found[message.partition()]
+            assert message.offset() == len(rows)
+            rows.append(
+                {
+                    "key": message.key(),
+                    "value": message.value(),
+                    "partition": message.partition(),
+                    "timestamp": message.timestamp()[1],
+                    "headers": message.headers(),
+                }
+            )
+    consumer.close()
+    return found
+
+
+def expected(numbers: range) -> list[list[dict[str, object]]]:
+    return [[record(n) for n in numbers if n % PARTITIONS == partition] for partition in range(PARTITIONS)]
+
+
+def wait_until(broker: TierlogBroker, holds: Callable[[], bool]) -> None:
+    """Looks again at each event of the broker's admin API."""
+    for _ in AdminApi(broker.admin_url, timeout_s=30).events():
+        if holds():
+            return
+    raise AssertionError("the stream of events ended")
+
+
+def status(broker: TierlogBroker, topic: str) -> list[dict[str, int]]:
+    return AdminApi(broker.admin_url).get("/v1/tier/status", topic=topic)["partitions"]
+
+
+def all_local_is_gone(broker: TierlogBroker, topic: str) -> bool:
+    lines = status(broker, topic)
+    return all(line["local_log_start_offset"] == line["log_end_offset"] for line in lines)
+
+
+def objects(s3: s3_servers.S3Server, prefix: str, part: str = "") -> list[str]:
+    found = s3.outside().list_objects(s3_servers.BUCKET, f"{prefix}/it/{part}", recursive=True)
+    return [item.object_name for item in found]
+
+
+def content(s3: s3_servers.S3Server, key: str) -> bytes:
+    return s3.outside().get_object(s3_servers.BUCKET, key).data
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_history_is_read_back_from_the_bucket(broker, s3, prefix, codec):
+    create(broker, "t")
+    produce(broker, "t", range(RECORDS), codec)
+    AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "t"})
+    wait_until(broker, lambda: all_local_is_gone(broker, "t"))
+    lines = status(broker, "t")
+    assert [line["remote_end_offset"] for line in lines] == [RECORDS // PARTITIONS] * PARTITIONS
+    assert [line["local_bytes"] for line in lines] == [0] * PARTITIONS
+    assert consume(broker, "t", RECORDS) == expected(range(RECORDS))
+
+    (topic_key,) = objects(s3, prefix, "topics/")
+    document = decode_topic(content(s3, topic_key))
+    assert (document.name, document.partitions, document.configs["segment.bytes"]) == (
+        "t",
+        PARTITIONS,
+        "65536",
+    )
+    roots = [decode_root(content(s3, key)) for key in objects(s3, prefix, "manifests/")]
+    for root in roots:
+        values = []
+        for entry in root.entries:
+            (key,) = [key for key in objects(s3, prefix, "data/") if f"{entry.uuid}.log" in key]
+            segment = content(s3, key)
+            for at, _ in iter_batches(segment):
+                values += [row.value for row in iter_records(segment, at, max_bytes=1 << 20)]
+        assert values == [row["value"] for row in expected(range(RECORDS))[root.partition]]
+
+
+def test_a_group_of_reads_by_time_and_by_offset_over_both_tiers(broker):
+    create(broker, "t")
+    produce(broker, "t", range(RECORDS))
+    AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "t"})
+    produce(broker, "t", range(RECORDS, RECORDS + 100))
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
+    for number in (0, 1, 777, RECORDS - 1, RECORDS, RECORDS + 99):
+        asked = TopicPartition("t", number % PARTITIONS, START_MS + number)
+        (found,) = consumer.offsets_for_times([asked], timeout=10)
+        assert found.offset == number // PARTITIONS
+        consumer.assign([TopicPartition("t", number % PARTITIONS, found.offset)])
+        (message,) = consumer.consume(1, 20)
+        assert message.key() == b"key-%d" % number
+    consumer.close()
+
+
+def test_a_killed_broker_goes_on_and_loses_nothing(broker, s3, prefix):
+    create(broker, "t")
+    for number in range(3):
+        produce(broker, "t", range(number * 2000, number * 2000 + 2000))
+        broker.kill()  # somewhere between rolled, copied, committed and dropped
+        broker.start()
+    AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "t"})
+    assert consume(broker, "t", RECORDS) == expected(range(RECORDS))
+    wait_until(broker, lambda: no_orphans(s3, prefix))
+
+
+def no_orphans(s3: s3_servers.S3Server, prefix: str) -> bool:
+    """Every object of the data is named by a manifest; copies that a kill cut off have been deleted."""
+    roots = [decode_root(content(s3, key)) for key in objects(s3, prefix, "manifests/")]
+    named = {str(entry.uuid) for root in roots for entry in root.entries}
+    data = objects(s3, prefix, "data/")
+    return all(any(name in key for name in named) for key in data) and len(data) == 2 * len(named)
+
+
+def test_retention_deletes_objects(broker, s3, prefix):
+    create(broker, "t")
+    produce(broker, "t", range(RECORDS))
+    AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "t"})
+    before = objects(s3, prefix, "data/")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    change = ConfigEntry("retention.bytes", "100000", incremental_operation=Op.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=[change])
+    admin.incremental_alter_configs([resource])[resource].result(10)
+    wait_until(broker, lambda: len(objects(s3, prefix, "data/")) < len(before) and no_orphans(s3, prefix))
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
+    low, high = consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=10)
+    assert 0 < low < high == RECORDS // PARTITIONS
+    consumer.assign([TopicPartition("t", 0, low)])
+    (message,) = consumer.consume(1, 20)
+    assert (message.offset(), message.key()) == (low, b"key-%d" % (low * PARTITIONS))
+    consumer.close()
+
+
+def test_a_deleted_topic_leaves_the_bucket(broker, s3, prefix):
+    create(broker, "t")
+    create(broker, "kept")
+    produce(broker, "t", range(1000))
+    for topic in ("t", "kept"):
+        AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": topic})
+    assert len(objects(s3, prefix, "data/")) > 0
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics(["t"])["t"].result(10)
+    wait_until(broker, lambda: not objects(s3, prefix, "data/"))
+    assert len(objects(s3, prefix, "topics/")) == 1
+    assert len(objects(s3, prefix, "manifests/")) == PARTITIONS
+
+
+def test_explain_names_the_object_and_its_bytes(broker, s3, prefix):
+    create(broker, "t")
+    produce(broker, "t", range(RECORDS))
+    api = AdminApi(broker.admin_url)
+    api.post("/v1/tier/flush", {"topic": "t"})
+    wait_until(broker, lambda: all_local_is_gone(broker, "t"))
+    place = api.get("/v1/tier/explain", topic="t", partition=1, offset=1234)
+    assert place["tier"] == "remote"
+    segment = content(s3, f"{prefix}/{place['location']}")
+    batch = segment[place["position"] : place["position"] + place["batch_bytes"]]
+    assert 1234 in [row.offset for row in iter_records(batch, max_bytes=1 << 20)]
