@@ -1,7 +1,13 @@
-"""Says in the header of the test output which S3 servers the suite runs against."""
+"""Says at the end of the test output which S3 servers the suite ran against (-q hides pytest's header)."""
 
+import pytest
 import s3_servers
 
 
-def pytest_report_header() -> str:
-    return f"object stores: memory, directory, S3 on {', '.join(s3_servers.available())}"
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    servers = s3_servers.available()
+    terminalreporter.write_line(f"object stores tested: memory, directory, S3 on {', '.join(servers)}")
+    if "minio" not in servers:
+        terminalreporter.write_line(
+            "  not tested: minio (TIERLOG_TEST_MINIO=1 builds it once, about five minutes)"
+        )

@@ -19,7 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tierlog.testing import BrokerFactory, TierlogBroker
+from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 PARTITIONS = 4
 TOPIC = "flights"
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def broker(tierlog_broker_factory: BrokerFactory) -> TierlogBroker:
+def broker(tierlog_broker_factory: TierlogBrokerFactory) -> TierlogBroker:
     running = tierlog_broker_factory(SETTINGS)
     client = admin(running)
     client.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_S)
