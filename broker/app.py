@@ -167,8 +167,10 @@ class Broker:
         self.listener = self._build_listener()
         self.bootstrap = _address(*await self.listener.bind())
         await self._register()
-        await self.replicas.open_all(self.metadata.image)
+        opened = self.metadata.image
+        await self.replicas.open_all(opened)
         self._parts.callback(self.metadata.subscribe(self.replicas.follow))
+        self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
 
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()

@@ -15,6 +15,7 @@ Acknowledgeable = (
     | c.FinishCopy
     | c.AbandonCopy
     | c.ConfirmRemoteDeleted
+    | c.StartSpill
     | c.SpillEntries
 )
 
@@ -41,8 +42,13 @@ class MetadataClient:
         found: asyncio.Future[ClusterImage] = asyncio.get_running_loop().create_future()
 
         def look(_: ClusterImage, new: ClusterImage) -> None:
-            if not found.done() and predicate(new):
-                found.set_result(new)
+            if found.done():
+                return
+            try:
+                if predicate(new):
+                    found.set_result(new)
+            except Exception as failure:  # the caller's own: it learns of it
+                found.set_exception(failure)
 
         unsubscribe = self._node.subscribe(look)
         try:

@@ -6,6 +6,7 @@ What leaves a manifest always enters the delete queue in the same step, so no ob
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from uuid import UUID
 
 from immutables import Map
@@ -31,9 +32,20 @@ def apply_entry(image: ClusterImage, index: int, records: Iterable[r.AnyRecord])
 
 
 def evolve_all(image: ClusterImage, records: Iterable[r.AnyRecord]) -> ClusterImage:
-    for record in records:
-        image = evolve(image, record)
+    """A topic's partitions that follow each other change together: one by one, each would copy them all."""
+    for topic_id, run in groupby(records, _partition_of):
+        if topic_id is None:
+            for record in run:
+                image = evolve(image, record)
+        else:
+            changes = [record for record in run if isinstance(record, r.PartitionRecord)]
+            image = _partitions(image, topic_id, changes)
     return image
+
+
+def _partition_of(record: r.AnyRecord) -> UUID | None:
+    """The topic of a partition's record; None of any other record."""
+    return record.topic_id if isinstance(record, r.PartitionRecord) else None
 
 
 def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
@@ -51,7 +63,7 @@ def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
         case r.DeleteTopic():
             return _delete_topic(image, record)
         case r.PartitionRecord():
-            return _partition(image, record)
+            return _partitions(image, record.topic_id, (record,))
         case r.ConfigRecord():
             return _config(image, record)
         case r.ProducerIds():
@@ -68,6 +80,8 @@ def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return _remote_deleted(image, record)
         case r.EntriesSpilled():
             return _entries_spilled(image, record)
+        case r.SpillStarted():
+            return _spill_started(image, record)
 
 
 def _register_broker(image: ClusterImage, record: r.RegisterBroker) -> ClusterImage:
@@ -126,30 +140,34 @@ def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
     )
 
 
-def _partition(image: ClusterImage, record: r.PartitionRecord) -> ClusterImage:
-    topic = image.topics.get(record.topic_id)
-    require(topic is not None, f"partition of unknown topic {record.topic_id}")
+def _partitions(image: ClusterImage, topic_id: UUID, records: Iterable[r.PartitionRecord]) -> ClusterImage:
+    topic = image.topics.get(topic_id)
+    require(topic is not None, f"partition of unknown topic {topic_id}")
     if topic is None:
         return image
-    require(
-        0 <= record.partition <= len(topic.partitions),
-        f"{topic.name}: partition {record.partition} leaves a gap",
-    )
-    partition = PartitionImage(
-        replicas=record.replicas,
-        in_sync=record.in_sync,
-        leader=record.leader,
-        leader_epoch=record.leader_epoch,
-        partition_epoch=record.partition_epoch,
-    )
-    if record.partition < len(topic.partitions):
-        before = topic.partitions[record.partition]
+    partitions = list(topic.partitions)
+    for record in records:
         require(
-            before.leader_epoch <= record.leader_epoch,
+            0 <= record.partition <= len(partitions),
+            f"{topic.name}: partition {record.partition} leaves a gap",
+        )
+        partition = PartitionImage(
+            replicas=record.replicas,
+            in_sync=record.in_sync,
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+        )
+        if record.partition == len(partitions):
+            partitions.append(partition)
+            continue
+        require(
+            partitions[record.partition].leader_epoch <= record.leader_epoch,
             f"{topic.name}-{record.partition}: leader epoch went back",
         )
-    partitions = (*topic.partitions[: record.partition], partition, *topic.partitions[record.partition + 1 :])
-    return replace(image, topics=image.topics.set(topic.topic_id, replace(topic, partitions=partitions)))
+        partitions[record.partition] = partition
+    changed = replace(topic, partitions=tuple(partitions))
+    return replace(image, topics=image.topics.set(topic_id, changed))
 
 
 def _config(image: ClusterImage, record: r.ConfigRecord) -> ClusterImage:
@@ -228,6 +246,20 @@ def _remote_deleted(image: ClusterImage, record: r.RemoteDeleted) -> ClusterImag
     return replace(image, delete_queue=queue.finish())
 
 
+def _spill_started(image: ClusterImage, record: r.SpillStarted) -> ClusterImage:
+    line = QueuedDelete(
+        uuid=record.uuid,
+        is_page=True,
+        topic_id=record.topic_id,
+        partition=record.partition,
+        base_offset=record.base_offset,
+        last_offset=record.last_offset,
+        leader_epoch=record.leader_epoch,
+        queued_ms=record.expires_ms,
+    )
+    return replace(image, delete_queue=_queued(image.delete_queue, [line]))
+
+
 def _entries_spilled(image: ClusterImage, record: r.EntriesSpilled) -> ClusterImage:
     key, page = TopicIdPartition(record.topic_id, record.partition), record.page
     remote = image.remote.get(key, RemotePartition())
@@ -238,7 +270,10 @@ def _entries_spilled(image: ClusterImage, record: r.EntriesSpilled) -> ClusterIm
         and spilled[-1].last_offset == page.last_offset
     )
     require(fits, f"{key}: page {page.uuid} does not hold the oldest entries")
-    return _with_remote(image, key, replace(remote, pages=(*remote.pages, page), entries=kept))
+    image = _with_remote(image, key, replace(remote, pages=(*remote.pages, page), entries=kept))
+    if page.uuid not in image.delete_queue:
+        return image
+    return replace(image, delete_queue=image.delete_queue.delete(page.uuid))
 
 
 def _with_remote(
@@ -271,7 +306,7 @@ def _queued_page(key: TopicIdPartition, page: r.PageRef, now_ms: int) -> QueuedD
         partition=key.partition,
         base_offset=page.base_offset,
         last_offset=page.last_offset,
-        leader_epoch=-1,  # not part of a page's key
+        leader_epoch=-1,
         queued_ms=now_ms,
     )
 

@@ -76,7 +76,8 @@ class RemotePartition(msgspec.Struct, frozen=True, array_like=True, kw_only=True
 class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A line of the durable delete queue: what the manifest dropped, due once the grace has passed.
 
-    A page is deleted after the segments that it names; keys are derived in tiering.format.
+    A page that a manifest named is deleted after the segments that it names; one that was only begun goes
+    alone. Keys are derived in tiering.format.
     """
 
     uuid: UUID
@@ -85,8 +86,13 @@ class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     partition: int
     base_offset: int
     last_offset: int
-    leader_epoch: int
+    leader_epoch: int  # of the attempt; -1 for a page that a manifest named
     queued_ms: int
+
+    @property
+    def is_unfinished_page(self) -> bool:
+        """Put, or about to be, but in no manifest: the segments that it names are not given up."""
+        return self.is_page and self.leader_epoch >= 0
 
 
 class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):

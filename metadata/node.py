@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
+import structlog
 
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
@@ -38,6 +39,7 @@ KEEP_ENTRIES = 1_000  # in memory behind a snapshot, for followers that lag a li
 MAX_ENTRY_BYTES = 8 << 20  # must fit into one HTTP request with room to spare
 MAX_WAITING = 10_000  # commands whose commit is awaited
 
+_log = structlog.get_logger("tierlog.metadata")
 R = TypeVar("R")
 Subscriber = Callable[[ClusterImage, ClusterImage], None]
 
@@ -219,7 +221,7 @@ class MetadataNode:
             self._work.set()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Calls subscriber(old, new) after each change, on the loop; it must not raise. Returns its end."""
+        """Calls subscriber(old, new) after each change, on the loop; what it raises is logged. Returns its end."""
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
 
@@ -374,7 +376,11 @@ class MetadataNode:
         self._image_changed.set()
         self._image_changed = asyncio.Event()
         for subscriber in tuple(self._subscribers):
-            subscriber(old, new)
+            try:
+                subscriber(old, new)
+            except Exception:
+                # what is committed stands: one follower that fails must not cost the quorum a voter
+                _log.exception("a subscriber of the metadata failed", node=self.node_id, index=new.index)
 
     def _note_standing(self) -> None:
         """Takes up or drops the draft, and wakes who waits for a change of leadership."""

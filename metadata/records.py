@@ -29,6 +29,7 @@ class RecordType(IntEnum):
     LOG_START_MOVED = 43
     REMOTE_DELETED = 44
     ENTRIES_SPILLED = 45
+    SPILL_STARTED = 46
 
 
 class ConfigScope(StrEnum):
@@ -190,6 +191,19 @@ class EntriesSpilled(Record, frozen=True, array_like=True, kw_only=True, tag=int
     page: PageRef
 
 
+class SpillStarted(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.SPILL_STARTED)):
+    """Committed before a page is put: until EntriesSpilled names it, the page stands in the delete queue,
+    where it is due from `expires_ms` on, so that it cannot be an orphan. Offsets inclusive."""
+
+    topic_id: uuid.UUID
+    partition: int
+    uuid: uuid.UUID
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    expires_ms: int
+
+
 AnyRecord = (
     NoOp
     | RegisterBroker
@@ -206,6 +220,7 @@ AnyRecord = (
     | LogStartMoved
     | RemoteDeleted
     | EntriesSpilled
+    | SpillStarted
 )
 
 _encoder = msgspec.msgpack.Encoder()

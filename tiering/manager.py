@@ -8,7 +8,7 @@ deadline ends it, so that one stuck partition never stops another.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -181,7 +181,8 @@ class TierManager:
         ref = page_reference(page_id, page, body)
         key = self._keys.page(where, ref)
         async with _deadline(self._limits.small_seconds, f"page of {where}"):
-            await self._store.put(key, body, crc32c=ref.crc32c, condition=Absent())
+            with suppress(PreconditionFailed):  # an earlier try of this put; what is there is read back
+                await self._store.put(key, body, crc32c=ref.crc32c, condition=Absent())
             try:
                 decode_page(await self._store.get(key), ref)
             except ManifestError as error:
@@ -240,6 +241,8 @@ class TierManager:
                 self._keys.attempt(where, line.base_offset, line.last_offset, line.leader_epoch, line.uuid)
             )
         page_key = self._keys.page_of(where, line.base_offset, line.last_offset, line.uuid)
+        if line.is_unfinished_page:
+            return [page_key]
         async with _deadline(self._limits.small_seconds, page_key):
             try:
                 page = decode_page(await self._store.get(page_key))

@@ -239,6 +239,8 @@ def delete_records_handler(deps: Dependencies) -> Handler:
                     )
                 )
             response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+        # What a client was told is gone stays gone over a crash (guarantee 6).
+        await deps.replicas.write_checkpoints()
         return response
 
     return handle

@@ -39,9 +39,9 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
     return TopicPartition(found[1], int(found[2])) if found else None
 
 
-def deleted_directory(name: str, unique: str) -> str:
-    """What a partition's directory is renamed to before it is removed; cut so that it stays a valid file
-    name.
+def renamed_directory(name: str, unique: str, kind: str) -> str:
+    """What a partition's directory is renamed to before it is removed or set aside; cut so that it stays a
+    valid file name.
     """
-    suffix = f".{unique}{DELETED_DIRECTORY}"
+    suffix = f".{unique}{kind}"
     return name[: 255 - len(suffix)] + suffix

@@ -8,13 +8,15 @@ say how much of a log needs no check after a crash. Called by the composition ro
 import fcntl
 import os
 import random
+import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tierlog.broker.log.checkpoints import (
     LOG_STARTS,
+    PARTITION_METADATA,
     RECOVERY_POINTS,
     MalformedCheckpoint,
     decode_uuid,
@@ -28,11 +30,14 @@ from tierlog.broker.log.checkpoints import (
     write_offsets,
     write_partition_metadata,
 )
-from tierlog.broker.log.names import DELETED_DIRECTORY, deleted_directory, parse_partition_directory
+from tierlog.broker.log.names import DELETED_DIRECTORY, parse_partition_directory, renamed_directory
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 
 STRAY = "-stray"
+
+CheckpointRow = tuple[TopicPartition, int, int]
+"""Partition, recovery point, log start."""
 
 
 class DirectoryUnusable(OSError):
@@ -60,6 +65,8 @@ class DataDirectory:
         self._files = files
         self._rng = rng
         self._lock = -1
+        self._checkpointing = threading.Lock()
+        self._checkpointed: set[TopicPartition] = set()
 
     def claim(self, node_id: int, cluster_id: str) -> Identity:
         """Locks it, checks or writes its identity (`cluster_id` may be empty); raises DirectoryUnusable."""
@@ -115,20 +122,30 @@ class DataDirectory:
     def directory(self, partition: TopicPartition) -> Path:
         return self.path / str(partition)
 
+    def holds(self, partition: TopicPartition) -> bool:
+        """Whether a replica of it was made: no log is opened before its directory says whose it is."""
+        return self._files.exists(self.directory(partition) / PARTITION_METADATA)
+
     def create(self, partition: TopicPartition, topic_id: uuid.UUID) -> Path:
-        """The directory of a new replica, with its topic id in it."""
+        """The directory of a new replica, with its topic id in it; both durable, as what is synced in it
+        must be.
+        """
+        self._forget_checkpoints(partition)
         directory = self.directory(partition)
         self._files.make_directory(directory)
+        self._files.sync_directory(self.path)
         write_partition_metadata(self._files, directory, topic_id)
         return directory
 
     def bury(self, partition: TopicPartition) -> Path:
         """Renames a deleted partition's directory, so that its name is free; the files go later."""
-        return self._rename(partition, deleted_directory(str(partition), random_uuid(self._rng).hex))
+        return self._rename(
+            partition, renamed_directory(str(partition), random_uuid(self._rng).hex, DELETED_DIRECTORY)
+        )
 
     def set_aside(self, partition: TopicPartition) -> Path:
         """Keeps a directory that belongs to no partition of the cluster, out of the way."""
-        return self._rename(partition, f"{partition}.{random_uuid(self._rng).hex}{STRAY}")
+        return self._rename(partition, renamed_directory(str(partition), random_uuid(self._rng).hex, STRAY))
 
     def _rename(self, partition: TopicPartition, name: str) -> Path:
         target = self.path / name
@@ -147,13 +164,36 @@ class DataDirectory:
     def take_checkpoints(self) -> Checkpoints:
         """What the last run left; the marker of its clean stop is gone after this call."""
         clean = take_clean_shutdown(self._files, self.path)
-        return Checkpoints(clean, self._read(RECOVERY_POINTS), self._read(LOG_STARTS))
+        found = Checkpoints(clean, self._read(RECOVERY_POINTS), self._read(LOG_STARTS))
+        self._checkpointed = {*found.recovery_points, *found.log_starts}
+        return found
 
-    def write_checkpoints(self, recovery_points: Iterable[tuple[TopicPartition, int, int]]) -> None:
-        """(partition, recovery point, log start) of every log. May run in a thread."""
-        rows = list(recovery_points)
-        write_offsets(self._files, self.path / RECOVERY_POINTS, {name: point for name, point, _ in rows})
-        write_offsets(self._files, self.path / LOG_STARTS, {name: start for name, _, start in rows})
+    def write_checkpoints(self, take_rows: Callable[[], Sequence[CheckpointRow]]) -> None:
+        """Of every log. May run in a thread: rows are taken when nothing else is being written, so that
+        those of a deleted topic do not come back.
+        """
+        with self._checkpointing:
+            rows = take_rows()
+            self._checkpointed |= {name for name, _, _ in rows}
+            self._write({name: point for name, point, _ in rows}, {name: start for name, _, start in rows})
+            self._checkpointed = {name for name, _, _ in rows}
+
+    def _forget_checkpoints(self, partition: TopicPartition) -> None:
+        """A topic made anew must not start where the old one of its name did: records would be hidden."""
+        if partition not in self._checkpointed:
+            return
+        with self._checkpointing:
+            points, starts = self._read(RECOVERY_POINTS), self._read(LOG_STARTS)
+            kept = {name for name in {*points, *starts} if self.holds(name)} - {partition}
+            self._write(
+                {name: point for name, point in points.items() if name in kept},
+                {name: start for name, start in starts.items() if name in kept},
+            )
+            self._checkpointed = kept
+
+    def _write(self, points: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]) -> None:
+        write_offsets(self._files, self.path / RECOVERY_POINTS, points)
+        write_offsets(self._files, self.path / LOG_STARTS, starts)
 
     def mark_clean(self) -> None:
         mark_clean_shutdown(self._files, self.path)

@@ -348,6 +348,11 @@ class Replica:
     def take_due(self, now_ms: int) -> list[Path]:
         return self.log.take_due(now_ms)
 
+    def start_at(self, offset: int, now_ms: int) -> None:
+        """Forgets the local log, which goes on at an offset; only before it leads."""
+        self.log.truncate_fully_and_start_at(offset, now_ms)
+        self._core = LeaderCore(self._core.broker_id, offset, self.log.log_start_offset)
+
     # -- durability --
 
     @property

@@ -8,7 +8,7 @@ Handlers look replicas up by name or by topic id; `moved` is told whenever one o
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.runtime.data_directory import Checkpoints, DataDirectory
+from tierlog.broker.runtime.data_directory import CheckpointRow, Checkpoints, DataDirectory
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
@@ -27,6 +27,8 @@ from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 
 PROGRESS_EVERY = 100
 """Logs recovered between two progress lines."""
+
+NO_CHECKPOINTS = Checkpoints(clean=False, recovery_points={}, log_starts={})
 
 Moved = Callable[[TopicPartition], None]
 _log = structlog.get_logger("tierlog.replicas")
@@ -53,6 +55,8 @@ class ReplicaManager:
         self._moved = moved
         self._replicas: dict[tuple[str | uuid.UUID, int], Replica] = {}
         self._all: dict[TopicPartition, Replica] = {}
+        self._image: ClusterImage | None = None
+        self._missing = False  # a log could not be made: the disk was full
 
     def __len__(self) -> int:
         return len(self._all)
@@ -86,6 +90,7 @@ class ReplicaManager:
                 target = self.directory.set_aside(name)
                 _log.warning("the cluster does not know this partition; kept aside", directory=str(target))
         await self._open_in_threads(image, wanted, checkpoints)
+        self._image = image
         for topic in image.topics.values():
             self._apply_topic(image, topic)
         for leftover in self.directory.deleted():
@@ -114,8 +119,8 @@ class ReplicaManager:
         name = TopicPartition(topic.name, number)
         config = self._config(image, topic.name)
         remote = image.remote_partition(topic.topic_id, number)
-        checkpoint = checkpoints.log_starts.get(name, 0) if checkpoints is not None else 0
-        is_new = not self._files.exists(self.directory.directory(name))
+        is_new = not self.directory.holds(name)
+        known = checkpoints if checkpoints is not None and not is_new else NO_CHECKPOINTS
         replica = Replica.open(
             name,
             topic.topic_id,
@@ -124,14 +129,15 @@ class ReplicaManager:
             config,
             self._files,
             self._clock.now_ms(),
-            log_start_offset=max(checkpoint, remote.log_start_offset),
-            recovery_point=checkpoints.recovery_points.get(name, 0) if checkpoints is not None else 0,
-            clean=is_new or (checkpoints is not None and checkpoints.clean),
+            log_start_offset=max(known.log_starts.get(name, 0), remote.log_start_offset),
+            recovery_point=known.recovery_points.get(name, 0),
+            clean=known.clean,
             rng=self._rng,
         )
-        if is_new and remote.end_offset is not None:
-            # The disk is new, the history remote: offsets go on behind it, so that none is used twice.
-            replica.log.truncate_fully_and_start_at(remote.end_offset, self._clock.now_ms())
+        used_end = remote.end_offset or remote.copied_end_offset or 0
+        if replica.log_end_offset < used_end:
+            # The disk is new or lost its end, the history is remote: no offset of it is used twice.
+            replica.start_at(used_end, self._clock.now_ms())
         cut = replica.log.recovered_cut_bytes
         if cut or replica.log.recovered_dropped_segments:
             dropped = replica.log.recovered_dropped_segments
@@ -149,15 +155,18 @@ class ReplicaManager:
                 *(loop.run_in_executor(pool, partial(replica.close, clean=clean)) for replica in replicas)
             )
         if clean:
-            self.directory.write_checkpoints(
-                (replica.name, replica.recovery_point, replica.log_start_offset) for replica in replicas
-            )
+            self.directory.write_checkpoints(lambda: _rows(replicas))
             self.directory.mark_clean()
+
+    async def write_checkpoints(self) -> None:
+        """Recovery points and log starts as they are now, durable when this returns. Raises OSError."""
+        await asyncio.to_thread(self.directory.write_checkpoints, lambda: _rows(self))
 
     # -- following the image --
 
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:
         """Carries out what changed between two images. Called on the event loop, in order."""
+        self._image = new
         if old.topics is not new.topics:
             for topic_id, topic in old.topics.items():
                 if topic_id not in new.topics:
@@ -170,6 +179,13 @@ class ReplicaManager:
                 name = replica.name.topic
                 if old.topic_overrides(name) is not new.topic_overrides(name):
                     replica.update_config(self._config(new, name))
+
+    def make_missing(self) -> None:
+        """Tries again to make the logs for which there was no room."""
+        if self._missing and self._image is not None:
+            self._missing = False
+            for topic in self._image.topics.values():
+                self._apply_topic(self._image, topic)
 
     def _apply_topic(self, image: ClusterImage, topic: TopicImage) -> None:
         for number, partition in enumerate(topic.partitions):
@@ -185,6 +201,7 @@ class ReplicaManager:
                 replica = self._open(image, topic, number)
             except OSError as failure:
                 _log.error("cannot create a log", partition=f"{topic.name}-{number}", error=str(failure))
+                self._missing = True
                 return
             self._adopt(replica)
         if partition.leader == self._settings.node_id:
@@ -225,3 +242,7 @@ class ReplicaManager:
 
     def _config(self, image: ClusterImage, topic: str) -> TopicConfig:
         return self._settings.topic_config(image.topic_overrides(topic))
+
+
+def _rows(replicas: Iterable[Replica]) -> list[CheckpointRow]:
+    return [(replica.name, replica.recovery_point, replica.log_start_offset) for replica in replicas]

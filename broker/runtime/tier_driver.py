@@ -55,6 +55,9 @@ WITHOUT_STORE = (planner.Abandon, planner.MoveLogStart, planner.DropLocal)
 """What retention does while the store is away; it needs only the last manifest that was written."""
 
 
+Command = c.StartCopy | c.FinishCopy | c.AbandonCopy | c.StartSpill | c.SpillEntries
+
+
 class Replicas(Protocol):
     """What is needed of the replica manager."""
 
@@ -285,12 +288,7 @@ class TierDriver:
             case planner.MoveLogStart(offset):
                 await self._move_log_start(where, state, offset)
             case planner.Spill(entries):
-                page = await self._manager.write_page(where, random_uuid(self._rng), entries)
-                await self._submit(
-                    c.SpillEntries(
-                        topic_id=where.topic_id, partition=where.partition, leader_epoch=epoch, page=page
-                    )
-                )
+                await self._spill(where, epoch, entries)
             case planner.DropLocal(new_local_start):
                 state.replica.delete_local_before(new_local_start, self._clock.now_ms())
             case planner.Copy(segment):
@@ -299,6 +297,24 @@ class TierDriver:
                 if state.error != reason:
                     _log.error("tiering is blocked", partition=str(state.replica.name), reason=reason)
                 state.error = reason
+
+    async def _spill(self, where: TopicIdPartition, epoch: int, entries: tuple[RemoteSegment, ...]) -> None:
+        """Announced first, as copies are: a page whose commit fails is found in the delete queue."""
+        page_id = random_uuid(self._rng)
+        await self._submit(
+            c.StartSpill(
+                topic_id=where.topic_id,
+                partition=where.partition,
+                leader_epoch=epoch,
+                uuid=page_id,
+                base_offset=entries[0].base_offset,
+                last_offset=entries[-1].last_offset,
+            )
+        )
+        page = await self._manager.write_page(where, page_id, entries)
+        await self._submit(
+            c.SpillEntries(topic_id=where.topic_id, partition=where.partition, leader_epoch=epoch, page=page)
+        )
 
     async def _move_log_start(self, where: TopicIdPartition, state: _State, offset: int) -> None:
         reply = await self._metadata.submit(
@@ -344,7 +360,7 @@ class TierDriver:
             "segment tiered", partition=str(replica.name), base=entry.base_offset, bytes=entry.log_bytes
         )
 
-    async def _submit(self, command: c.StartCopy | c.FinishCopy | c.AbandonCopy | c.SpillEntries) -> None:
+    async def _submit(self, command: Command) -> None:
         reply = await self._metadata.submit(command)
         if reply.error is not ErrorCode.NONE:
             raise CommandRefused(f"{type(command).__name__}: {reply.message or reply.error.name}")

@@ -16,6 +16,7 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.settings.node import NodeSettings
+from tierlog.broker.settings.topic import TopicConfig
 
 Fatal = Callable[[str, BaseException], None]
 _log = structlog.get_logger("tierlog.upkeep")
@@ -61,7 +62,7 @@ class Upkeep:
         for replica in self._replicas:
             try:
                 replica.maybe_roll(now_ms)
-                if not replica.config.remote_storage_enable and "delete" in replica.config.cleanup_policy:
+                if _has_local_retention(replica.config):
                     replica.apply_retention(now_ms)
             except OSError as failure:
                 _log.error("retention failed", partition=str(replica.name), error=str(failure))
@@ -81,10 +82,8 @@ class Upkeep:
         for replica in self._replicas:
             if replica.recovery_point < replica.log_end_offset:
                 await self._flush(replica)
-        rows = [
-            (replica.name, replica.recovery_point, replica.log_start_offset) for replica in self._replicas
-        ]
-        await asyncio.to_thread(self._replicas.directory.write_checkpoints, rows)
+        await self._replicas.write_checkpoints()
+        self._replicas.make_missing()
 
     async def _flush(self, replica: Replica) -> None:
         try:
@@ -105,3 +104,9 @@ class Upkeep:
     def _unlink(self, paths: list[Path]) -> None:
         for path in paths:
             self._files.unlink(path, missing_ok=True)
+
+
+def _has_local_retention(config: TopicConfig) -> bool:
+    """A tiered topic's retention covers both tiers; one that is compacted is never tiered (KIP-405)."""
+    policy = config.cleanup_policy
+    return "delete" in policy and ("compact" in policy or not config.remote_storage_enable)

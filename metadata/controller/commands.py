@@ -244,8 +244,20 @@ class ConfirmRemoteDeleted(Command, frozen=True, kw_only=True, tag=True):
     uuids: tuple[UUID, ...]
 
 
+class StartSpill(Command, frozen=True, kw_only=True, tag=True):
+    """Asked before a page with the oldest entries is put."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    uuid: UUID
+    base_offset: int
+    last_offset: int
+
+
 class SpillEntries(Command, frozen=True, kw_only=True, tag=True):
-    """The page with the oldest entries is in the store; the quorum may forget them."""
+    """The page with the oldest entries is in the store; the quorum may forget them. It must have been begun
+    by StartSpill, and not long ago."""
 
     topic_id: UUID
     partition: int
@@ -267,6 +279,7 @@ AnyCommand = (
     | AbandonCopy
     | MoveLogStart
     | ConfirmRemoteDeleted
+    | StartSpill
     | SpillEntries
 )
 AnyReply = (

@@ -38,5 +38,7 @@ def decide(image: ClusterImage, command: c.AnyCommand, now_ms: int, rng: Rng) ->
             return remote.move_log_start(image, command, now_ms)
         case c.ConfirmRemoteDeleted():
             return remote.confirm_deleted(image, command)
+        case c.StartSpill():
+            return remote.start_spill(image, command, now_ms)
         case c.SpillEntries():
-            return remote.spill_entries(image, command)
+            return remote.spill_entries(image, command, now_ms)

@@ -17,6 +17,8 @@ from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition
 
 MAX_ENTRIES = 512  # per partition in the quorum's memory; older ones are spilled to pages first
 MAX_STARTED = 16  # copies under way per partition
+SPILL_MS = 600_000  # then an unfinished page is due in the delete queue
+SPILL_MARGIN_MS = SPILL_MS // 2  # so long before, its commit is refused: clocks of nodes may differ
 
 
 def start_copy(image: ClusterImage, command: c.StartCopy, now_ms: int) -> Decision[c.Acknowledged]:
@@ -98,8 +100,30 @@ def confirm_deleted(image: ClusterImage, command: c.ConfirmRemoteDeleted) -> Dec
     return done(r.RemoteDeleted(uuids=known)) if known else done()
 
 
-def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Acknowledged]:
-    """The page must stand for exactly the oldest entries, or history would be lost."""
+def start_spill(image: ClusterImage, command: c.StartSpill, now_ms: int) -> Decision[c.Acknowledged]:
+    try:
+        partition = _partition(image, command.topic_id, command.partition)
+        _check_epoch(partition, command.leader_epoch)
+        remote = image.remote_partition(command.topic_id, command.partition)
+        _check_fresh_uuid(image, remote, command.uuid)
+    except Refusal as refusal:
+        return refused(refusal.error, refusal.message)
+    return done(
+        r.SpillStarted(
+            topic_id=command.topic_id,
+            partition=command.partition,
+            uuid=command.uuid,
+            base_offset=command.base_offset,
+            last_offset=command.last_offset,
+            leader_epoch=command.leader_epoch,
+            expires_ms=now_ms + SPILL_MS,
+        )
+    )
+
+
+def spill_entries(image: ClusterImage, command: c.SpillEntries, now_ms: int) -> Decision[c.Acknowledged]:
+    """The page must stand for exactly the oldest entries, or history would be lost; and it must not be one
+    that is about to be deleted."""
     page = command.page
     try:
         partition = _partition(image, command.topic_id, command.partition)
@@ -107,6 +131,9 @@ def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Ac
         if page in remote.pages:
             return done()
         _check_epoch(partition, command.leader_epoch)
+        begun = image.delete_queue.get(page.uuid)
+        if begun is None or not begun.is_unfinished_page or now_ms >= begun.queued_ms - SPILL_MARGIN_MS:
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"page {page.uuid} was not begun, or long ago")
         spilled = remote.entries[: max(page.entries, 0)]
         if not spilled or len(spilled) != page.entries or not _stands_for(page, spilled):
             raise Refusal(
@@ -177,7 +204,7 @@ def _check_fresh_uuid(image: ClusterImage, remote: RemotePartition, uuid: UUID) 
     """A key is used for one attempt only; a queued deletion would take the new object too."""
     used = uuid in image.delete_queue or _find(remote.started, uuid) is not None
     if used or any(entry.uuid == uuid for entry in remote.entries):
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {uuid} was used already")
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{uuid} was used already")
 
 
 def _superseded(other: StartedCopy, copy: r.CopyStarted) -> bool:

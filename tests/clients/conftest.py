@@ -1,4 +1,4 @@
-"""Clients that are not Python packages: kcat, and the Java client and tools. Says plainly which of them ran."""
+"""Clients that are not Python packages: kcat, the Java client and tools. Says plainly which of them ran."""
 
 import os
 import shutil

@@ -80,6 +80,17 @@ RECORDS: tuple[r.AnyRecord, ...] = (
     r.RemoteDeleted(uuids=(SEGMENT, PAGE)),
     r.EntriesSpilled(topic_id=TOPIC, partition=0, page=PAGE_REF),
 )
+RECORDS_SINCE: tuple[r.AnyRecord, ...] = (
+    r.SpillStarted(
+        topic_id=TOPIC,
+        partition=0,
+        uuid=PAGE,
+        base_offset=0,
+        last_offset=99,
+        leader_epoch=2,
+        expires_ms=1_700_000_600_000,
+    ),
+)
 IMAGE = i.ClusterImage(
     cluster_id="golden",
     index=42,
@@ -150,6 +161,7 @@ SNAPSHOT = Snapshot(42, 3, b"the image's bytes")
 def contents() -> dict[str, bytes]:
     return {
         "records-v1.msgpack": r.encode_records(RECORDS),
+        "records-since-v1.msgpack": r.encode_records(RECORDS_SINCE),
         "image-v1.msgpack": encode_image(IMAGE),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
         "file-v1.snapshot": encode_snapshot_file(SNAPSHOT),
@@ -162,11 +174,14 @@ def test_what_is_written_has_not_changed() -> None:
 
 
 def test_every_record_type_is_in_the_golden_file() -> None:
-    assert {type(record).__struct_config__.tag for record in RECORDS} == set(r.RecordType)
+    golden = RECORDS + RECORDS_SINCE
+    assert {type(record).__struct_config__.tag for record in golden} == set(r.RecordType)
 
 
 def test_what_was_written_is_read() -> None:
     assert r.decode_records((GOLDEN / "records-v1.msgpack").read_bytes()) == RECORDS
+    since = (GOLDEN / "records-since-v1.msgpack").read_bytes()
+    assert r.decode_records(since) == RECORDS_SINCE
     assert decode_image((GOLDEN / "image-v1.msgpack").read_bytes()) == IMAGE
     frames = read_segment((GOLDEN / "segment-v1.wal").read_bytes())
     assert tuple(frame.record for frame in frames) == WAL

@@ -184,7 +184,7 @@ class TestAiokafka:
 
 
 class TestKafkaPython:
-    @pytest.mark.parametrize("codec", [None, "gzip", "zstd"])
+    @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
     def test_what_goes_in_comes_out(self, tierlog_session_broker: TierlogBroker, codec: str | None) -> None:
         topic, bootstrap = new_name(), tierlog_session_broker.bootstrap
         producer = KafkaProducer(bootstrap_servers=bootstrap, compression_type=codec)

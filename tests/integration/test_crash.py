@@ -35,7 +35,7 @@ class Deliveries:
 def produce_through_kills(
     broker: TierlogBroker, topic: str, deliveries: Deliveries, rng: random.Random
 ) -> int:
-    """Produces without a pause while the broker is killed ROUNDS times; returns how many records were sent."""
+    """Produces without a pause through ROUNDS kills of the broker; returns how many records were sent."""
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap,

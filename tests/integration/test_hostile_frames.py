@@ -1,4 +1,4 @@
-"""Frames made by hypothesis against a whole broker: it closes or answers, goes on serving, and stays small."""
+"""Frames made by hypothesis against a whole broker: it closes or answers, serves on, and stays small."""
 
 import socket
 import struct

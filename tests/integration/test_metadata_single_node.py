@@ -158,3 +158,27 @@ async def test_a_failed_fsync_stops_the_node_and_acknowledges_nothing(tmp_path: 
     await node.stop()
     await tasks.close()
     assert [type(failure) for failure in failures] == [OSError]
+
+
+async def test_a_subscriber_that_fails_stops_neither_the_node_nor_the_others(one_node: OneNode) -> None:
+    async with one_node.running() as node:
+        heard: list[int] = []
+
+        def fail(old: object, new: object) -> None:
+            raise KeyError("a bug of the subscriber's own")
+
+        node.subscribe(fail)
+        node.subscribe(lambda old, new: heard.append(new.index))
+        client = MetadataClient(node)
+        await client.submit(register())
+        assert heard == [client.image.index]
+
+
+async def test_a_predicate_that_fails_tells_who_waits(one_node: OneNode) -> None:
+    async with one_node.running() as node:
+        client = MetadataClient(node)
+        waiting = asyncio.ensure_future(client.wait_for(lambda image: bool(image.brokers) and 1 // 0 == 0))
+        await asyncio.sleep(0)
+        await client.submit(register())
+        with pytest.raises(ZeroDivisionError):
+            await waiting

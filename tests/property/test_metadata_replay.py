@@ -118,10 +118,20 @@ class Driver:
                 max_timestamp=max(entry.max_timestamp for entry in oldest),
                 crc32c=0,
             )
+            self.do(
+                c.StartSpill(
+                    topic_id=key,
+                    partition=0,
+                    leader_epoch=epoch,
+                    uuid=page.uuid,
+                    base_offset=page.base_offset,
+                    last_offset=page.last_offset,
+                )
+            )
+            self.announced.add(number)  # from here on it must never be forgotten
             reply = self.do(c.SpillEntries(topic_id=key, partition=0, leader_epoch=epoch, page=page))
             if not reply.error:
                 self.announced -= {entry.uuid.int for entry in oldest}  # the page answers for them
-                self.announced.add(number)
 
     def confirm(self, count: int) -> None:
         uuids = tuple(sorted(self.image.delete_queue))[:count]

@@ -163,7 +163,7 @@ class TieringModel(RuleBasedStateMachine):
         )
 
     def drop(self, start: int) -> None:
-        dropped = [segment for segment in self.segments if segment.end_offset <= start]
+        dropped = [s for s in self.segments if s.base_offset < start and s.end_offset <= start]
         assert dropped and all(segment.rolled for segment in dropped)
         for segment in dropped:
             below = segment.end_offset <= self.remote.log_start_offset

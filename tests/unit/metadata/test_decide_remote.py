@@ -7,7 +7,7 @@ import pytest
 
 from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.controller.remote import MAX_ENTRIES, MAX_STARTED
+from tierlog.metadata.controller.remote import MAX_ENTRIES, MAX_STARTED, SPILL_MS
 from tierlog.metadata.records import PageRef
 
 World = Any
@@ -51,10 +51,25 @@ def spill(world: World, count: int, **more: Any) -> E:
         "max_timestamp": max(entry.max_timestamp for entry in oldest),
         "crc32c": 1,
     } | more
+    start_spill(world, values["uuid"].int)
+    return commit_spill(world, PageRef(**values))
+
+
+def start_spill(world: World, number: int) -> E:
+    command = c.StartSpill(
+        topic_id=world.image.topic_ids["t"],
+        partition=0,
+        leader_epoch=0,
+        uuid=uuid.UUID(int=number),
+        base_offset=0,
+        last_offset=9,
+    )
+    return world.do(command).error
+
+
+def commit_spill(world: World, page: PageRef) -> E:
     topic_id = world.image.topic_ids["t"]
-    return world.do(
-        c.SpillEntries(topic_id=topic_id, partition=0, leader_epoch=0, page=PageRef(**values))
-    ).error
+    return world.do(c.SpillEntries(topic_id=topic_id, partition=0, leader_epoch=0, page=page)).error
 
 
 def test_a_copy_is_announced_and_then_finished(tiered: World, make_segment: MakeSegment) -> None:
@@ -242,7 +257,49 @@ def test_spilling_replaces_exactly_the_oldest_entries(tiered: World) -> None:
     assert (remote.first_offset, remote.end_offset) == (0, 30)
     move(tiered, 20)
     assert tiered.remote("t").pages == ()
-    assert queued(tiered) == {902}
+    assert queued(tiered) >= {902}
+    assert not tiered.image.delete_queue[uuid.UUID(int=902)].is_unfinished_page
+
+
+def test_a_page_waits_in_the_delete_queue_until_it_is_committed(tiered: World) -> None:
+    """Put and never committed, it would be an orphan; committed, it must not be deleted."""
+    tiered.copy("t", 1, 0, 9)
+    entry = tiered.remote("t").entries[0]
+    page = PageRef(
+        uuid=uuid.UUID(int=50),
+        base_offset=0,
+        last_offset=9,
+        entries=1,
+        log_bytes=entry.log_bytes,
+        max_timestamp=entry.max_timestamp,
+        crc32c=1,
+    )
+    assert commit_spill(tiered, page) == E.INVALID_REQUEST  # never announced
+    assert start_spill(tiered, 50) == E.NONE
+    line = tiered.image.delete_queue[page.uuid]
+    assert line.is_unfinished_page
+    assert line.queued_ms == tiered.now_ms + SPILL_MS
+    assert start_spill(tiered, 50) == E.INVALID_REQUEST  # a key is for one attempt
+    assert commit_spill(tiered, page) == E.NONE
+    assert queued(tiered) == set()
+
+
+def test_a_page_that_is_soon_deleted_is_refused(tiered: World) -> None:
+    tiered.copy("t", 1, 0, 9)
+    assert start_spill(tiered, 901) == E.NONE
+    tiered.now_ms += SPILL_MS // 2
+    oldest = tiered.remote("t").entries[0]
+    page = PageRef(
+        uuid=uuid.UUID(int=901),
+        base_offset=0,
+        last_offset=9,
+        entries=1,
+        log_bytes=oldest.log_bytes,
+        max_timestamp=oldest.max_timestamp,
+        crc32c=1,
+    )
+    assert commit_spill(tiered, page) == E.INVALID_REQUEST
+    assert tiered.remote("t").pages == ()
 
 
 def test_spilling_is_acknowledged_again(tiered: World) -> None:
@@ -265,7 +322,7 @@ def test_entries_are_bounded_until_they_are_spilled(world: World) -> None:
     world.brokers(1)
     world.create("t")
     for number in range(MAX_ENTRIES):
-        world.copy("t", 1000 + number, number, number)
+        world.copy("t", 2000 + number, number, number)
     assert "spill" in world.start_copy("t", 1, MAX_ENTRIES, MAX_ENTRIES).message
     spill(world, 100)
     assert world.start_copy("t", 1, MAX_ENTRIES, MAX_ENTRIES).error == E.NONE

@@ -92,6 +92,16 @@ async def test_entries_in_spilled_pages_are_read_too(node):
     replica, data = await tiered(node)
     entries = node.remote(replica).entries
     where = node.where(replica)
+    await node.metadata.submit(
+        c.StartSpill(
+            topic_id=where.topic_id,
+            partition=0,
+            leader_epoch=replica.leader_epoch,
+            uuid=uuid.UUID(int=77),
+            base_offset=entries[0].base_offset,
+            last_offset=entries[2].last_offset,
+        )
+    )
     page = await node.manager.write_page(where, uuid.UUID(int=77), entries[:3])
     await node.metadata.submit(
         c.SpillEntries(topic_id=where.topic_id, partition=0, leader_epoch=replica.leader_epoch, page=page)

@@ -1,0 +1,106 @@
+"""Tiering through a broker process: uploaded, dropped locally, read over both tiers, also after a restart."""
+
+import time
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from tierlog.cli.admin import AdminApi
+from tierlog.testing import TierlogBroker
+
+pytestmark = pytest.mark.slow
+
+COUNT = 20_000
+PATIENCE_S = 30.0
+TOPIC = "history"
+PLACE = TopicPartition(TOPIC, 0)
+
+
+@pytest.fixture
+def tiered(tierlog_broker: TierlogBroker) -> TierlogBroker:
+    """A broker with a topic whose rolled segments are remote only."""
+    admin = AdminClient({"bootstrap.servers": tierlog_broker.bootstrap})
+    configs = {
+        "remote.storage.enable": "true",
+        "segment.bytes": "200000",
+        "local.retention.ms": "1",
+        "retention.ms": "-1",
+    }
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=configs)])[TOPIC].result(PATIENCE_S)
+    settings = {
+        "bootstrap.servers": tierlog_broker.bootstrap,
+        "enable.idempotence": True,
+        "batch.size": 16_384,
+    }
+    producer = Producer(settings)
+    for number in range(COUNT):
+        producer.produce(TOPIC, b"value %d" % number * 5, timestamp=1_000_000_000_000 + number)
+        if not number % 1000:
+            producer.flush(PATIENCE_S)
+    assert producer.flush(PATIENCE_S) == 0
+    AdminApi(tierlog_broker.admin_url).post("/v1/tier/flush", {"topic": TOPIC})
+    wait_for_local_drop(tierlog_broker)
+    return tierlog_broker
+
+
+def status(broker: TierlogBroker) -> dict[str, Any]:
+    (partition,) = AdminApi(broker.admin_url).get("/v1/tier/status", topic=TOPIC)["partitions"]
+    found: dict[str, Any] = partition
+    return found
+
+
+def wait_for_local_drop(broker: TierlogBroker) -> None:
+    """Looks at each event until nothing is local any more; the events end with the broker."""
+    for _ in AdminApi(broker.admin_url).events():
+        if status(broker)["local_log_start_offset"] == COUNT:
+            return
+
+
+def read_all(broker: TierlogBroker) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    values: list[bytes] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(values) < COUNT and time.monotonic() < deadline:
+        for message in consumer.consume(1000, 1.0):
+            assert message.error() is None, message.error()
+            assert message.offset() == len(values)
+            values.append(message.value())
+    consumer.close()
+    return values
+
+
+def test_a_reader_does_not_notice_where_the_bytes_lie(tiered: TierlogBroker) -> None:
+    told = status(tiered)
+    assert (told["remote_start_offset"], told["remote_end_offset"]) == (0, COUNT)
+    assert told["last_error"] is None
+    expected = [b"value %d" % number * 5 for number in range(COUNT)]
+    assert read_all(tiered) == expected
+    tiered.stop()
+    tiered.start()
+    assert read_all(tiered) == expected
+
+
+def test_offsets_over_both_tiers(tiered: TierlogBroker) -> None:
+    admin = AdminClient({"bootstrap.servers": tiered.bootstrap})
+
+    def offset_of(spec: OffsetSpec) -> int:
+        return int(admin.list_offsets({PLACE: spec})[PLACE].result(PATIENCE_S).offset)
+
+    assert offset_of(OffsetSpec.earliest()) == 0
+    assert offset_of(OffsetSpec.latest()) == COUNT
+    assert offset_of(OffsetSpec.max_timestamp()) == COUNT - 1
+    assert offset_of(OffsetSpec.for_timestamp(1_000_000_000_000 + 7777)) == 7777
+    place = AdminApi(tiered.admin_url).get("/v1/tier/explain", topic=TOPIC, partition=0, offset=7777)
+    assert place["tier"] == "remote"
+    assert place["base_offset"] <= 7777 <= place["last_offset"]
+
+
+def test_deleting_records_moves_the_start_of_the_remote_range(tiered: TierlogBroker) -> None:
+    admin = AdminClient({"bootstrap.servers": tiered.bootstrap})
+    until = TopicPartition(TOPIC, 0, 15_000)
+    assert admin.delete_records([until])[until].result(PATIENCE_S).low_watermark == 15_000
+    assert admin.list_offsets({PLACE: OffsetSpec.earliest()})[PLACE].result(PATIENCE_S).offset == 15_000
+    assert status(tiered)["remote_start_offset"] == 15_000

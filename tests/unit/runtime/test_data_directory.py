@@ -1,0 +1,86 @@
+"""Whose a data directory is, and what is kept, set aside or removed in it."""
+
+import random
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.runtime.data_directory import DataDirectory, DirectoryUnusable
+
+TOPIC_ID = uuid.UUID(int=7)
+NAME = TopicPartition("orders", 3)
+
+
+def opened(path: Path) -> DataDirectory:
+    return DataDirectory(path, OsFiles(), random.Random(1))
+
+
+def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path) -> None:
+    directory = opened(tmp_path / "data")
+    identity = directory.claim(1, "")
+    directory.release()
+    again = DataDirectory(tmp_path / "data", OsFiles(), random.Random(2))
+    assert again.claim(1, "") == identity
+    assert identity.cluster_id
+    again.release()
+
+
+@pytest.mark.parametrize(
+    ("node_id", "cluster_id", "message"), [(2, "", "belongs to node 1"), (1, "other", "belongs to cluster")]
+)
+def test_another_nodes_directory_is_refused(
+    tmp_path: Path, node_id: int, cluster_id: str, message: str
+) -> None:
+    directory = opened(tmp_path)
+    directory.claim(1, "mine")
+    directory.release()
+    with pytest.raises(DirectoryUnusable, match=message):
+        opened(tmp_path).claim(node_id, cluster_id)
+
+
+def test_two_processes_cannot_share_it(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.claim(1, "")
+    with pytest.raises(DirectoryUnusable, match="another process"):
+        opened(tmp_path).claim(1, "")
+    directory.release()
+    opened(tmp_path).claim(1, "")
+
+
+def test_partitions_are_found_with_their_topic(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create(NAME, TOPIC_ID)
+    directory.create(TopicPartition("a-b", 0), TOPIC_ID)
+    (tmp_path / "__cluster_metadata").mkdir()
+    (tmp_path / "objects").mkdir()
+    assert directory.partitions() == {NAME: TOPIC_ID, TopicPartition("a-b", 0): TOPIC_ID}
+
+
+def test_what_was_buried_or_set_aside_is_no_partition_any_more(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create(NAME, TOPIC_ID)
+    buried = directory.bury(NAME)
+    directory.create(NAME, TOPIC_ID)
+    stray = directory.set_aside(NAME)
+    assert directory.partitions() == {}
+    assert directory.deleted() == [buried]
+    directory.remove(buried)
+    assert directory.deleted() == []
+    assert stray.exists()
+
+
+def test_checkpoints_and_the_clean_marker_are_read_once(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.write_checkpoints(lambda: [(NAME, 20, 10)])
+    directory.mark_clean()
+    first, second = directory.take_checkpoints(), directory.take_checkpoints()
+    assert (first.clean, second.clean) == (True, False)
+    assert (second.recovery_points, second.log_starts) == ({NAME: 20}, {NAME: 10})
+
+
+def test_a_damaged_checkpoint_means_checking_everything(tmp_path: Path) -> None:
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n9\nx 0 1\n", encoding="utf-8")
+    assert opened(tmp_path).take_checkpoints().recovery_points == {}

@@ -1,0 +1,199 @@
+"""Replica manager and data directory: what a crash, a lost disk or a new topic must not hide or reuse."""
+
+import contextlib
+import random
+import uuid
+from pathlib import Path
+from typing import Any
+
+from immutables import Map
+
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import TopicIdPartition, TopicPartition
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.data_directory import DataDirectory
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.settings.node import NodeSettings
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition, TopicImage
+from tierlog.metadata.records import ConfigScope
+
+NOW = 1_700_000_000_000
+EMPTY = ClusterImage(cluster_id="c")
+
+
+def with_topic(
+    topic_id: int,
+    name: str = "t",
+    *,
+    remote: RemotePartition | None = None,
+    configs: dict[str, str] | None = None,
+) -> ClusterImage:
+    topic = TopicImage(
+        topic_id=uuid.UUID(int=topic_id),
+        name=name,
+        partitions=(
+            PartitionImage(replicas=(1,), in_sync=(1,), leader=1, leader_epoch=0, partition_epoch=0),
+        ),
+    )
+    return ClusterImage(
+        cluster_id="c",
+        topics=Map({topic.topic_id: topic}),
+        topic_ids=Map({name: topic.topic_id}),
+        configs=Map({(ConfigScope.TOPIC, name): Map(configs or {})}),
+        remote=Map({TopicIdPartition(topic.topic_id, 0): remote}) if remote else Map(),
+    )
+
+
+class Node:
+    """A manager on a directory. Leaving without `close` is a SIGKILL."""
+
+    def __init__(self, path: Path, files: OsFiles | None = None) -> None:
+        self.failures: list[BaseException] = []
+        self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
+        files, rng = files or OsFiles(), random.Random(1)
+        self.directory = DataDirectory(path, files, rng)
+        path.mkdir(exist_ok=True)
+        self.manager = ReplicaManager(
+            NodeSettings(node_id=1),
+            self.directory,
+            files,
+            SystemClock(),
+            self.tasks,
+            rng,
+            moved=lambda partition: None,
+        )
+
+    @property
+    def replica(self) -> Replica:
+        found = self.manager.get("t", 0)
+        assert found is not None
+        return found
+
+
+async def started(path: Path, image: ClusterImage, files: OsFiles | None = None) -> Node:
+    node = Node(path, files)
+    await node.manager.open_all(image)
+    return node
+
+
+def append(replica: Replica, count: int, **options: Any) -> int:
+    records = [NewRecord(NOW, b"k", b"v", ()) for _ in range(count)]
+    result = replica.append(memoryview(encode_batch(records, **options)), NOW)
+    assert result.error == ErrorCode.NONE
+    return result.base_offset
+
+
+async def test_a_topic_made_anew_does_not_start_where_its_predecessor_did(tmp_path: Path) -> None:
+    old, new = with_topic(1), with_topic(2)
+    node = await started(tmp_path, old)
+    append(node.replica, 10)
+    node.replica.delete_records(10)
+    await node.manager.write_checkpoints()
+    node.manager.follow(old, EMPTY)
+    node.manager.follow(EMPTY, new)
+    append(node.replica, 5)  # acknowledged, and then the process is killed
+    again = await started(tmp_path, new)
+    assert (again.replica.log_start_offset, again.replica.log_end_offset) == (0, 5)
+    assert again.replica.recovery_point == 0
+    await node.tasks.close()
+
+
+async def test_a_topic_made_anew_while_the_node_was_away(tmp_path: Path) -> None:
+    node = await started(tmp_path, with_topic(1))
+    append(node.replica, 10)
+    node.replica.delete_records(10)
+    await node.manager.close(clean=True)
+    new = with_topic(2)
+    node = await started(tmp_path, new)
+    assert (node.replica.log_start_offset, node.replica.log_end_offset) == (0, 0)
+    append(node.replica, 5)
+    again = await started(tmp_path, new)
+    assert (again.replica.log_start_offset, again.replica.log_end_offset) == (0, 5)
+    assert [path.name for path in tmp_path.glob("*-stray")] != []
+
+
+async def test_checkpoints_of_a_deleted_topic_do_not_come_back(tmp_path: Path) -> None:
+    """They were being taken while the topic was deleted and made anew."""
+    old, new = with_topic(1), with_topic(2)
+    node = await started(tmp_path, old)
+    append(node.replica, 10)
+    node.replica.delete_records(10)
+    rows = [(node.replica.name, node.replica.recovery_point, node.replica.log_start_offset)]
+    node.directory.write_checkpoints(lambda: rows)
+    node.manager.follow(old, EMPTY)
+    node.manager.follow(EMPTY, new)
+    assert node.directory.take_checkpoints().log_starts == {}
+    await node.tasks.close()
+
+
+REMOTE = RemotePartition(log_start_offset=40, copied_end_offset=100)
+TIERED = {"remote.storage.enable": "true"}
+
+
+async def test_a_lost_disk_goes_on_behind_what_is_remote(tmp_path: Path) -> None:
+    node = await started(tmp_path, with_topic(1, remote=REMOTE, configs=TIERED))
+    replica = node.replica
+    assert (replica.log_start_offset, replica.log_end_offset, replica.high_watermark) == (40, 100, 100)
+    assert append(replica, 1) == 100
+
+
+class KilledAfterMetadata(OsFiles):
+    """The process ends once the partition's directory says whose it is."""
+
+    def rename(self, source: Path, target: Path) -> None:  # type: ignore[override]
+        super().rename(source, target)
+        if target.name == "partition.metadata":
+            raise KeyboardInterrupt
+
+
+async def test_a_kill_before_the_first_segment_of_a_lost_disk(tmp_path: Path) -> None:
+    image = with_topic(1, remote=REMOTE, configs=TIERED)
+    with contextlib.suppress(KeyboardInterrupt):
+        Node(tmp_path, KilledAfterMetadata()).manager.follow(EMPTY, image)
+    assert (tmp_path / "t-0" / "partition.metadata").exists()
+    node = await started(tmp_path, image)
+    assert append(node.replica, 1) == 100
+
+
+async def test_a_log_that_ends_below_what_is_remote_is_begun_anew(tmp_path: Path) -> None:
+    node = await started(tmp_path, with_topic(1, configs=TIERED))
+    append(node.replica, 60)
+    node = await started(tmp_path, with_topic(1, remote=REMOTE, configs=TIERED))
+    assert append(node.replica, 1) == 100
+    node.replica.check()
+
+
+async def test_a_directory_that_does_not_say_whose_it_is_gets_an_owner(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()  # killed between the directory and its metadata
+    await started(tmp_path, with_topic(1))
+    assert Node(tmp_path).directory.partitions() == {TopicPartition("t", 0): uuid.UUID(int=1)}
+
+
+async def test_the_longest_name_can_be_set_aside(tmp_path: Path) -> None:
+    name = "n" * 249
+    await started(tmp_path, with_topic(1, name))
+    await started(tmp_path, EMPTY)
+    assert len(list(tmp_path.glob("*-stray"))) == 1
+
+
+class FullDisk(OsFiles):
+    full = True
+
+    def writev_at(self, fd, buffers, position):  # type: ignore[no-untyped-def]
+        if self.full:
+            raise OSError(28, "No space left on device")
+        return super().writev_at(fd, buffers, position)
+
+
+async def test_a_partition_that_found_no_room_is_made_later(tmp_path: Path) -> None:
+    files, image = FullDisk(), with_topic(1)
+    node = Node(tmp_path, files)
+    node.manager.follow(EMPTY, image)
+    assert node.manager.get("t", 0) is None
+    files.full = False
+    node.manager.make_missing()
+    assert append(node.replica, 1) == 0
