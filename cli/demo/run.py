@@ -22,9 +22,9 @@ TOPIC = "flights"
 PARTITIONS = 4
 TOPIC_CONFIG = {
     "remote.storage.enable": "true",
-    "segment.bytes": str(256 << 10),
+    "segment.bytes": str(512 << 10),
     "segment.ms": str(10 * 365 * 86_400_000),  # record time counts, and a year of it passes in seconds
-    "local.retention.bytes": str(1 << 20),
+    "local.retention.bytes": str(3 << 19),
     "retention.ms": "-1",
 }
 BROKER_SETTINGS = {"log.retention.check.interval.ms": 500, "remote.log.manager.task.interval.ms": 500}
