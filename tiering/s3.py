@@ -160,10 +160,12 @@ class S3Store:
         async with self._opening:
             if self._client is not None:
                 return
-            modules = await asyncio.to_thread(_import_client)
             options = self._options
+            modules = await asyncio.to_thread(_import_client)
             session = modules.session(
-                aws_access_key_id=options.access_key, aws_secret_access_key=options.secret_key
+                aws_access_key_id=options.access_key,
+                aws_secret_access_key=options.secret_key,
+                botocore_session=modules.core,
             )
             config = modules.config(
                 connect_timeout=_CONNECT_SECONDS,
@@ -258,13 +260,21 @@ class S3Store:
 class _ClientModules:
     session: Any
     config: Any
+    core: Any
 
 
 def _import_client() -> _ClientModules:
+    """Imports, and reads the service's description (1 MB of JSON), which the client would do on the loop."""
     import aioboto3
     from aiobotocore.config import AioConfig
+    from aiobotocore.session import AioSession
 
-    return _ClientModules(aioboto3.Session, AioConfig)
+    core = AioSession()
+    loader = core.get_component("data_loader")
+    for description in ("service-2", "endpoint-rule-set-1"):
+        loader.load_service_model("s3", description)
+    loader.load_data("endpoints")
+    return _ClientModules(aioboto3.Session, AioConfig, core)
 
 
 def _translate(what: str, error: Any) -> ObjectStoreError:

@@ -127,7 +127,10 @@ class TierDriver:
 
     async def _tick(self) -> None:
         while True:
-            self.wake_all()
+            try:
+                self.wake_all()
+            except Exception:  # a bug must not end tiering until the next start
+                _log.exception("tiering's timer failed")
             await asyncio.sleep(self._interval_s)
 
     def wake_all(self) -> None:
