@@ -86,7 +86,7 @@ class TierManager:
         self._keys = keys
         self._limits = limits or TierLimits()
         self.copying = asyncio.Semaphore(self._limits.copies_at_once)
-        """Held by the caller from StartCopy on: what is announced is put soon, or never."""
+        """A slot of it is held by the caller from StartCopy on: what is announced is put soon, or never."""
         self._roots: dict[TopicIdPartition, tuple[ManifestRoot, str]] = {}
         self.counts = TierCounts()
 
@@ -152,6 +152,10 @@ class TierManager:
                 if written is not None:
                     return written
         raise ObjectStoreError(f"{where}: the manifest changed under every of {ROOT_TRIES} writes")
+
+    def forget(self, where: TopicIdPartition) -> None:
+        """Another broker leads, or the topic is gone: what is remembered of its root is of no more use."""
+        self._roots.pop(where, None)
 
     async def _read_root(self, where: TopicIdPartition) -> tuple[ManifestRoot, str] | None:
         """The root and its ETag; one that is damaged counts as of index -1 and is replaced."""
@@ -226,8 +230,6 @@ class TierManager:
     async def forget_topic(self, document: TopicDocument) -> None:
         """The topic was deleted: its manifests go, then its description. Data follows by the delete queue."""
         partitions = [TopicIdPartition(document.topic_id, number) for number in range(document.partitions)]
-        for where in partitions:
-            self._roots.pop(where, None)
         async with _deadline(self._limits.small_seconds, f"manifests of {document.name}"):
             await self._store.delete([self._keys.root(where) for where in partitions])
             await self._store.delete([self._keys.topic(document.topic_id)])

@@ -145,23 +145,21 @@ class S3Store:
 
     async def _guard(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         """Runs a call with the client open, and turns whatever it raises into the port's errors."""
-        await self._open()
-        from aiohttp import ClientError as HttpError
-        from botocore.exceptions import BotoCoreError, ClientError
-
         try:
+            await self._open()
             return await call()
-        except ClientError as error:
-            raise _translate(what, error) from error
-        except (BotoCoreError, HttpError, OSError, TimeoutError) as error:
-            raise ObjectStoreError(f"{what}: {type(error).__name__}: {error}") from error
+        except Exception as error:
+            translated = _translate(what, error)
+            if translated is None:
+                raise
+            raise translated from error
 
     async def _open(self) -> None:
         async with self._opening:
             if self._client is not None:
                 return
-            options = self._options
             modules = await asyncio.to_thread(_import_client)
+            options = self._options
             session = modules.session(
                 aws_access_key_id=options.access_key,
                 aws_secret_access_key=options.secret_key,
@@ -277,7 +275,19 @@ def _import_client() -> _ClientModules:
     return _ClientModules(aioboto3.Session, AioConfig, core)
 
 
-def _translate(what: str, error: Any) -> ObjectStoreError:
+def _translate(what: str, error: Exception) -> ObjectStoreError | None:
+    """The port's error for what the client raised; None for a bug, and for what is the port's already."""
+    from aiohttp import ClientError as HttpError
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    if isinstance(error, ClientError):
+        return _translate_answer(what, error)
+    if isinstance(error, (BotoCoreError, HttpError, OSError, TimeoutError)):
+        return ObjectStoreError(f"{what}: {type(error).__name__}: {error}")
+    return None
+
+
+def _translate_answer(what: str, error: Any) -> ObjectStoreError:
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
     if code in _NOT_FOUND:

@@ -105,6 +105,8 @@ class TierHousekeeper:
         image = self._metadata.image
         live = image.live_brokers()
         if not live or live[0].broker_id != self._broker_id:
+            self._described = self._described_of = None  # whoever keeps house now may write others
+            self._deleted.clear()
             return LONGEST_SLEEP_S
         await self._quiet()
         if self._described_of != (image.topics, image.configs):
