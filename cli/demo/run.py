@@ -36,7 +36,12 @@ def run(picture: Path, keep: Path | None, fraction: float) -> None:
     """Runs all steps; raises CliError if a comparison does not hold. `keep` is made, and keeps all data."""
     _require_libraries()
     if keep is not None:
-        keep.mkdir(parents=True)
+        try:
+            keep.mkdir(parents=True)
+        except OSError as failure:
+            raise CliError(
+                f"cannot make {keep}: {failure.strerror}", hint="Name a directory that does not exist yet."
+            ) from None
         _run(keep, picture, fraction)
         return
     with tempfile.TemporaryDirectory(prefix="tierlog-demo-", ignore_cleanup_errors=True) as directory:
