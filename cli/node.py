@@ -1,6 +1,7 @@
 """Runs a node in this process and says when it serves; used by `tierlog dev` and `tierlog server`."""
 
 import os
+import signal
 import sys
 from collections.abc import Mapping
 
@@ -29,12 +30,26 @@ def serve(texts: Mapping[str, str], *, as_json: bool) -> None:
         )
         sys.stdout.flush()
 
-    from tierlog.broker.app import run  # type: ignore[import-not-found]
+    signal.signal(signal.SIGTERM, _leave)  # until the node has handlers of its own
+    from tierlog.broker.app import NodeFailed, run
+    from tierlog.metadata.storage import ForeignDirectory
+    from tierlog.metadata.wal import DamagedLog
 
     try:
         run(settings, on_ready=announce)
     except OSError as failure:
         raise CliError(f"cannot start: {failure}", hint=_start_hint(failure)) from None
+    except ForeignDirectory as failure:
+        raise CliError(f"cannot start: {failure}", hint="Give this node a directory of its own.") from None
+    except DamagedLog as failure:
+        hint = "Nothing was changed. Keep a copy of the directory before you try anything."
+        raise CliError(f"cannot start: the metadata log is damaged: {failure}", hint=hint) from None
+    except NodeFailed as failure:
+        raise CliError(f"the node had to stop: {failure}", hint="Its log above says why.") from None
+
+
+def _leave(number: int, frame: object) -> None:
+    sys.exit(0)
 
 
 def _start_hint(failure: OSError) -> str:
@@ -51,7 +66,6 @@ def _start_hint(failure: OSError) -> str:
 
 def stop_at_end_of_input() -> None:
     """Ends this process as SIGTERM would once standard input closes (its writer died or let go)."""
-    import signal
     import threading
 
     def wait() -> None:

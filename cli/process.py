@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from tierlog.broker.settings.node import ENVIRONMENT_PREFIX
+
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 LOG_TAIL_BYTES = 16_384
@@ -31,7 +33,7 @@ class TierlogBroker:
         directory: where its data, objects and log file live; made if missing.
         settings: settings by their Kafka names, over those of `tierlog dev`.
         object_store: URL of another object store; default: the directory `object_dir`.
-        environment: variables added to those of this process.
+        environment: variables added to those of this process, of which TIERLOG_… is left out.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class TierlogBroker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, **self._environment},
+                env={**_environment(), **self._environment},
             )
         try:
             answer = json.loads(self._first_line(timeout_s))
@@ -190,3 +192,8 @@ def _close(*streams: IO[bytes] | None) -> None:
     for stream in streams:
         if stream is not None:
             stream.close()
+
+
+def _environment() -> dict[str, str]:
+    """This process's, without settings that were meant for another broker."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}

@@ -221,7 +221,7 @@ class MetadataNode:
             self._work.set()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Calls subscriber(old, new) after each change, on the loop; what it raises is logged. Returns its end."""
+        """Calls subscriber(old, new) after each change, on the loop; what it raises is only logged."""
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
 

@@ -7,7 +7,7 @@ deadline ends it, so that one stuck partition never stops another.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from uuid import UUID
@@ -85,17 +85,21 @@ class TierManager:
         self._store = store
         self._keys = keys
         self._limits = limits or TierLimits()
-        self._copying = asyncio.Semaphore(self._limits.copies_at_once)
+        self.copying = asyncio.Semaphore(self._limits.copies_at_once)
+        """A slot of it is held by the caller from StartCopy on: what is announced is put soon, or never."""
         self._roots: dict[TopicIdPartition, tuple[ManifestRoot, str]] = {}
         self.counts = TierCounts()
 
     # -- copies --
 
     async def copy(self, source: SegmentSource, attempt: Attempt) -> RemoteSegment:
-        """Uploads and verifies one segment; raises ObjectStoreError, OSError for the local file."""
+        """Uploads and verifies one segment, within the caller's slot of `copying`.
+
+        Raises ObjectStoreError, OSError for the local file.
+        """
         limits = self._limits
         share = limits.copy_seconds_per_mib * source.size_bytes / (1 << 20)
-        async with self._copying, self._alarm(attempt, limits.stall_seconds + share):
+        async with self._alarm(attempt, limits.stall_seconds + share):
             self.counts.uploading += 1
             try:
                 async with _deadline(limits.copy_seconds + share, f"copy of {attempt.partition}"):
@@ -121,6 +125,13 @@ class TierManager:
         finally:
             alarm.cancel()
 
+    async def probe(self) -> None:
+        """Whether the store answers at all: asked before an attempt that follows a failed one, so that an
+        outage fills neither the quorum's log nor its delete queue. Raises ObjectStoreError."""
+        async with _deadline(self._limits.small_seconds, "the object store"):
+            with suppress(ObjectNotFound):
+                await self._store.head(self._keys.cluster())
+
     # -- manifests --
 
     async def write_root(
@@ -141,6 +152,10 @@ class TierManager:
                 if written is not None:
                     return written
         raise ObjectStoreError(f"{where}: the manifest changed under every of {ROOT_TRIES} writes")
+
+    def forget(self, where: TopicIdPartition) -> None:
+        """Another broker leads, or the topic is gone: what is remembered of its root is of no more use."""
+        self._roots.pop(where, None)
 
     async def _read_root(self, where: TopicIdPartition) -> tuple[ManifestRoot, str] | None:
         """The root and its ETag; one that is damaged counts as of index -1 and is replaced."""
@@ -215,18 +230,23 @@ class TierManager:
     async def forget_topic(self, document: TopicDocument) -> None:
         """The topic was deleted: its manifests go, then its description. Data follows by the delete queue."""
         partitions = [TopicIdPartition(document.topic_id, number) for number in range(document.partitions)]
-        for where in partitions:
-            self._roots.pop(where, None)
         async with _deadline(self._limits.small_seconds, f"manifests of {document.name}"):
             await self._store.delete([self._keys.root(where) for where in partitions])
             await self._store.delete([self._keys.topic(document.topic_id)])
 
     # -- the delete queue --
 
-    async def delete(self, lines: Sequence[QueuedDelete]) -> tuple[UUID, ...]:
-        """Deletes the objects of due lines, at most DELETES_AT_A_TIME; the lines to confirm. Idempotent."""
+    async def delete(self, lines: Sequence[QueuedDelete], topics: Container[UUID]) -> tuple[UUID, ...]:
+        """Deletes the objects of due lines, at most DELETES_AT_A_TIME; the lines to confirm. Idempotent.
+
+        `topics`: those that exist. Of any other the manifest root goes too: one that was being written when
+        the topic went may have come back.
+        """
         batch = lines[:DELETES_AT_A_TIME]
-        doomed: list[str] = []
+        gone = {
+            TopicIdPartition(line.topic_id, line.partition) for line in batch if line.topic_id not in topics
+        }
+        doomed = [self._keys.root(where) for where in sorted(gone)]
         for line in batch:
             doomed += await self._objects_of(line)
         async with _deadline(self._limits.small_seconds, "deletion"):

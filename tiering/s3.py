@@ -145,16 +145,14 @@ class S3Store:
 
     async def _guard(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         """Runs a call with the client open, and turns whatever it raises into the port's errors."""
-        await self._open()
-        from aiohttp import ClientError as HttpError
-        from botocore.exceptions import BotoCoreError, ClientError
-
         try:
+            await self._open()
             return await call()
-        except ClientError as error:
-            raise _translate(what, error) from error
-        except (BotoCoreError, HttpError, OSError, TimeoutError) as error:
-            raise ObjectStoreError(f"{what}: {type(error).__name__}: {error}") from error
+        except Exception as error:
+            translated = _translate(what, error)
+            if translated is None:
+                raise
+            raise translated from error
 
     async def _open(self) -> None:
         async with self._opening:
@@ -163,7 +161,9 @@ class S3Store:
             modules = await asyncio.to_thread(_import_client)
             options = self._options
             session = modules.session(
-                aws_access_key_id=options.access_key, aws_secret_access_key=options.secret_key
+                aws_access_key_id=options.access_key,
+                aws_secret_access_key=options.secret_key,
+                botocore_session=modules.core,
             )
             config = modules.config(
                 connect_timeout=_CONNECT_SECONDS,
@@ -258,16 +258,36 @@ class S3Store:
 class _ClientModules:
     session: Any
     config: Any
+    core: Any
 
 
 def _import_client() -> _ClientModules:
+    """Imports, and reads the service's description (1 MB of JSON), which the client would do on the loop."""
     import aioboto3
     from aiobotocore.config import AioConfig
+    from aiobotocore.session import AioSession
 
-    return _ClientModules(aioboto3.Session, AioConfig)
+    core = AioSession()
+    loader = core.get_component("data_loader")
+    for description in ("service-2", "endpoint-rule-set-1"):
+        loader.load_service_model("s3", description)
+    loader.load_data("endpoints")
+    return _ClientModules(aioboto3.Session, AioConfig, core)
 
 
-def _translate(what: str, error: Any) -> ObjectStoreError:
+def _translate(what: str, error: Exception) -> ObjectStoreError | None:
+    """The port's error for what the client raised; None for a bug, and for what is the port's already."""
+    from aiohttp import ClientError as HttpError
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    if isinstance(error, ClientError):
+        return _translate_answer(what, error)
+    if isinstance(error, (BotoCoreError, HttpError, OSError, TimeoutError)):
+        return ObjectStoreError(f"{what}: {type(error).__name__}: {error}")
+    return None
+
+
+def _translate_answer(what: str, error: Any) -> ObjectStoreError:
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
     if code in _NOT_FOUND:

@@ -140,7 +140,12 @@ class ProducerState:
         return _judge_sequence(known, header) or _judge_transaction(known, header)
 
     def apply(
-        self, header: BatchHeader, base_offset: int, marker: EndMarker | None = None
+        self,
+        header: BatchHeader,
+        base_offset: int,
+        marker: EndMarker | None = None,
+        *,
+        now_ms: int = NO_TIMESTAMP,
     ) -> CompletedTransaction | None:
         """Records an appended batch (its header's own base offset is not read); a marker ends its
         transaction.
@@ -149,7 +154,8 @@ class ProducerState:
         if producer is None:
             producer = self._producers[header.producer_id] = Producer(header.producer_id)
         producer.begin_epoch(header.producer_epoch)
-        producer.timestamp = header.max_timestamp
+        # The broker's time, not the records': who writes history is not idle, and the future never expires.
+        producer.timestamp = header.max_timestamp if now_ms == NO_TIMESTAMP else now_ms
         if header.is_control:
             return self._end_transaction(producer, base_offset, marker)
         delta = header.last_offset_delta

@@ -54,6 +54,8 @@ STEPS_AT_A_TIME = 1000  # then other work on the loop gets its turn even if plan
 WITHOUT_STORE = (planner.Abandon, planner.MoveLogStart, planner.DropLocal)
 """What retention does while the store is away; it needs only the last manifest that was written."""
 
+ANNOUNCED = (planner.Copy, planner.Spill)
+"""What leaves lines in the quorum's log and delete queue even where it fails: not while the store is away."""
 
 Command = c.StartCopy | c.FinishCopy | c.AbandonCopy | c.StartSpill | c.SpillEntries
 
@@ -127,7 +129,10 @@ class TierDriver:
 
     async def _tick(self) -> None:
         while True:
-            self.wake_all()
+            try:
+                self.wake_all()
+            except Exception:  # a bug must not end tiering until the next start
+                _log.exception("tiering's timer failed")
             await asyncio.sleep(self._interval_s)
 
     def wake_all(self) -> None:
@@ -162,11 +167,16 @@ class TierDriver:
         state = self._states.pop(where, None)
         if state is None:
             return
+        with suppress(ValueError):  # a closed replica has let go of us
+            state.replica.listeners.remove(self._on_moved)
         state.gone.set()
         state.progress.set()
-        if state.job is not None and not state.job.done():
-            self._ending.add(state.job)
-            state.job.add_done_callback(self._ending.discard)
+        if state.job is None or state.job.done():
+            self._manager.forget(where)
+            return
+        self._ending.add(state.job)
+        state.job.add_done_callback(self._ending.discard)
+        state.job.add_done_callback(lambda _: self._manager.forget(where))
 
     async def ended(self) -> None:
         """Returns once no partition that was let go is at work any more: then its objects may be deleted."""
@@ -208,7 +218,6 @@ class TierDriver:
             except (ObjectStoreError, OSError, CommandRefused, MetadataUnavailable) as failure:
                 await self._pause(where, state, failure)
                 continue
-            state.failures = 0
             state.progress.set()
             if worked:
                 for listener in self.listeners:
@@ -242,11 +251,13 @@ class TierDriver:
         if trouble is not None:
             actions = [action for action in actions if isinstance(action, WITHOUT_STORE)]
         if actions:
+            if state.failures and isinstance(actions[0], ANNOUNCED):
+                await self._manager.probe()
             await self._perform(where, state, actions[0])
             return not isinstance(actions[0], planner.Blocked)
         if trouble is not None:
             raise trouble
-        state.error = None
+        state.failures, state.error = 0, None
         return False
 
     async def _write_root(
@@ -292,7 +303,8 @@ class TierDriver:
             case planner.DropLocal(new_local_start):
                 state.replica.delete_local_before(new_local_start, self._clock.now_ms())
             case planner.Copy(segment):
-                await self._copy(where, state, segment)
+                async with self._manager.copying:
+                    await self._copy(where, state, segment)
             case planner.Blocked(reason):
                 if state.error != reason:
                     _log.error("tiering is blocked", partition=str(state.replica.name), reason=reason)
@@ -330,7 +342,10 @@ class TierDriver:
         state.replica.raise_log_start(reply.log_start_offset)
 
     async def _copy(self, where: TopicIdPartition, state: _State, segment: planner.LocalSegment) -> None:
+        """Within the slot from StartCopy on, so that no copy is announced long before its objects are put."""
         replica = state.replica
+        if self._states.get(where) is not state or not replica.leads:
+            return  # lost while it waited for the slot
         source = _source(replica, segment.base_offset)
         if source is None:
             return
@@ -351,6 +366,7 @@ class TierDriver:
             entry = await self._manager.copy(source, attempt)
         finally:
             state.copying = None
+        state.failures = 0
         await self._submit(
             c.FinishCopy(
                 topic_id=where.topic_id, partition=where.partition, broker_id=self._broker_id, segment=entry

@@ -60,6 +60,7 @@ class TierHousekeeper:
         self._tiered_by_default = tiered_by_default
         self._changed = asyncio.Event()
         self._described: dict[UUID, TopicDocument] | None = None
+        self._described_of: tuple[object, object] | None = None  # the topics and configs last described
         self._deleted: dict[UUID, TopicDocument] = {}  # seen to go, perhaps before they were ever described
 
     async def start(self) -> None:
@@ -87,6 +88,11 @@ class TierHousekeeper:
                 pause = await self.keep_house()
             except (ObjectStoreError, MetadataUnavailable) as failure:
                 _log.warning("housekeeping in the bucket failed", error=str(failure), retry_s=RETRY_S)
+                pause = None
+            except Exception:  # a bug must not end all deletions until the next start
+                _log.exception("housekeeping in the bucket failed", retry_s=RETRY_S)
+                pause = None
+            if pause is None:
                 await asyncio.sleep(RETRY_S)
                 continue
             try:
@@ -99,9 +105,13 @@ class TierHousekeeper:
         image = self._metadata.image
         live = image.live_brokers()
         if not live or live[0].broker_id != self._broker_id:
+            self._described = self._described_of = None  # whoever keeps house now may write others
+            self._deleted.clear()
             return LONGEST_SLEEP_S
         await self._quiet()
-        await self._describe(image)
+        if self._described_of != (image.topics, image.configs):
+            await self._describe(image)
+            self._described_of = (image.topics, image.configs)
         return await self._delete_due(image)
 
     async def _describe(self, image: ClusterImage) -> None:
@@ -135,18 +145,18 @@ class TierHousekeeper:
         return any(TopicIdPartition(topic.topic_id, n) in image.remote for n in range(len(topic.partitions)))
 
     async def _delete_due(self, image: ClusterImage) -> float:
-        queue = sorted(image.delete_queue.values(), key=lambda line: (line.queued_ms, line.uuid))
-        now_ms = self._clock.now_ms()
+        queue, now_ms = image.delete_queue.values(), self._clock.now_ms()
         due = [line for line in queue if line.queued_ms + self._grace_ms <= now_ms]
         if due:
-            await self._delete(due)
+            await self._delete(image, sorted(due, key=lambda line: (line.queued_ms, line.uuid)))
             return 0.0
         if not queue:
             return LONGEST_SLEEP_S
-        return min(LONGEST_SLEEP_S, (queue[0].queued_ms + self._grace_ms - now_ms) / 1000)
+        next_ms = min(line.queued_ms for line in queue) + self._grace_ms
+        return min(LONGEST_SLEEP_S, (next_ms - now_ms) / 1000)
 
-    async def _delete(self, due: list[QueuedDelete]) -> None:
-        gone = await self._manager.delete(due)
+    async def _delete(self, image: ClusterImage, due: list[QueuedDelete]) -> None:
+        gone = await self._manager.delete(due, image.topics)
         for segment in gone:
             self._remote_log.forget(segment)
         await self._metadata.submit(ConfirmRemoteDeleted(uuids=gone))

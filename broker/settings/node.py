@@ -16,8 +16,12 @@ from tierlog.broker.settings.topic import MAX_LONG, TOPIC_SETTINGS, TopicConfig
 
 ENVIRONMENT_PREFIX = "TIERLOG_"
 NOT_SETTINGS = frozenset(
-    {"TIERLOG_BOOTSTRAP", "TIERLOG_ADMIN", "TIERLOG_CONFIG"}
-)  # read by the CLI as a client
+    {
+        "TIERLOG_BOOTSTRAP", "TIERLOG_ADMIN", "TIERLOG_CONFIG",
+        "TIERLOG_SPARK_JAVA", "TIERLOG_CACHE", "TIERLOG_TEST_MINIO",
+    }
+)  # fmt: skip
+"""Variables with the prefix that the command line, Spark and the tests read."""
 BROKER, CONTROLLER = "broker", "controller"
 MIB = 1 << 20
 
@@ -345,8 +349,15 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """`TIERLOG_LOG_DIRS` is `log.dirs`; a TIERLOG_ variable that names no setting is an error."""
     found = {}
     for variable, text in environment.items():
-        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in NOT_SETTINGS:
-            found[variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")] = text
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in NOT_SETTINGS:
+            continue
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
+        if name not in ALIASES:
+            try:
+                find_setting(NODE_SETTINGS, name)
+            except InvalidSetting as unknown:
+                raise InvalidSetting(f"{variable} in the environment: {unknown}") from None
+        found[name] = text
     return found
 
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from tierlog.cli.errors import CliError
+
 
 def demo(
     picture: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("demo.png"),
@@ -17,5 +19,9 @@ def demo(
 ) -> None:
     """Send a year of flights through a broker that dies half way, tier them, and read them back."""
     from tierlog.cli.demo.run import run
+    from tierlog.cli.process import BrokerFailed
 
-    run(picture, keep, fraction)
+    try:
+        run(picture, keep, fraction)
+    except BrokerFailed as failure:
+        raise CliError(str(failure), hint="`tierlog demo --keep DIR` keeps the data to look at.") from None

@@ -11,12 +11,12 @@ app = typer.Typer(no_args_is_help=True, help="What lies on local disk, what in t
 STATUS_COLUMNS = {
     "topic": "topic",
     "partition": "partition",
-    "log_start_offset": "log start",
     "remote": "remote",
     "local": "local",
     "remote_size": "remote bytes",
     "local_size": "local bytes",
-    "lag": "offsets to upload",
+    "pending_size": "to upload",
+    "state": "state",
 }
 
 
@@ -85,17 +85,14 @@ def status_row(partition: dict[str, Any]) -> dict[str, Any]:
     """A partition of /v1/tier/status, with ranges and sizes as people read them."""
     from tierlog.cli.output import size
 
-    remote_end = partition.get("remote_end_offset")
-    local_start, end = partition["local_log_start_offset"], partition["log_end_offset"]
+    start, end = partition["remote_start_offset"], partition["remote_end_offset"]
     return {
         "topic": partition["topic"],
         "partition": partition["partition"],
-        "log_start_offset": partition["log_start_offset"],
-        "remote": f"{partition.get('remote_start_offset') or 0:,} to {remote_end:,}" if remote_end else None,
-        "local": f"{local_start:,} to {end:,}",
+        "remote": f"{start:,} to {end:,}" if end is not None else None,
+        "local": f"{partition['local_log_start_offset']:,} to {partition['log_end_offset']:,}",
         "remote_size": size(partition["remote_bytes"]),
         "local_size": size(partition["local_bytes"]),
-        "lag": end - (remote_end or partition["log_start_offset"])
-        if partition.get("remote_storage_enable", True)
-        else None,
+        "pending_size": size(partition["pending_bytes"]),
+        "state": partition["last_error"] or ("uploading" if partition["uploading"] else "idle"),
     }

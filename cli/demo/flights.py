@@ -46,6 +46,10 @@ class Flights:
         )
         table["timestamp"] = scheduled.astype("int64") // 1_000_000
         table["key"] = table["carrier"] + table["flight"].astype(str)
+        columns = table.astype(object)
+        self._rows = (
+            columns.where(columns.notna(), None).drop(columns=["timestamp", "key"]).to_dict("records")
+        )
         table["sequence"] = table.groupby("key").cumcount()
         self.table = table
 
@@ -54,11 +58,9 @@ class Flights:
 
     def records(self) -> Iterator[FlightRecord]:
         """The flights in the order of the table: by day, as they happened."""
-        columns = self.table.drop(columns=["key", "timestamp", "sequence"]).astype(object)
-        rows = columns.where(columns.notna(), None).to_dict("records")
         keys, times, sequences = (self.table[name].tolist() for name in ("key", "timestamp", "sequence"))
         dump = json.JSONEncoder(separators=(",", ":")).encode
-        for index, row in enumerate(rows):
+        for index, row in enumerate(self._rows):
             yield FlightRecord(
                 index, sequences[index], times[index], keys[index].encode(), dump(row).encode()
             )

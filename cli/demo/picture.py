@@ -6,6 +6,8 @@ from tierlog.cli.demo.tiers import PartitionTiers, Sample
 
 REMOTE, BOTH, LOCAL = "#2a6f97", "#89c2d9", "#f4a259"
 INK, FAINT = "#1d2b36", "#d7dde2"
+NEAR = 0.12
+"""Share of the width below which two names would touch."""
 
 
 def draw(path: Path, topic: str, samples: list[Sample], moments: list[tuple[float, str]]) -> None:
@@ -17,6 +19,8 @@ def draw(path: Path, topic: str, samples: list[Sample], moments: list[tuple[floa
     from matplotlib.patches import Patch
 
     samples = sorted(samples, key=lambda sample: sample.seconds)
+    end = samples[-1].seconds * 1.04  # so that the last change can be seen
+    samples.append(Sample(end, samples[-1].partitions))
     partitions = sorted({partition for sample in samples for partition in sample.partitions})
     figure, panels = pyplot.subplots(
         len(partitions),
@@ -39,7 +43,7 @@ def draw(path: Path, topic: str, samples: list[Sample], moments: list[tuple[floa
         )
         for seconds, _ in moments:
             panel.axvline(seconds, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-    _name_moments(panels[0, 0], moments)
+    _name_moments(panels[0, 0], moments, end)
     panels[-1, 0].set_xlabel("seconds since the topic was created", color=INK)
     figure.suptitle(
         f"Where the offsets of “{topic}” lie",
@@ -63,7 +67,7 @@ def draw(path: Path, topic: str, samples: list[Sample], moments: list[tuple[floa
         bbox_to_anchor=(0.985, 0.99),
         labelcolor=INK,
     )
-    figure.tight_layout(rect=(0, 0, 1, 0.96))
+    figure.tight_layout(rect=(0, 0, 1, 0.99))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     pyplot.close(figure)
@@ -104,11 +108,15 @@ def _dress(panel: object, partition: int) -> None:
     panel.spines["bottom"].set_color(FAINT)
 
 
-def _name_moments(panel: object, moments: list[tuple[float, str]]) -> None:
+def _name_moments(panel: object, moments: list[tuple[float, str]], end: float) -> None:
+    """Above the first panel; a name that would run into the one before it moves up a line."""
+    level, before = 0, -end
     for seconds, words in moments:
+        level = (level + 1) % 2 if seconds - before < end * NEAR else 0
+        before = seconds
         panel.annotate(  # type: ignore[attr-defined]
             words,
-            (seconds, 1.02),
+            (seconds, 1.02 + 0.1 * level),
             xycoords=("data", "axes fraction"),
             fontsize=8,
             color=INK,

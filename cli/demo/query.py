@@ -1,8 +1,10 @@
 """Step 5: Spark reads the bucket alone, the broker being stopped, and must find what pandas finds."""
 
 import math
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ def query(
     remote = offsets < partitions.map(remote_ends)
     expected = flights.expected(remote)
     begin = time.monotonic()
-    with report.progress("read by Spark", 2) as bar:
+    with report.progress("read by Spark", 2) as bar, _stderr_to(bucket.parent / "spark.log"):
         session = _session()
         try:
             bar.reach(1)
@@ -56,10 +58,23 @@ def query(
     report.check(f"mean departure delay, {got.mean_delay:.6f} minutes", True, same_mean)
 
 
-def _session() -> Any:
-    from tierlog.spark import session  # type: ignore[attr-defined]
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """What the JVM and its workers say about themselves goes to a file; they inherit this descriptor."""
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
-    return session("tierlog demo")
+
+def _session() -> Any:
+    from tierlog.spark import session
+
+    return session("tierlog demo", **{"spark.ui.showConsoleProgress": "false"})
 
 
 def _ask(session: Any, bucket: Path, topic: str) -> Answer:
@@ -67,7 +82,7 @@ def _ask(session: Any, bucket: Path, topic: str) -> Answer:
 
     records = session.read.format("tierlog").option("path", str(bucket)).option("topic", topic).load()
     delay = f.get_json_object(f.col("value").cast("string"), "$.dep_delay").cast("double")
-    carrier = f.regexp_replace(f.col("key").cast("string"), r"[0-9]+$", "")
+    carrier = f.substring(f.col("key").cast("string"), 1, 2)  # two letters or digits, before the number
     wide = records.select(
         "offset", f.unix_millis("timestamp").alias("ms"), delay.alias("delay"), carrier.alias("key")
     )

@@ -1,6 +1,7 @@
 """Step 4: a consumer group of two members of another client library, aiokafka, reads all from offset 0."""
 
 import asyncio
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +53,7 @@ def consume(
 async def _read(bootstrap: str, topic: str, total: int, sent: Sent, received: Received, bar: Bar) -> None:
     from aiokafka import AIOKafkaConsumer
 
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # that a group rebalances is meant to happen
     members = [
         AIOKafkaConsumer(
             bootstrap_servers=bootstrap,

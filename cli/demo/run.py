@@ -22,8 +22,9 @@ TOPIC = "flights"
 PARTITIONS = 4
 TOPIC_CONFIG = {
     "remote.storage.enable": "true",
-    "segment.bytes": str(256 << 10),
-    "local.retention.ms": "1000",
+    "segment.bytes": str(512 << 10),
+    "segment.ms": str(10 * 365 * 86_400_000),  # record time counts, and a year of it passes in seconds
+    "local.retention.bytes": str(3 << 19),
     "retention.ms": "-1",
 }
 BROKER_SETTINGS = {"log.retention.check.interval.ms": 500, "remote.log.manager.task.interval.ms": 500}
@@ -35,7 +36,12 @@ def run(picture: Path, keep: Path | None, fraction: float) -> None:
     """Runs all steps; raises CliError if a comparison does not hold. `keep` is made, and keeps all data."""
     _require_libraries()
     if keep is not None:
-        keep.mkdir(parents=True)
+        try:
+            keep.mkdir(parents=True)
+        except OSError as failure:
+            raise CliError(
+                f"cannot make {keep}: {failure.strerror}", hint="Name a directory that does not exist yet."
+            ) from None
         _run(keep, picture, fraction)
         return
     with tempfile.TemporaryDirectory(prefix="tierlog-demo-", ignore_cleanup_errors=True) as directory:
@@ -44,12 +50,12 @@ def run(picture: Path, keep: Path | None, fraction: float) -> None:
 
 def _run(directory: Path, picture: Path, fraction: float) -> None:
     report = Report(console())
-    watcher = TierWatcher(TOPIC)
     flights = Flights(fraction)
     with TierlogBroker(directory, BROKER_SETTINGS) as broker:
         report.console.print(
             f"[bold]tierlog[/] serves at {broker.bootstrap}, process {broker.pid}, data in {directory}"
         )
+        watcher = TierWatcher(TOPIC)
         sent, bucket_ends = _steps_with_broker(report, broker, watcher, flights)
         broker.stop()
     with report.step("Spark reads the bucket alone; the broker is stopped"):
@@ -86,6 +92,8 @@ def _steps_with_broker(
     with report.step("All flights of 2013 out of New York are produced; the broker is killed half way"):
         sent = produce(report, broker, watcher, TOPIC, flights)
     with report.step("Rolled segments move to the object store"):
+        _keep_nothing_local(report, broker.bootstrap)
+        watcher.mark("local retention cut")
         settled = _wait_until_tiered(report, watcher, admin)
     with report.step("A consumer group reads everything from offset 0"):
         watcher.mark("consumers")
@@ -115,6 +123,22 @@ def _create_topic(report: Report, bootstrap: str) -> None:
     )
 
 
+def _keep_nothing_local(report: Report, bootstrap: str) -> None:
+    """Changes a setting of the live topic, so that whatever is uploaded may leave the local disk."""
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+    )
+
+    entry = ConfigEntry("local.retention.bytes", "1", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    report.say("local.retention.bytes is 1 from now on: what is uploaded need not stay")
+
+
 def _wait_until_tiered(report: Report, watcher: TierWatcher, admin: AdminApi) -> Sample:
     from rich.live import Live
 
@@ -123,6 +147,8 @@ def _wait_until_tiered(report: Report, watcher: TierWatcher, admin: AdminApi) ->
         settled = watcher.wait(
             lambda sample: sample.settled, lambda sample: live.update(_table(sample)), SETTLE_TIMEOUT_S
         )
+    if not report.console.is_terminal:
+        report.console.print()  # Live ends without a new line there
     report.check("only active segments are left on local disk", True, settled.settled)
     return settled
 

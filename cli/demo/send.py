@@ -26,8 +26,8 @@ POLL_EVERY = 200  # records between two looks at the acknowledgements
 class Sent:
     """Where the broker said that each flight was written; -1 until it said so."""
 
-    partition: array[int]
-    offset: array[int]
+    partition: "array[int]"
+    offset: "array[int]"
     acknowledged: int = 0
     errors: int = 0
     value_bytes: int = 0

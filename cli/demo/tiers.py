@@ -104,7 +104,7 @@ def read_status(answer: dict[str, Any]) -> dict[int, PartitionTiers]:
             log_end=row["log_end_offset"],
             remote_bytes=row["remote_bytes"],
             local_bytes=row["local_bytes"],
-            closed_segments=row["local_segments"] - 1,
+            closed_segments=row["local_segments"] - 1,  # the last one is active
         )
         for row in answer["partitions"]
     }

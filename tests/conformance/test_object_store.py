@@ -260,3 +260,11 @@ async def test_a_directory_survives_reopening_and_takes_no_key_outside(tmp_path)
 def test_a_url_that_names_no_store_is_refused(url):
     with pytest.raises(InvalidStoreUrl):
         store_from_url(url)
+
+
+async def test_a_client_that_cannot_be_opened_is_trouble_of_the_store(monkeypatch):
+    monkeypatch.setenv("AWS_PROFILE", "there-is-no-such-profile")
+    store = store_from_url("s3://bucket?endpoint=http://127.0.0.1:1")
+    with pytest.raises(ObjectStoreError, match="there-is-no-such-profile"):
+        await store.get("key")
+    await store.close()

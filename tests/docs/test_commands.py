@@ -1,7 +1,7 @@
 """Every command in the docs is run: a page's blocks in order, against a broker of its own.
 
 A block ```console holds commands after `$ ` and, below them, what they print (not compared: it has offsets
-and times). ```python blocks are run as programs. ```console kcat and ```console java need those clients, and run
+and times). ```python blocks are programs. ```console kcat and ```console java need those clients, and run
 with the other client tests. `tierlog dev` stands for the fixture's broker; its addresses are put in place.
 """
 

@@ -51,6 +51,13 @@ def test_a_fresh_broker_serves_and_forgets_nothing_in_a_restart(tierlog_broker: 
     assert sorted(consume(tierlog_broker, "t", 2)) == [b"after", b"before"]
 
 
+def test_settings_of_another_broker_are_left_out(
+    tierlog_broker_factory: TierlogBrokerFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERLOG_LISTENERS", "PLAINTEXT://127.0.0.1:1")
+    assert connects(tierlog_broker_factory())
+
+
 def test_kill_ends_it_at_once_and_a_start_recovers(tierlog_broker: TierlogBroker) -> None:
     produce(tierlog_broker, "t", [b"one", b"two"])
     tierlog_broker.kill()

@@ -21,6 +21,7 @@ class FaultyStore:
         self._at = -1
         self._seen = 0
         self._operations: frozenset[str] = frozenset()
+        self._called = asyncio.Event()
         self.down = False
 
     def arm(self, fault: str, at: int, *operations: str) -> None:
@@ -28,12 +29,19 @@ class FaultyStore:
         self._operations = frozenset(operations)
         self.fired.clear()
 
+    async def until_called(self, times: int) -> None:
+        """Returns once there were so many calls in all."""
+        while len(self.calls) < times:
+            self._called.clear()
+            await self._called.wait()
+
     def disarm(self) -> None:
         self._operations = frozenset()
 
     async def _next(self, operation: str) -> str:
         """The fault to show at this call, or nothing."""
         self.calls.append(operation)
+        self._called.set()
         if self.down:
             raise ObjectStoreError("503 Slow Down")
         if operation not in self._operations:

@@ -1,25 +1,18 @@
 """The pump over real sockets, with small handlers of real APIs: order, bounds, bad input, time-outs."""
 
 import asyncio
-import contextlib
 import os
 import socket
 import struct
-import tracemalloc
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
+from pump import API_VERSIONS, HEARTBEAT, METADATA, PRODUCE, Broker, produce, turns, until
 
-from tierlog.broker.handlers.api_versions import api_versions_handler
 from tierlog.broker.handlers.context import CLOSE, RawReply, RequestContext
-from tierlog.broker.net.bounds import Bounds
 from tierlog.broker.net.connection import Why
-from tierlog.broker.net.listener import Listener
 from tierlog.broker.ports.files import FileSlice, OsFiles, SharedFile
-from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.wire.api import APIS, decode_response, encode_request
 from tierlog.broker.wire.codec import encode
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
@@ -27,126 +20,10 @@ from tierlog.broker.wire.messages.api_versions import ApiVersionsRequest
 from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tierlog.broker.wire.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
     ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-    TopicProduceResponse,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
-
-PRODUCE, METADATA, HEARTBEAT, API_VERSIONS = 0, 3, 12, 18
-
-
-class Broker:
-    """A listener with handlers whose answers the test decides."""
-
-    def __init__(self) -> None:
-        self.reports: list[BaseException] = []
-        self.heartbeats: list[Any] = []
-        self.records: list[bytes] = []
-        self.kept: list[memoryview] = []
-        self.notes: list[tuple[Why, str]] = []
-        self.tasks = TaskGroup(lambda _, failure: self.reports.append(failure))
-        self.on_heartbeat: Callable[[RequestContext, Any], Any] = lambda *_: HeartbeatResponse()
-        self.on_produce: Callable[[RequestContext, Any], Any] = self.produce
-        self.handlers = {
-            PRODUCE: lambda *both: self.on_produce(*both),  # noqa: PLW0108 - tests replace it
-            METADATA: lambda context, request: MetadataResponse(controller_id=len(request.topics or ())),
-            HEARTBEAT: lambda *both: self.on_heartbeat(*both),  # noqa: PLW0108
-            API_VERSIONS: api_versions_handler([PRODUCE, METADATA, HEARTBEAT, API_VERSIONS]),
-        }
-
-    async def start(self, **bounds: Any) -> None:
-        self.listener = Listener(
-            self.handlers, self.tasks, self.error_reply, lambda _, failure: self.reports.append(failure),
-            bounds=Bounds(**bounds), note=lambda _, why, detail: self.notes.append((why, detail)),
-        )  # fmt: skip
-        self.address = await self.listener.start()
-
-    async def connect(self) -> "Client":
-        reader, writer = await asyncio.open_connection(*self.address)
-        return Client(reader, writer)
-
-    async def close(self) -> None:
-        await self.listener.close()
-        await self.tasks.close()
-
-    def produce(self, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
-        for topic in request.topic_data:
-            for partition in topic.partition_data:
-                self.records.append(bytes(partition.records or b""))
-        answers = [PartitionProduceResponse(base_offset=len(self.records))]
-        return (
-            ProduceResponse(responses=[TopicProduceResponse(partition_responses=answers)])
-            if request.acks
-            else None
-        )
-
-    @staticmethod
-    def error_reply(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-        return HeartbeatResponse(error_code=code) if context.api == HEARTBEAT else None
-
-
-class Client:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-        self.sent = 0
-
-    def send(self, key: int, version: int, message: Any) -> None:
-        self.sent += 1
-        self.writer.write(encode_request(APIS[key], version, self.sent, "test", message))
-
-    async def frame(self) -> bytes:
-        size = struct.unpack(">i", await self.reader.readexactly(4))[0]
-        return await self.reader.readexactly(size)
-
-    async def receive(self, key: int, version: int) -> tuple[int, Any]:
-        return decode_response(APIS[key], version, await self.frame())
-
-    async def ask(self, key: int, version: int, message: Any) -> Any:
-        self.send(key, version, message)
-        correlation_id, answer = await self.receive(key, version)
-        assert correlation_id == self.sent
-        return answer
-
-    async def expect_close(self) -> bytes:
-        try:
-            return await self.reader.read()
-        except ConnectionResetError:
-            return b""
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-@pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"])
-def event_loop_policy(request: pytest.FixtureRequest) -> Any:
-    return request.param()
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    broker = Broker()
-    yield broker
-    await broker.close()
-
-
-def produce(records: bytes, acks: int = -1) -> ProduceRequest:
-    data = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=records)])]
-    return ProduceRequest(acks=acks, topic_data=data)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - lets the loop turn, waits for no time
-        await asyncio.sleep(0)
-
-
-async def turns(count: int = 20) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 # ---- answers --------------------------------------------------------------------------------------
@@ -418,109 +295,6 @@ async def test_requests_in_flight_are_bounded(broker: Broker) -> None:
         await until(lambda: len(futures) > number)  # noqa: B023
         futures[number].set_result(HeartbeatResponse())
         assert (await client.receive(HEARTBEAT, 0))[0] == number + 1
-
-
-# ---- bad input ------------------------------------------------------------------------------------
-
-
-def frame(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
-
-
-def request(key: int, version: int, body: bytes, client_id: bytes = b"\0\1c") -> bytes:
-    return frame(struct.pack(">hhi", key, version, 1) + client_id + body)
-
-
-METADATA_9 = encode(MetadataRequest(topics=None), 9)
-BAD = {
-    "size below zero": struct.pack(">i", -1),
-    "size zero": struct.pack(">i", 0),
-    "size over the limit": struct.pack(">i", (100 << 20) + 1) + bytes(50),
-    "size of all ones": b"\x7f\xff\xff\xff",
-    "shorter than a header": frame(b"\0\3\0"),
-    "unknown key": request(999, 0, b""),
-    "key below zero": request(-1, 0, b""),
-    "key without a handler": request(1, 12, b""),
-    "version above": request(METADATA, 99, METADATA_9),
-    "version below": request(METADATA, -1, METADATA_9),
-    "client id past the frame": request(METADATA, 9, METADATA_9, b"\x7f\xff"),
-    "client id length below -1": request(METADATA, 9, METADATA_9, b"\xff\xfe"),
-    "client id not utf-8": request(METADATA, 9, METADATA_9, b"\0\2\xff\xff"),
-    "header tag past the frame": request(METADATA, 9, b"\1\0\x7f" + METADATA_9),
-    "header cut before its tags": request(METADATA, 9, b""),
-    "array count past the frame": request(METADATA, 1, struct.pack(">i", 2**31 - 1)),
-    "array count below -1": request(METADATA, 1, struct.pack(">i", -2)),
-    "compact count past the frame": request(METADATA, 9, b"\0\xff\xff\xff\xff\x0f\0\0\0"),
-    "null where not nullable": request(HEARTBEAT, 0, b"\xff\xff" + bytes(10)),
-    "over-long varint": request(METADATA, 9, b"\0\x80\x80\x80\x80\x80\x01" + METADATA_9),
-    "tagged field past the frame": request(METADATA, 9, b"\0" + METADATA_9[:-1] + b"\1\x05\x7f"),
-    "bytes left over": request(METADATA, 9, b"\0" + METADATA_9 + b"\0"),
-    "produce cut short": request(PRODUCE, 9, b"\0" + encode(produce(b"abc"), 9)[:-2]),
-    "produce with bytes left over": request(PRODUCE, 9, b"\0" + encode(produce(b"abc"), 9) + b"\0"),
-    "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "tls": bytes.fromhex("160301020001000001fc0303") + bytes(500),
-}
-
-
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-async def test_bad_input_closes_without_a_reply(broker: Broker, bad: bytes) -> None:
-    await broker.start()
-    other = await broker.connect()
-    client = await broker.connect()
-    await client.ask(METADATA, 9, MetadataRequest())
-    tracemalloc.start()
-    try:
-        client.writer.write(bad)
-        assert await client.expect_close() == b""
-        assert tracemalloc.get_traced_memory()[1] < 2 * len(bad) + (8 << 20)
-    finally:
-        tracemalloc.stop()
-    assert [why for why, _ in broker.notes] == [Why.MALFORMED]
-    assert broker.reports == []
-    assert await other.ask(METADATA, 9, MetadataRequest(topics=None)) == MetadataResponse(controller_id=0)
-    assert broker.listener.connections == 1
-
-
-async def test_a_valid_request_before_a_bad_one_is_answered(broker: Broker) -> None:
-    await broker.start()
-    client = await broker.connect()
-    client.writer.write(encode_request(APIS[METADATA], 9, 1, "c", MetadataRequest()) + BAD["unknown key"])
-    assert (await client.receive(METADATA, 9))[0] == 1
-    assert await client.expect_close() == b""
-
-
-async def test_many_elements_stay_within_the_memory_bound(broker: Broker) -> None:
-    await broker.start()
-    client = await broker.connect()
-    bad = request(METADATA, 9, b"\0" + b"\xff\xff\xff\x03" + b"\1\0" * 8_000_000)
-    tracemalloc.start()
-    try:
-        client.writer.write(bad)
-        with contextlib.suppress(ConnectionError):
-            await client.writer.drain()
-        assert await client.expect_close() == b""
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 3 * len(bad) + (8 << 20)  # the client's own copy is the third
-
-
-async def test_a_claimed_frame_costs_nothing_until_it_arrives(broker: Broker) -> None:
-    await broker.start(receiving_bytes=300 << 20)
-    before = resident_bytes()
-    clients = [await broker.connect() for _ in range(4)]
-    for client in clients:
-        client.writer.write(struct.pack(">ihh", 100 << 20, 0, 9))
-    assert await clients[3].expect_close() == b""  # the fourth passes the bound over all connections
-    assert resident_bytes() - before < 8 << 20
-    for client in clients:
-        client.close()
-    await until(lambda: not broker.listener.connections)
-    assert broker.listener.buffers.receiving_bytes == 0
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 # ---- bounds of connections ------------------------------------------------------------------------

@@ -1,14 +1,16 @@
 """The flow of tiering over a real quorum, real replicas and a store: upload, drop, read, delete."""
 
 import asyncio
+import uuid
 from pathlib import Path
 
 import pytest
-from tier_node import START_MS, TierNode, produce
+from tier_node import START_MS, TIERED, TierNode, produce
 
 from tierlog.broker.records.batch import iter_batches
 from tierlog.broker.records.record import iter_records
 from tierlog.broker.runtime.tier_views import TierRefused
+from tierlog.broker.settings.topic import TopicConfig
 from tierlog.metadata.controller import commands as c
 from tierlog.tiering.format.manifest import decode_root, decode_topic
 from tierlog.tiering.local_store import LocalStore
@@ -137,6 +139,52 @@ async def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
             await node.housekeeper.keep_house()
         assert not [key for key in await node.objects() if str(where.topic_id) in key]
         assert len(await node.objects(node.keys.topics())) == 1
+
+
+async def test_a_manifest_that_came_back_after_its_topic_went_is_deleted(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore(), grace_ms=1000) as node:
+        replica = await node.create("t")
+        produce(replica, 40)
+        await node.driver.flush("t")
+        await node.housekeeper.keep_house()
+        where = node.where(replica)
+        root = await node.store.get(node.keys.root(where))
+        await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+        await settled(node)
+        await node.housekeeper.keep_house()
+        await node.store.put(node.keys.root(where), root)  # another broker was writing it all the while
+        node.clock.wall_ms += 1001
+        await node.housekeeper.keep_house()
+        assert not [key for key in await node.objects() if str(where.topic_id) in key]
+
+
+async def test_who_keeps_house_again_trusts_no_old_description(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        await node.housekeeper.keep_house()
+        key = node.keys.topic(replica.topic_id)
+        register = c.RegisterBroker(
+            broker_id=0, incarnation=uuid.UUID(int=8), host="h", port=2, admin_url="http://h:2"
+        )
+        epoch = (await node.metadata.submit(register)).broker_epoch
+        await node.metadata.submit(c.FenceBroker(broker_id=0, broker_epoch=epoch, fenced=False))
+        await node.housekeeper.keep_house()
+        await node.store.delete([key])  # the other's doing
+        await node.metadata.submit(c.FenceBroker(broker_id=0, broker_epoch=epoch, fenced=True))
+        await node.housekeeper.keep_house()
+        assert decode_topic(await node.store.get(key)).name == "t"
+
+
+async def test_a_partition_taken_up_again_is_listened_to_once(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        await settled(node)
+        listeners = len(replica.listeners)
+        for tiered in ("false", "true", "false", "true"):
+            replica.update_config(TopicConfig.parse({**TIERED, "remote.storage.enable": tiered}))
+            await settled(node)
+        await settled(node)
+        assert len(replica.listeners) == listeners
 
 
 async def test_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -161,6 +161,42 @@ async def test_one_stuck_partition_does_not_stop_another(tmp_path: Path) -> None
         assert node.manager.counts.stalls > 0
 
 
+async def test_an_outage_fills_neither_log_nor_delete_queue_of_the_quorum(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store, limits=QUICK) as node:
+        replica = await node.create("t")
+        await settled(node)
+        store.down = True
+        before = len(store.calls)
+        produce(replica, BATCHES)
+        await store.until_called(before + 8)  # a copy that fails, and several attempts to try again
+        assert len(node.metadata.image.delete_queue) + len(node.remote(replica).started) == 1
+        store.down = False
+        await node.driver.flush("t")
+        await read_back(node, replica)
+        await nothing_is_an_orphan(node, replica)
+
+
+async def test_what_waits_for_its_turn_is_not_announced(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store, limits=TierLimits(copies_at_once=1)) as node:
+        first, second = await node.create("first"), await node.create("second")
+        await settled(node)
+        store.arm("hold", 0, "put")
+        produce(first, BATCHES)
+        await store.fired.wait()
+        produce(second, BATCHES)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        await node.create("later")  # commits after whatever the second one has submitted by now
+        assert len(node.remote(first).started) == 1
+        assert node.remote(second).started == ()
+        store.gate.set()
+        await asyncio.gather(node.driver.flush("first"), node.driver.flush("second"))
+        for replica in (first, second):
+            assert node.remote(replica).end_offset == replica.log_end_offset
+
+
 async def test_a_topic_deleted_during_its_upload_leaves_nothing(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store) as node:

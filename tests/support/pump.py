@@ -1,0 +1,124 @@
+"""A listener with handlers whose answers a test decides, and a client of it."""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from tierlog.broker.handlers.api_versions import api_versions_handler
+from tierlog.broker.handlers.context import RequestContext
+from tierlog.broker.net.bounds import Bounds
+from tierlog.broker.net.connection import Why
+from tierlog.broker.net.listener import Listener
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.wire.api import APIS, decode_response, encode_request
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.heartbeat import HeartbeatResponse
+from tierlog.broker.wire.messages.metadata import MetadataResponse
+from tierlog.broker.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+PRODUCE, METADATA, HEARTBEAT, API_VERSIONS = 0, 3, 12, 18
+
+
+class Broker:
+    """A listener with handlers whose answers the test decides."""
+
+    def __init__(self) -> None:
+        self.reports: list[BaseException] = []
+        self.heartbeats: list[Any] = []
+        self.records: list[bytes] = []
+        self.kept: list[memoryview] = []
+        self.notes: list[tuple[Why, str]] = []
+        self.tasks = TaskGroup(lambda _, failure: self.reports.append(failure))
+        self.on_heartbeat: Callable[[RequestContext, Any], Any] = lambda *_: HeartbeatResponse()
+        self.on_produce: Callable[[RequestContext, Any], Any] = self.produce
+        self.handlers = {
+            PRODUCE: lambda *both: self.on_produce(*both),  # noqa: PLW0108 - tests replace it
+            METADATA: lambda context, request: MetadataResponse(controller_id=len(request.topics or ())),
+            HEARTBEAT: lambda *both: self.on_heartbeat(*both),  # noqa: PLW0108
+            API_VERSIONS: api_versions_handler([PRODUCE, METADATA, HEARTBEAT, API_VERSIONS]),
+        }
+
+    async def start(self, **bounds: Any) -> None:
+        self.listener = Listener(
+            self.handlers, self.tasks, self.error_reply, lambda _, failure: self.reports.append(failure),
+            bounds=Bounds(**bounds), note=lambda _, why, detail: self.notes.append((why, detail)),
+        )  # fmt: skip
+        self.address = await self.listener.start()
+
+    async def connect(self) -> "Client":
+        reader, writer = await asyncio.open_connection(*self.address)
+        return Client(reader, writer)
+
+    async def close(self) -> None:
+        await self.listener.close()
+        await self.tasks.close()
+
+    def produce(self, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+        for topic in request.topic_data:
+            for partition in topic.partition_data:
+                self.records.append(bytes(partition.records or b""))
+        answers = [PartitionProduceResponse(base_offset=len(self.records))]
+        return (
+            ProduceResponse(responses=[TopicProduceResponse(partition_responses=answers)])
+            if request.acks
+            else None
+        )
+
+    @staticmethod
+    def error_reply(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+        return HeartbeatResponse(error_code=code) if context.api == HEARTBEAT else None
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.sent = 0
+
+    def send(self, key: int, version: int, message: Any) -> None:
+        self.sent += 1
+        self.writer.write(encode_request(APIS[key], version, self.sent, "test", message))
+
+    async def frame(self) -> bytes:
+        size = struct.unpack(">i", await self.reader.readexactly(4))[0]
+        return await self.reader.readexactly(size)
+
+    async def receive(self, key: int, version: int) -> tuple[int, Any]:
+        return decode_response(APIS[key], version, await self.frame())
+
+    async def ask(self, key: int, version: int, message: Any) -> Any:
+        self.send(key, version, message)
+        correlation_id, answer = await self.receive(key, version)
+        assert correlation_id == self.sent
+        return answer
+
+    async def expect_close(self) -> bytes:
+        try:
+            return await self.reader.read()
+        except ConnectionResetError:
+            return b""
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def produce(records: bytes, acks: int = -1) -> ProduceRequest:
+    data = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=records)])]
+    return ProduceRequest(acks=acks, topic_data=data)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - lets the loop turn, waits for no time
+        await asyncio.sleep(0)
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
