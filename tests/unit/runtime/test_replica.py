@@ -164,7 +164,7 @@ BAD_BATCHES = {
         ErrorCode.INVALID_TXN_STATE,
     ),
     "log append time from a client": (lambda: batch(3, log_append_time=NOW), ErrorCode.INVALID_TIMESTAMP),
-    "nothing": (lambda: memoryview(bytearray()), ErrorCode.CORRUPT_MESSAGE),
+    "nothing": (lambda: memoryview(bytearray()), ErrorCode.INVALID_RECORD),
 }
 
 
