@@ -1,7 +1,5 @@
 """Bad input that is answered with a code (GUARANTEES, "Answer with the code"), sent over a raw socket."""
 
-import random
-import socket
 import struct
 import time
 import uuid
@@ -9,87 +7,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from wire_client import Client
 
 from tierlog.broker.records.codecs import Codec, compress
 from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.api import BY_NAME, decode_response, encode_request
 from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import create_topics, fetch, init_producer_id, metadata, produce
+from tierlog.broker.wire.messages import create_topics, fetch, metadata, produce
 from tierlog.testing import TierlogBroker
 
 CRC_AT, MAGIC_AT, ATTRIBUTES_AT, LAST_DELTA_AT, COUNT_AT, LENGTH_AT = 17, 16, 21, 23, 57, 8
-
-
-class Client:
-    """One connection that sends messages as they are and returns what comes back."""
-
-    def __init__(self, broker: TierlogBroker) -> None:
-        host, _, port = broker.bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=10)
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def send(self, name: str, version: int, message: Any) -> Any:
-        self._socket.sendall(encode_request(BY_NAME[name], version, 1, "test", message))
-        (size,) = struct.unpack(">i", self._read(4))
-        return decode_response(BY_NAME[name], version, self._read(size))[1]
-
-    def _read(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            more = self._socket.recv(count - len(data))
-            if not more:
-                raise ConnectionError("closed without an answer")
-            data += more
-        return data
-
-    def create(self, **configs: str) -> str:
-        """A new topic with one partition."""
-        name = f"t-{random.Random().getrandbits(64):x}"
-        topic = create_topics.CreatableTopic(
-            name=name,
-            num_partitions=1,
-            replication_factor=1,
-            configs=[
-                create_topics.CreatableTopicConfig(name=key.replace("_", "."), value=value)
-                for key, value in configs.items()
-            ],
-        )
-        response = self.send("CreateTopics", 7, create_topics.CreateTopicsRequest(topics=[topic]))
-        assert response.topics[0].error_code == 0, response
-        return name
-
-    def produce(
-        self, topic: str, records: bytes, *, acks: int = -1, version: int = 9
-    ) -> produce.PartitionProduceResponse:
-        data = produce.PartitionProduceData(index=0, records=records)
-        request = produce.ProduceRequest(
-            acks=acks,
-            timeout_ms=5000,
-            topic_data=[produce.TopicProduceData(name=topic, partition_data=[data])],
-        )
-        answer: produce.PartitionProduceResponse = (
-            self.send("Produce", version, request).responses[0].partition_responses[0]
-        )
-        return answer
-
-    def fetch(self, topic: str, offset: int, **fields: Any) -> fetch.FetchResponse:
-        asked = fetch.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-        request = fetch.FetchRequest(
-            max_wait_ms=0,
-            min_bytes=1,
-            topics=[fetch.FetchTopic(topic=topic, partitions=[asked])],
-            **fields,
-        )
-        response: fetch.FetchResponse = self.send("Fetch", 12, request)
-        return response
-
-    def producer_id(self) -> int:
-        request = init_producer_id.InitProducerIdRequest(transactional_id=None)
-        response = self.send("InitProducerId", 4, request)
-        assert response.error_code == 0
-        return int(response.producer_id)
 
 
 @pytest.fixture
@@ -151,6 +77,9 @@ REFUSED_BATCHES = {
     "record count": (patched(COUNT_AT, ">i", 5), ErrorCode.INVALID_RECORD),
     "offset delta": (patched(LAST_DELTA_AT, ">i", 7), ErrorCode.INVALID_RECORD),
     "control batch": (lambda: bytes(batch(control=True)), ErrorCode.INVALID_RECORD),
+    "no batch": (lambda: b"", ErrorCode.INVALID_RECORD),
+    "less than a batch": (lambda: b"\0" * 11, ErrorCode.INVALID_RECORD),
+    "base offset": (lambda: bytes(batch(base_offset=5)), ErrorCode.INVALID_RECORD),
     "several batches": (lambda: bytes(batch()) + bytes(batch()), ErrorCode.INVALID_RECORD),
     "unknown codec": (patched(ATTRIBUTES_AT, ">h", 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     "corrupt compression": (
@@ -170,6 +99,20 @@ def test_a_refused_batch_gets_its_code_and_is_not_written(client: Client, fault:
     assert ErrorCode(answer.error_code) is code
     assert answer.base_offset == -1
     assert client.produce(topic, bytes(batch())).base_offset == 0
+
+
+def test_bad_records_of_a_batch_are_told(client: Client) -> None:
+    topic = client.create(cleanup_policy="compact")
+    keyless = encode_batch([NewRecord(int(time.time() * 1000), key, b"v", ()) for key in (b"k", None)])
+    answer = client.produce(topic, bytes(keyless))
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert [bad.batch_index for bad in answer.record_errors] == [1]
+
+
+def test_zstd_needs_a_client_that_knows_it(client: Client) -> None:
+    topic, data = client.create(), bytes(batch(codec=Codec.ZSTD))
+    assert client.produce(topic, data, version=6).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert client.produce(topic, data, version=7).base_offset == 0
 
 
 @pytest.mark.parametrize("acks", [2, -2])
@@ -243,11 +186,10 @@ def test_a_waiting_fetch_is_woken_by_a_produce(client: Client, tierlog_session_b
         max_wait_ms=60_000, min_bytes=1, topics=[fetch.FetchTopic(topic=topic, partitions=[asked])]
     )
     other = Client(tierlog_session_broker)
-    client._socket.sendall(encode_request(BY_NAME["Fetch"], 12, 1, "test", waiting))
+    client.post("Fetch", 12, waiting)
     other.produce(topic, bytes(batch()))
     other.close()
-    (size,) = struct.unpack(">i", client._read(4))
-    response = decode_response(BY_NAME["Fetch"], 12, client._read(size))[1]
+    response = client.receive("Fetch", 12)
     assert response.responses[0].partitions[0].high_watermark == 2
 
 
