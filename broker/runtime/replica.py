@@ -127,7 +127,7 @@ class Replica:
 
     @property
     def leads(self) -> bool:
-        return self._core.leads
+        return self._core.leads and self.failed is None
 
     @property
     def in_sync(self) -> frozenset[int]:
@@ -348,10 +348,13 @@ class Replica:
         log = self.log
         log.producers.expire(now_ms, PRODUCER_EXPIRATION_MS)
         count = expired(log.segments, log.config, log.log_start_offset, self.high_watermark, now_ms)
+        if count == len(log.segments):
+            try:
+                log.roll(now_ms)
+            except OSError:
+                count -= 1  # no room for another: it comes with the deletion of those before
         if not count:
             return 0
-        if count == len(log.segments):
-            log.roll(now_ms)
         return self.delete_local_before(log.segments[count].base_offset, now_ms)
 
     def delete_local_before(self, offset: int, now_ms: int) -> int:

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import structlog
 
+from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicIdPartition, random_uuid
@@ -215,7 +216,7 @@ class TierDriver:
             state.again = False
             try:
                 worked = await self._step(where, state)
-            except (ObjectStoreError, OSError, CommandRefused, MetadataUnavailable) as failure:
+            except (ObjectStoreError, OSError, CorruptLog, CommandRefused, MetadataUnavailable) as failure:
                 await self._pause(where, state, failure)
                 continue
             state.progress.set()
