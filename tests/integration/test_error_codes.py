@@ -1,7 +1,5 @@
 """Bad input that is answered with a code (GUARANTEES, "Answer with the code"), sent over a raw socket."""
 
-import random
-import socket
 import struct
 import time
 import uuid
@@ -9,87 +7,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from raw_client import Client
 
 from tierlog.broker.records.codecs import Codec, compress
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.wire.api import BY_NAME, decode_response, encode_request
 from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import create_topics, fetch, init_producer_id, metadata, produce
+from tierlog.broker.wire.messages import create_topics, fetch, metadata, produce
 from tierlog.testing import TierlogBroker
 
 CRC_AT, MAGIC_AT, ATTRIBUTES_AT, LAST_DELTA_AT, COUNT_AT, LENGTH_AT = 17, 16, 21, 23, 57, 8
-
-
-class Client:
-    """One connection that sends messages as they are and returns what comes back."""
-
-    def __init__(self, broker: TierlogBroker) -> None:
-        host, _, port = broker.bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=10)
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def send(self, name: str, version: int, message: Any) -> Any:
-        self._socket.sendall(encode_request(BY_NAME[name], version, 1, "test", message))
-        (size,) = struct.unpack(">i", self._read(4))
-        return decode_response(BY_NAME[name], version, self._read(size))[1]
-
-    def _read(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            more = self._socket.recv(count - len(data))
-            if not more:
-                raise ConnectionError("closed without an answer")
-            data += more
-        return data
-
-    def create(self, **configs: str) -> str:
-        """A new topic with one partition."""
-        name = f"t-{random.Random().getrandbits(64):x}"
-        topic = create_topics.CreatableTopic(
-            name=name,
-            num_partitions=1,
-            replication_factor=1,
-            configs=[
-                create_topics.CreatableTopicConfig(name=key.replace("_", "."), value=value)
-                for key, value in configs.items()
-            ],
-        )
-        response = self.send("CreateTopics", 7, create_topics.CreateTopicsRequest(topics=[topic]))
-        assert response.topics[0].error_code == 0, response
-        return name
-
-    def produce(
-        self, topic: str, records: bytes, *, acks: int = -1, version: int = 9
-    ) -> produce.PartitionProduceResponse:
-        data = produce.PartitionProduceData(index=0, records=records)
-        request = produce.ProduceRequest(
-            acks=acks,
-            timeout_ms=5000,
-            topic_data=[produce.TopicProduceData(name=topic, partition_data=[data])],
-        )
-        answer: produce.PartitionProduceResponse = (
-            self.send("Produce", version, request).responses[0].partition_responses[0]
-        )
-        return answer
-
-    def fetch(self, topic: str, offset: int, **fields: Any) -> fetch.FetchResponse:
-        asked = fetch.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-        request = fetch.FetchRequest(
-            max_wait_ms=0,
-            min_bytes=1,
-            topics=[fetch.FetchTopic(topic=topic, partitions=[asked])],
-            **fields,
-        )
-        response: fetch.FetchResponse = self.send("Fetch", 12, request)
-        return response
-
-    def producer_id(self) -> int:
-        request = init_producer_id.InitProducerIdRequest(transactional_id=None)
-        response = self.send("InitProducerId", 4, request)
-        assert response.error_code == 0
-        return int(response.producer_id)
 
 
 @pytest.fixture
