@@ -60,6 +60,8 @@ def _describe(
 def _described(deps: Dependencies, resource: DescribeConfigsResource) -> list[Described] | Outcome:
     name = resource.resource_name
     if resource.resource_type == TOPIC:
+        if not is_topic_name(name):
+            return _not_a_topic(name)
         if name not in deps.metadata.image.topic_ids:
             return Outcome(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return describe_topic(deps.settings, deps.metadata.image.topic_overrides(name))
@@ -180,7 +182,7 @@ def _scope(deps: Dependencies, resource_type: int, name: str) -> ConfigScope | O
         if not name:
             return _invalid("Default topic resources are not allowed.")
         if not is_topic_name(name):
-            return Outcome(error=ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"{name!r} cannot be a topic")
+            return _not_a_topic(name)
         if name not in deps.metadata.image.topic_ids:
             return Outcome(
                 error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message=f"The topic '{name}' does not exist."
@@ -189,6 +191,10 @@ def _scope(deps: Dependencies, resource_type: int, name: str) -> ConfigScope | O
     if resource_type == BROKER:
         return _invalid("Settings of a broker are read at its start and cannot be changed while it runs.")
     return _invalid(f"resource type {resource_type}")
+
+
+def _not_a_topic(name: str) -> Outcome:
+    return Outcome(error=ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"{name!r} cannot be a topic")
 
 
 def _invalid(message: str) -> Outcome:

@@ -11,6 +11,7 @@ from tierlog.broker.records.codecs import Codec
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -83,6 +84,10 @@ def _append(
         log_append_time_ms=result.log_append_time_ms,
         log_start_offset=result.log_start_offset,
         error_message=result.message,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=bad.number, batch_index_error_message=bad.message)
+            for bad in result.bad_records
+        ],
     )
     if acks == ACKS_ALL and result.error == 0 and replica.high_watermark <= result.last_offset:
         pending.append(_Pending(replica, result.last_offset + 1, answer))

@@ -156,7 +156,7 @@ async def _delete(deps: Dependencies, refs: list[TopicRef]) -> list[DeletableTop
             error_code=outcome.error,
             error_message=outcome.message,
         )
-        for ref, outcome in zip(refs, reply.topics, strict=True)
+        for ref, outcome in dict(zip(refs, reply.topics, strict=True)).items()
     ]
 
 
@@ -178,7 +178,7 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
                 CreatePartitionsTopicResult(
                     name=outcome.name, error_code=outcome.error, error_message=outcome.message
                 )
-                for outcome in reply.topics
+                for outcome in {outcome.name: outcome for outcome in reply.topics}.values()
             ]
         )
 

@@ -55,11 +55,20 @@ class Duplicate(NamedTuple):
     timestamp: int
 
 
+class BadRecord(NamedTuple):
+    """One record on whose account a batch is refused (KIP-467)."""
+
+    number: int
+    """Its place in the batch, from 0."""
+    message: str
+
+
 class Refused(NamedTuple):
     """Definitely not written."""
 
     error: ErrorCode
     message: str
+    records: tuple[BadRecord, ...] = ()
 
 
 class EndMarker(NamedTuple):

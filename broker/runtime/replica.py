@@ -16,7 +16,7 @@ from tierlog.broker.log.log import FoundTimestamp, PartitionLog, SegmentExport, 
 from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.partition.epochs import EpochEnd
 from tierlog.broker.partition.leader import LeaderCore
-from tierlog.broker.partition.producers import Duplicate, Refused
+from tierlog.broker.partition.producers import BadRecord, Duplicate, Refused
 from tierlog.broker.partition.retention import expired
 from tierlog.broker.partition.validation import decompressed_limit, judge_header, judge_records, refusal
 from tierlog.broker.ports.files import Files
@@ -61,6 +61,7 @@ class AppendResult(NamedTuple):
     log_append_time_ms: int
     log_start_offset: int
     message: str | None = None
+    bad_records: tuple[BadRecord, ...] = ()
 
 
 class ReadResult(NamedTuple):
@@ -257,7 +258,9 @@ class Replica:
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {error.strerror}")
 
     def _refuse(self, refused: Refused) -> AppendResult:
-        return AppendResult(refused.error, -1, -1, -1, self.log.log_start_offset, refused.message)
+        return AppendResult(
+            refused.error, -1, -1, -1, self.log.log_start_offset, refused.message, refused.records
+        )
 
     # -- fetch --
 

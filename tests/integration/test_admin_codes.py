@@ -9,6 +9,7 @@ from wire_client import Client
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages import (
     alter_configs,
+    create_partitions,
     create_topics,
     delete_groups,
     delete_records,
@@ -83,6 +84,14 @@ def test_topic_defaults_of_the_node_are_named_as_synonyms(client: Client) -> Non
     assert [synonym.name for synonym in config.synonyms] == ["log.preallocate"]
 
 
+@pytest.mark.parametrize("name", ["", "a b"])
+def test_what_cannot_be_a_topic_is_not_described(client: Client, name: str) -> None:
+    resource = describe_configs.DescribeConfigsResource(resource_type=TOPIC, resource_name=name)
+    request = describe_configs.DescribeConfigsRequest(resources=[resource])
+    result = client.send("DescribeConfigs", 4, request).results[0]
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
 @pytest.mark.parametrize(
     ("name", "code"),
     [("", ErrorCode.INVALID_REQUEST), ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION)],
@@ -142,6 +151,16 @@ def test_a_deleted_topic_is_named_as_it_was_asked_for(client: Client) -> None:
         (None, 7, ErrorCode.UNKNOWN_TOPIC_ID),
         (None, 0, ErrorCode.INVALID_REQUEST),
     }
+
+
+def test_a_topic_named_twice_is_answered_once(client: Client) -> None:
+    name = client.create()
+    states = [delete_topics.DeleteTopicState(name=name)] * 2
+    deleted = client.send("DeleteTopics", 6, delete_topics.DeleteTopicsRequest(topics=states)).responses
+    assert [topic.error_code for topic in deleted] == [ErrorCode.INVALID_REQUEST]
+    more = [create_partitions.CreatePartitionsTopic(name=name, count=2)] * 2
+    grown = client.send("CreatePartitions", 3, create_partitions.CreatePartitionsRequest(topics=more)).results
+    assert [topic.error_code for topic in grown] == [ErrorCode.INVALID_REQUEST]
 
 
 def test_a_partition_asked_twice_for_offsets_is_ambiguous(client: Client) -> None:

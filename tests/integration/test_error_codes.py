@@ -101,6 +101,14 @@ def test_a_refused_batch_gets_its_code_and_is_not_written(client: Client, fault:
     assert client.produce(topic, bytes(batch())).base_offset == 0
 
 
+def test_bad_records_of_a_batch_are_told(client: Client) -> None:
+    topic = client.create(cleanup_policy="compact")
+    keyless = encode_batch([NewRecord(int(time.time() * 1000), key, b"v", ()) for key in (b"k", None)])
+    answer = client.produce(topic, bytes(keyless))
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert [bad.batch_index for bad in answer.record_errors] == [1]
+
+
 def test_zstd_needs_a_client_that_knows_it(client: Client) -> None:
     topic, data = client.create(), bytes(batch(codec=Codec.ZSTD))
     assert client.produce(topic, data, version=6).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
