@@ -24,6 +24,7 @@ from tierlog.metadata.controller.commands import CreateTopics, NewTopic
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 
 EMPTY_MEANS_ALL_UNTIL = 0  # Metadata v0 has no null
+ASK_BY_ID_FROM = 12  # versions 10 and 11 carry topic ids, but only in responses (KIP-516)
 NOT_ASKED = -(2**31)
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
@@ -44,6 +45,10 @@ CLUSTER_OPERATIONS = _bits(
 
 def metadata_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: MetadataRequest) -> Reply | Awaitable[Reply]:
+        if context.version < ASK_BY_ID_FROM and any(
+            topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ()
+        ):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "topics by id need Metadata version 12")
         missing = _to_create(deps, request)
         if missing:
             return _create_then_answer(deps, context, request, missing)
@@ -89,7 +94,8 @@ def _metadata(
             _topic(found, context.version) for name in names if (found := image.topic(name)) is not None
         ]
     else:
-        topics = [_asked_topic(image, asked, context.version, errors) for asked in request.topics or ()]
+        once = {(asked.name, asked.topic_id): asked for asked in request.topics or ()}
+        topics = [_asked_topic(image, asked, context.version, errors) for asked in once.values()]
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.error_code == 0:

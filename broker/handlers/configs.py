@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tierlog.broker.handlers.cluster import is_topic_name
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.described import Described, describe_node, describe_topic
@@ -51,7 +52,7 @@ def _describe(
     result.configs = [
         _entry(item, request.include_synonyms, request.include_documentation)
         for item in found
-        if keys is None or item.name in keys
+        if not keys or item.name in keys  # an empty list asks for all, too
     ]
     return result
 
@@ -59,6 +60,8 @@ def _describe(
 def _described(deps: Dependencies, resource: DescribeConfigsResource) -> list[Described] | Outcome:
     name = resource.resource_name
     if resource.resource_type == TOPIC:
+        if not is_topic_name(name):
+            return _not_a_topic(name)
         if name not in deps.metadata.image.topic_ids:
             return Outcome(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return describe_topic(deps.settings, deps.metadata.image.topic_overrides(name))
@@ -97,8 +100,15 @@ def incremental_alter_configs_handler(deps: Dependencies) -> Handler:
         for resource in request.resources:
             unknown = [item for item in resource.configs if item.config_operation not in _OPERATIONS]
             scope = _scope(deps, resource.resource_type, resource.resource_name)
+            unset = [
+                item.name
+                for item in resource.configs
+                if item.value is None and item.config_operation != ConfigOperation.DELETE
+            ]
             if unknown:
                 scope = _invalid(f"operation {unknown[0].config_operation} of {unknown[0].name}")
+            elif unset:
+                scope = _invalid(f"Null value not supported for {', '.join(unset)}")
             changes.append(
                 scope
                 if isinstance(scope, Outcome)
@@ -134,6 +144,8 @@ def alter_configs_handler(deps: Dependencies) -> Handler:
         changes = []
         for resource in request.resources:
             scope = _scope(deps, resource.resource_type, resource.resource_name)
+            if unset := [item.name for item in resource.configs if item.value is None]:
+                scope = _invalid(f"Null value not supported for {', '.join(unset)}")
             changes.append(scope if isinstance(scope, Outcome) else _replace_all(deps, scope, resource))
         outcomes = await _alter(deps, changes, request.validate_only)
         return alter_configs.AlterConfigsResponse(
@@ -167,6 +179,10 @@ def _replace_all(
 
 def _scope(deps: Dependencies, resource_type: int, name: str) -> ConfigScope | Outcome:
     if resource_type == TOPIC:
+        if not name:
+            return _invalid("Default topic resources are not allowed.")
+        if not is_topic_name(name):
+            return _not_a_topic(name)
         if name not in deps.metadata.image.topic_ids:
             return Outcome(
                 error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message=f"The topic '{name}' does not exist."
@@ -175,6 +191,10 @@ def _scope(deps: Dependencies, resource_type: int, name: str) -> ConfigScope | O
     if resource_type == BROKER:
         return _invalid("Settings of a broker are read at its start and cannot be changed while it runs.")
     return _invalid(f"resource type {resource_type}")
+
+
+def _not_a_topic(name: str) -> Outcome:
+    return Outcome(error=ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"{name!r} cannot be a topic")
 
 
 def _invalid(message: str) -> Outcome:

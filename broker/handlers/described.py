@@ -60,11 +60,12 @@ def describe_topic(settings: NodeSettings, overrides: Mapping[str, str]) -> list
     for name, setting in TOPIC_SETTINGS.items():
         synonyms = []
         if name in overrides:
-            synonyms.append(Synonym(name, overrides[name], Source.TOPIC))
+            value = setting.text(setting.parse(overrides[name]))  # " compact , delete " reads compact,delete
+            synonyms.append(Synonym(name, value, Source.TOPIC))
         node_name = NODE_NAME_OF.get(name)
         if node_name is not None and node_name in settings.explicit:
-            value = getattr(settings, node_name.replace(".", "_"))
-            synonyms.append(Synonym(node_name, setting.text(value), Source.STATIC_BROKER))
+            value = setting.text(getattr(settings, node_name.replace(".", "_")))
+            synonyms.append(Synonym(node_name, value, Source.STATIC_BROKER))
         synonyms.append(Synonym(node_name or name, setting.text(setting.default), Source.DEFAULT))
         described.append(Described(setting, tuple(synonyms), read_only=False))
     return described

@@ -145,7 +145,7 @@ def _create_topics(context: RequestContext, request: Any, code: ErrorCode, messa
 
     return m.CreateTopicsResponse(
         topics=[
-            m.CreatableTopicResult(name=topic.name, error_code=code, error_message=message, configs=None)
+            m.CreatableTopicResult(name=topic.name, error_code=code, error_message=message)
             for topic in request.topics
         ]
     )
@@ -270,6 +270,12 @@ def _delete_groups(context: RequestContext, request: Any, code: ErrorCode, messa
     )
 
 
+def _init_producer_id(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import init_producer_id as m
+
+    return m.InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+
 _BUILDERS: dict[int, Builder] = {
     BY_NAME[name].key: builder
     for name, builder in {
@@ -290,5 +296,6 @@ _BUILDERS: dict[int, Builder] = {
         "FindCoordinator": _find_coordinator,
         "DescribeGroups": _describe_groups,
         "DeleteGroups": _delete_groups,
+        "InitProducerId": _init_producer_id,
     }.items()
 }

@@ -55,8 +55,9 @@ from tierlog.broker.wire.messages.sync_group import SyncGroupRequest, SyncGroupR
 
 GROUP_KEY_TYPE = 0  # FindCoordinator; 1 is a transaction, 2 a share group
 CLASSIC = "classic"
-# Bits of what may be done to a group (READ 3, DELETE 6, DESCRIBE 8): all, as there are no ACLs.
-ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
+# Bits of what may be done to a group (READ 3, DELETE 6, DESCRIBE 8, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11):
+# all, as there are no ACLs.
+ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 NO_NODE = -1
 
 
@@ -226,6 +227,8 @@ class _Handlers:
         self, context: RequestContext, request: LeaveGroupRequest
     ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
         batched = context.version >= 3
+        if not request.group_id:
+            return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         leavers = tuple(
             Leaver(each.member_id, each.group_instance_id, each.reason or "") for each in request.members
         )
@@ -262,7 +265,8 @@ class _Handlers:
         groups = [self._describe_one(group_id, context.version) for group_id in request.groups]
         if request.include_authorized_operations:
             for group in groups:
-                group.authorized_operations = ALL_OPERATIONS
+                if group.error_code == 0:
+                    group.authorized_operations = ALL_OPERATIONS
         return DescribeGroupsResponse(groups=groups)
 
     def _describe_one(self, group_id: str, version: int) -> DescribedGroup:
@@ -310,7 +314,9 @@ class _Handlers:
     def delete(
         self, context: RequestContext, request: DeleteGroupsRequest
     ) -> Awaitable[DeleteGroupsResponse]:
-        return self._delete_all([self._delete_one(group_id) for group_id in request.groups_names])
+        return self._delete_all(
+            [self._delete_one(group_id) for group_id in dict.fromkeys(request.groups_names)]
+        )
 
     def _delete_one(self, group_id: str) -> DeletableGroupResult | Awaitable[DeletableGroupResult]:
         return self._service.ask(

@@ -1,9 +1,11 @@
 """Offsets: ListOffsets (v1-11) over both tiers, OffsetForLeaderEpoch (v2-4), DeleteRecords (v0-2)."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Coroutine
 from typing import Any, NamedTuple
 
+from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.runtime.replica import Replica
@@ -59,12 +61,17 @@ def list_offsets_handler(deps: Dependencies) -> Handler:
         committed_only = request.isolation_level == READ_COMMITTED
         response = ListOffsetsResponse()
         slow: list[Coroutine[Any, Any, None]] = []
+        named = Counter((t.name, asked.partition_index) for t in request.topics for asked in t.partitions)
         for topic in request.topics:
             answers = []
-            for asked in topic.partitions:
+            for asked in {asked.partition_index: asked for asked in topic.partitions}.values():
                 answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
                 answers.append(answer)
-                found = _look_up(deps, context.version, topic.name, asked, committed_only)
+                found = (
+                    _look_up(deps, context.version, topic.name, asked, committed_only)
+                    if named[topic.name, asked.partition_index] == 1
+                    else ErrorCode.INVALID_REQUEST  # which of them would the client take the answer for?
+                )
                 if isinstance(found, ErrorCode):
                     answer.error_code = found
                 elif isinstance(found, _Found):
@@ -250,6 +257,8 @@ async def _delete_records(deps: Dependencies, topic: str, partition: int, offset
     replica = deps.find_replica(topic, partition)
     if not isinstance(replica, Replica):
         return replica
+    if topic in INTERNAL_TOPICS:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
     if "delete" not in replica.config.cleanup_policy:
         return ErrorCode.POLICY_VIOLATION
     target = replica.high_watermark if offset == LATEST else offset

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from tierlog.broker.handlers.context import CLOSE, Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
+from tierlog.broker.records.batch import CODEC_MASK, HEADER_SIZE, read_header
+from tierlog.broker.records.codecs import Codec
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -21,6 +24,7 @@ from tierlog.broker.wire.messages.produce import (
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
 TOPIC_IDS_FROM = 13  # KIP-516
 LEADERS_FROM = 10  # KIP-951
+ZSTD_FROM = 7  # KIP-110
 
 
 @dataclass(slots=True)
@@ -44,6 +48,8 @@ def produce_handler(deps: Dependencies) -> Handler:
             answers = []
             for data in topic.partition_data:
                 found = deps.find_replica(key, data.index)
+                if context.version < ZSTD_FROM and isinstance(found, Replica) and _is_zstd(data):
+                    found = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
                 answer = (
                     _append(found, data, request.acks, now_ms, pending)
                     if isinstance(found, Replica)
@@ -78,10 +84,19 @@ def _append(
         log_append_time_ms=result.log_append_time_ms,
         log_start_offset=result.log_start_offset,
         error_message=result.message,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=bad.number, batch_index_error_message=bad.message)
+            for bad in result.bad_records
+        ],
     )
     if acks == ACKS_ALL and result.error == 0 and replica.high_watermark <= result.last_offset:
         pending.append(_Pending(replica, result.last_offset + 1, answer))
     return answer
+
+
+def _is_zstd(data: PartitionProduceData) -> bool:
+    records = data.records or b""
+    return len(records) >= HEADER_SIZE and read_header(records).attributes & CODEC_MASK == Codec.ZSTD
 
 
 def _refusal(index: int, code: ErrorCode) -> PartitionProduceResponse:

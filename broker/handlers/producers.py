@@ -5,9 +5,14 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
+NO_PRODUCER_ID, NO_PRODUCER_EPOCH = -1, -1
+
 
 def init_producer_id_handler(deps: Dependencies) -> Handler:
     async def handle(context: RequestContext, request: InitProducerIdRequest) -> Reply:
+        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+            # KIP-360: a producer that resumes names both.
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id without its epoch, or the reverse")
         if request.transactional_id is not None:
             if request.transactional_id == "":
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "an empty transactional id")

@@ -50,7 +50,6 @@ def create_topics_handler(deps: Dependencies) -> Handler:
                 name=name,
                 error_code=ErrorCode.INVALID_REQUEST,
                 error_message=f"Create topics request from client contains multiple entries for {name}.",
-                configs=None,
             )
             for name in sorted(twice)
         ]
@@ -99,7 +98,6 @@ def _created(
         error_message=outcome.message,
         num_partitions=outcome.partitions,
         replication_factor=outcome.replication_factor,
-        configs=None,
     )
     if version >= CONFIGS_FROM and outcome.error is ErrorCode.NONE:
         answer.configs = [
@@ -132,8 +130,16 @@ def delete_topics_handler(deps: Dependencies) -> Handler:
                 )
             elif topic.name is not None:
                 good.append(TopicRef(name=topic.name))
-            else:
+            elif topic.topic_id != ZERO_UUID:
                 good.append(TopicRef(topic_id=topic.topic_id))
+            else:
+                response.responses.append(
+                    DeletableTopicResult(
+                        name=None,
+                        error_code=ErrorCode.INVALID_REQUEST,
+                        error_message="Neither topic name nor id were specified.",
+                    )
+                )
         if good:
             response.responses += await _delete(deps, good)
         return response
@@ -145,12 +151,12 @@ async def _delete(deps: Dependencies, refs: list[TopicRef]) -> list[DeletableTop
     reply = await deps.metadata.submit(DeleteTopics(topics=tuple(refs)))
     return [
         DeletableTopicResult(
-            name=outcome.name or None,
+            name=ref.name if ref.name is not None else outcome.name or None,
             topic_id=outcome.topic_id,
             error_code=outcome.error,
             error_message=outcome.message,
         )
-        for outcome in reply.topics
+        for ref, outcome in dict(zip(refs, reply.topics, strict=True)).items()
     ]
 
 
@@ -172,7 +178,7 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
                 CreatePartitionsTopicResult(
                     name=outcome.name, error_code=outcome.error, error_message=outcome.message
                 )
-                for outcome in reply.topics
+                for outcome in {outcome.name: outcome for outcome in reply.topics}.values()
             ]
         )
 

@@ -7,10 +7,13 @@ may lie below the first local segment. Called by the replica, on the event loop;
 beside appends.
 """
 
+import errno
 import random
+import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +45,12 @@ search.
 """
 
 LARGEST_BATCH_BYTES = 100 * 1024 * 1024
+
+
+class SyncFailed(OSError):
+    """fsync failed: the kernel may have dropped what it could not write, so only a new start, which reads the
+    disk, can tell what is there. Other errors of a flush (no room for a small file) pass.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +98,10 @@ class PartitionLog:
         self._rng = rng
         self._jitter_ms = self._draw_jitter()
         self._graveyard = Graveyard(files, directory)
+        self._flushing = threading.Lock()
+        self._failure: SyncFailed | None = None
         self._unsynced: list[Segment] = [s for s in loaded.segments[:-1] if s.end_offset > recovery_point]
-        self._epochs_dirty = loaded.rebuilt
+        self._epochs_dirty = bool(loaded.rebuilt)
         self._hints: dict[int, tuple[Segment, int]] = {}
         self._open: OrderedDict[int, Segment] = OrderedDict()
         self.log_end_offset = self._active.end_offset
@@ -181,7 +192,7 @@ class PartitionLog:
         if leader_epoch >= 0 and (latest is None or latest.epoch != leader_epoch):
             self._epochs_dirty |= self.epochs.assign(leader_epoch, base_offset)
         if header.producer_id >= 0:
-            self._apply_producer(active, buffer, header, base_offset)
+            self._apply_producer(active, buffer, header, base_offset, now_ms)
 
     def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
         """Begins a leader epoch. Its file is durable with the next flush; after a crash the batches tell."""
@@ -218,26 +229,28 @@ class PartitionLog:
         return idle_must_roll(self._active, self.config, now_ms, self._jitter_ms) and self.roll(now_ms)
 
     def flush(self) -> int:
-        """Makes everything appended so far durable, and raises the recovery point to it. Raises OSError.
+        """Makes everything appended so far durable, and raises the recovery point to it. Raises OSError,
+        above all SyncFailed.
 
-        Safe in a thread beside appends: what must be synced is taken in an order in which a roll in between
+        Safe in threads beside appends: what must be synced is taken in an order in which a roll in between
         hides nothing (the end, then the active segment, then the rolled ones). Not beside truncation.
         """
-        end, active, rolled = self.log_end_offset, self._active, list(self._unsynced)
-        if end > self.recovery_point or rolled or self._epochs_dirty:
-            for segment in rolled:
-                self._sync_rolled(segment)
-            if active not in rolled:
-                active.sync()
-            if self._epochs_dirty:
-                self._epochs_dirty = False
-                write_atomically(self._files, self.directory / EPOCH_CHECKPOINT, self.epochs.encode())
-            self._files.sync_directory(self.directory)
-            for segment in rolled:
-                if segment in self._unsynced:
-                    self._unsynced.remove(segment)
-        self.recovery_point = max(self.recovery_point, end)
-        return self.recovery_point
+        with self._flushing:
+            if self._failure is not None:
+                raise SyncFailed(*self._failure.args)  # fsync says yes the next time, but has written nothing
+            end, active, rolled = self.log_end_offset, self._active, list(self._unsynced)
+            if end > self.recovery_point or rolled or self._epochs_dirty:
+                try:
+                    self._sync(active, rolled)
+                except OSError as failure:
+                    self._failure = SyncFailed(failure.errno, failure.strerror)
+                    raise self._failure from failure
+                self._sync_epochs()
+                for segment in rolled:
+                    with suppress(ValueError):  # retention dropped it meanwhile
+                        self._unsynced.remove(segment)
+            self.recovery_point = max(self.recovery_point, end)
+            return self.recovery_point
 
     def must_flush(self, now_ms: int) -> bool:
         """Whether flush.ms has passed since records were appended that are not yet durable."""
@@ -258,6 +271,8 @@ class PartitionLog:
                 self._sync_file(self._active.path(suffix))
             self._sync_file(self._snapshot_path(self.log_end_offset))
             self._files.sync_directory(self.directory)
+        with self._flushing:  # nor may a flush still under way write into a directory made anew
+            self._failure = self._failure or SyncFailed(errno.EBADF, "the log is closed")
         self._hints.clear()
         self._open.clear()
         for segment in self._segments:
@@ -390,7 +405,7 @@ class PartitionLog:
             self._drop_last(now_ms)
         segment = self._segments[-1]
         segment.cut_at(segment.find_cut(offset), self.config.index_interval_bytes)
-        self._after_cut(segment)
+        self._after_cut(segment, now_ms)
         return True
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
@@ -407,7 +422,7 @@ class PartitionLog:
             min(self.log_start_offset, offset) if self.config.remote_storage_enable else offset
         )
         self.epochs.clear()
-        self._after_cut(segment)
+        self._after_cut(segment, now_ms)
 
     def take_due(self, now_ms: int) -> list[Path]:
         """Files of deleted segments whose file.delete.delay.ms has passed; the caller unlinks them off the
@@ -471,17 +486,17 @@ class PartitionLog:
     # -- the rest --
 
     def _apply_producer(
-        self, segment: Segment, buffer: memoryview, header: BatchHeader, base_offset: int
+        self, segment: Segment, buffer: memoryview, header: BatchHeader, base_offset: int, now_ms: int
     ) -> None:
         marker = read_marker(buffer) if header.is_control else None
-        completed = self.producers.apply(header, base_offset, marker)
+        completed = self.producers.apply(header, base_offset, marker, now_ms=now_ms)
         if completed is not None and completed.aborted:
             stable = self.producers.stable_offset_after(completed)
             segment.add_aborted(
                 AbortedTxn(completed.producer_id, completed.first_offset, completed.last_offset, stable)
             )
 
-    def _after_cut(self, segment: Segment) -> None:
+    def _after_cut(self, segment: Segment, now_ms: int) -> None:
         self._active = segment
         self.log_end_offset = segment.end_offset
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
@@ -490,7 +505,7 @@ class PartitionLog:
         self.epochs.truncate_from_end(self.log_end_offset)
         self._write_epochs()
         loaded = Loaded(self._segments, self.epochs, self.producers)
-        rebuild_producers(loaded, self._files, self.directory, None)
+        rebuild_producers(loaded, self._files, self.directory, now_ms)
         self.producers = loaded.producers
 
     def _drop_last(self, now_ms: int) -> None:
@@ -545,10 +560,27 @@ class PartitionLog:
         self._epochs_dirty = True
         write_plain(self._files, self.directory / EPOCH_CHECKPOINT, self.epochs.encode())
 
-    def _sync_rolled(self, segment: Segment) -> None:
+    def _sync(self, active: Segment, rolled: list[Segment]) -> None:
+        for segment in rolled:
+            self._sync_segment(segment)
+        if active not in rolled:
+            self._sync_segment(active)
+        self._files.sync_directory(self.directory)
+
+    def _sync_epochs(self) -> None:
+        if self._epochs_dirty:
+            self._epochs_dirty = False
+            try:
+                write_atomically(self._files, self.directory / EPOCH_CHECKPOINT, self.epochs.encode())
+            except OSError:
+                self._epochs_dirty = True
+                raise
+
+    def _sync_segment(self, segment: Segment) -> None:
         try:
             segment.sync()
-            self._sync_file(self._snapshot_path(segment.end_offset))
+            if segment in self._unsynced:
+                self._sync_file(self._snapshot_path(segment.end_offset))
         except FileNotFoundError:
             if segment in self._segments:  # else retention dropped it meanwhile
                 raise

@@ -10,7 +10,7 @@ forward from the batches. After a clean stop only the tail of the active segment
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tierlog.broker.log.names import (
@@ -31,6 +31,7 @@ from tierlog.broker.partition.producers import (
     BATCHES_KEPT,
     EndMarker,
     MalformedSnapshot,
+    Producer,
     ProducerState,
 )
 from tierlog.broker.partition.retention import LARGEST_RELATIVE_OFFSET
@@ -49,21 +50,24 @@ LARGEST_BATCH = 100 * 1024 * 1024
 """No request is larger (`socket.request.max.bytes`), so a length above it is a torn header, not a batch."""
 
 _WINDOW_BYTES = 1024 * 1024
-_REFILL_BYTES = 1024 * 1024
+_REFILL_WINDOWS = tuple(size * 1024 * 1024 for size in (1, 4, 16, 64))
+_REFILL_BATCHES = 512  # so many headers are a look back long enough; large batches need the larger windows
 _CONTROL_RECORD_BYTES = 64 * 1024
 _COMMIT = 1
 
 
 @dataclass(slots=True)
 class Loaded:
-    """`cut_bytes` and `dropped` say what recovery had to give up; the log reports them."""
+    """`cut_bytes` and `dropped` say what recovery had to give up; the log reports them. `rebuilt`: base
+    offsets of the segments whose indexes were made anew.
+    """
 
     segments: list[Segment]
     epochs: LeaderEpochs
     producers: ProducerState
     cut_bytes: int = 0
     dropped: int = 0
-    rebuilt: bool = False
+    rebuilt: list[int] = field(default_factory=list)
 
 
 def load(
@@ -85,7 +89,6 @@ def load(
     files.make_directory(directory)
     bases = _clean_directory(files, directory)
     loaded = Loaded([], _load_epochs(files, directory), ProducerState())
-    first_rebuilt: int | None = None
     for at, base in enumerate(bases):
         end = bases[at + 1] if at + 1 < len(bases) else None
         segment = Segment(files, directory, base, now_ms)
@@ -94,7 +97,7 @@ def load(
         if intact:
             loaded.segments.append(segment)
             continue
-        first_rebuilt = base if first_rebuilt is None else first_rebuilt
+        loaded.rebuilt.append(base)
         cut = _rebuild(segment, interval_bytes, loaded.epochs, gaps=gaps)
         loaded.segments.append(segment)
         if end is not None and (cut or segment.end_offset > end or (segment.end_offset < end and not gaps)):
@@ -111,20 +114,18 @@ def load(
         loaded.segments.append(Segment(files, directory, start_offset, now_ms))
         _ = loaded.segments[0].file
     loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
-    loaded.rebuilt = first_rebuilt is not None
-    rebuild_producers(loaded, files, directory, first_rebuilt)
+    rebuild_producers(loaded, files, directory, now_ms)
     return loaded
 
 
-def rebuild_producers(loaded: Loaded, files: Files, directory: Path, first_rebuilt: int | None) -> None:
+def rebuild_producers(loaded: Loaded, files: Files, directory: Path, now_ms: int) -> None:
     """Newest usable snapshot, then the batches after it; writes the snapshots that rolled segments lack.
 
-    Segments from `first_rebuilt` on have lost their transaction index, so the replay begins no later than
-    there.
+    Rebuilt segments have lost their transaction index, so the replay begins no later than at the first.
     """
     segments = loaded.segments
     end = segments[-1].end_offset
-    latest = end if first_rebuilt is None else first_rebuilt
+    latest = loaded.rebuilt[0] if loaded.rebuilt else end
     at, loaded.producers = _latest_snapshot(files, directory, latest, end)
     start = max(at, segments[0].base_offset)
     if at >= 0:
@@ -135,10 +136,12 @@ def rebuild_producers(loaded: Loaded, files: Files, directory: Path, first_rebui
         snapshot = segment_file(directory, segment.base_offset, SNAPSHOT)
         if segment.base_offset >= start and not files.exists(snapshot):
             write_plain(files, snapshot, loaded.producers.encode())
-        replay(loaded.producers, segment, start, index_aborts=first_rebuilt is not None)
+        replay(loaded.producers, segment, start, now_ms, index_aborts=segment.base_offset in loaded.rebuilt)
 
 
-def replay(state: ProducerState, segment: Segment, from_offset: int, *, index_aborts: bool) -> None:
+def replay(
+    state: ProducerState, segment: Segment, from_offset: int, now_ms: int, *, index_aborts: bool
+) -> None:
     """Applies the batches of a segment from an offset on."""
     if segment.end_offset <= from_offset:
         return
@@ -148,11 +151,15 @@ def replay(state: ProducerState, segment: Segment, from_offset: int, *, index_ab
         if header.producer_id < 0:
             continue
         marker = read_marker(segment.read_batch(batch)) if header.is_control else None
-        completed = state.apply(header, header.base_offset, marker)
+        completed = state.apply(header, header.base_offset, marker, now_ms=now_ms)
         if completed is not None and completed.aborted and index_aborts:
             first_offset, last_offset = completed.first_offset, completed.last_offset
             stable = state.stable_offset_after(completed)
             segment.add_aborted(AbortedTxn(completed.producer_id, first_offset, last_offset, stable))
+    if segment.rolled:
+        if index_aborts:
+            segment.persist()
+        segment.unload()
 
 
 def read_marker(batch: bytes | memoryview) -> EndMarker | None:
@@ -176,27 +183,55 @@ def refill(state: ProducerState, segments: Sequence[Segment], at: int) -> None:
     """Gives producers back the four batches that Kafka's snapshot leaves out, from the log's tail before
     `at`.
 
-    Without them a retry that was in flight over a restart would look like a sequence gap (guarantee 10).
+    Without them a retry that was in flight over a restart would look like a sequence gap (guarantee 10). How
+    far to look back depends on how large the batches are, so the window grows until all is found.
     """
-    holder = next((s for s in reversed(segments) if s.base_offset < at), None)
-    if holder is None or not len(state):
-        return
     seen = ProducerState()
-    first = holder.cut_within(0, max(0, holder.size - _REFILL_BYTES), holder.find_cut(at))
-    for batch in holder.scan(first.position if first else 0):
-        if batch.header.base_offset >= at:
+    for window in _REFILL_WINDOWS if len(state) else ():
+        try:
+            seen, whole = _seen_before(segments, at, window)
+        except (CorruptLog, RecordsError):
+            return  # whoever reads there is told; a start does not depend on it
+        if whole:
             break
-        if batch.header.producer_id >= 0 and not batch.header.is_control:
-            seen.apply(batch.header, batch.header.base_offset)
     for producer in state:
         found = seen.get(producer.producer_id)
         if (
             found
             and producer.batches
             and found.epoch == producer.epoch
-            and found.batches[-1] == producer.batches[-1]
+            and found.batches[-1].last_offset == producer.batches[-1].last_offset
         ):
             producer.batches.extendleft(list(found.batches)[-2 : -BATCHES_KEPT - 1 : -1])
+
+
+def _seen_before(segments: Sequence[Segment], at: int, window: int) -> tuple[ProducerState, bool]:
+    """What the last `window` bytes before an offset say of producers, and whether to look back no further."""
+    starts: list[tuple[Segment, int]] = []
+    for segment in reversed([segment for segment in segments if segment.base_offset < at]):
+        upper = segment.find_cut(at)
+        first = segment.cut_within(0, upper.position - window, upper) if upper.position > window else None
+        starts.append((segment, first.position if first else 0))
+        window -= upper.position
+        if window <= 0:
+            break
+    seen, batches = ProducerState(), 0
+    for segment, position in reversed(starts):
+        for _, header in segment.scan(position):
+            batches += 1
+            if header.base_offset >= at:
+                break
+            if header.producer_id >= 0 and not header.is_control:
+                seen.apply(header, header.base_offset)
+        segment.unload()
+    from_start = window > 0 or not starts
+    return seen, from_start or batches >= _REFILL_BATCHES or all(map(_is_whole, seen))
+
+
+def _is_whole(producer: Producer) -> bool:
+    """Whether no batch before those known could be sent again."""
+    first = producer.batches[0]
+    return len(producer.batches) == BATCHES_KEPT or first.last_sequence <= first.offset_delta
 
 
 def verified_batches(segment: Segment, *, gaps: bool) -> Iterator[tuple[BatchAt, BatchHeader]]:

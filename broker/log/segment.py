@@ -100,9 +100,10 @@ class Segment:
 
     @property
     def file(self) -> SharedFile:
-        if self._file is None:
-            self._file = SharedFile(self.files, self.path(), create=not self.rolled)
-        return self._file
+        file = self._file  # taken once: a flush may ask in a thread while the loop lets go of it
+        if file is None:
+            file = self._file = SharedFile(self.files, self.path(), create=not self.rolled)
+        return file
 
     @property
     def offset_index(self) -> bytearray:
@@ -205,7 +206,8 @@ class Segment:
 
     def sync(self) -> None:
         """fdatasync of the log, and of the indexes if the segment is rolled."""
-        self.files.sync(self.file.fd)
+        file = self.file  # held until it is synced
+        self.files.sync(file.fd)
         if self.rolled:
             for suffix in INDEXES if self.has_aborts else INDEXES[:2]:
                 fd = self.files.open(self.path(suffix))

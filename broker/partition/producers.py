@@ -55,11 +55,20 @@ class Duplicate(NamedTuple):
     timestamp: int
 
 
+class BadRecord(NamedTuple):
+    """One record on whose account a batch is refused (KIP-467)."""
+
+    number: int
+    """Its place in the batch, from 0."""
+    message: str
+
+
 class Refused(NamedTuple):
     """Definitely not written."""
 
     error: ErrorCode
     message: str
+    records: tuple[BadRecord, ...] = ()
 
 
 class EndMarker(NamedTuple):
@@ -140,7 +149,12 @@ class ProducerState:
         return _judge_sequence(known, header) or _judge_transaction(known, header)
 
     def apply(
-        self, header: BatchHeader, base_offset: int, marker: EndMarker | None = None
+        self,
+        header: BatchHeader,
+        base_offset: int,
+        marker: EndMarker | None = None,
+        *,
+        now_ms: int = NO_TIMESTAMP,
     ) -> CompletedTransaction | None:
         """Records an appended batch (its header's own base offset is not read); a marker ends its
         transaction.
@@ -149,7 +163,8 @@ class ProducerState:
         if producer is None:
             producer = self._producers[header.producer_id] = Producer(header.producer_id)
         producer.begin_epoch(header.producer_epoch)
-        producer.timestamp = header.max_timestamp
+        # The broker's time, not the records': who writes history is not idle, and the future never expires.
+        producer.timestamp = header.max_timestamp if now_ms == NO_TIMESTAMP else now_ms
         if header.is_control:
             return self._end_transaction(producer, base_offset, marker)
         delta = header.last_offset_delta

@@ -8,7 +8,7 @@ changes a byte.
 
 from enum import Enum
 
-from tierlog.broker.partition.producers import Refused
+from tierlog.broker.partition.producers import BadRecord, Refused
 from tierlog.broker.ports.types import NO_TIMESTAMP
 from tierlog.broker.records.batch import CODEC_MASK, HEADER_SIZE, BatchHeader
 from tierlog.broker.records.errors import RecordsError, RecordsFault
@@ -25,6 +25,9 @@ LARGEST_RATIO = 8
 """Decompressed, a batch may be this many times max.message.bytes; beyond that it is taken for a bomb."""
 
 LEAST_BOMB_BYTES = 8 * 1024 * 1024
+
+BAD_RECORDS_TOLD = 100
+"""Bad records of one batch that are told apart; a client takes the others for good ones in bad company."""
 
 _LEAST_RECORD = 7  # length, attributes, two deltas, key length, value length, header count
 
@@ -144,14 +147,22 @@ def walk_first_records(buffer: memoryview, header: BatchHeader) -> None:
 def _judge_every_record(buffer: memoryview, config: TopicConfig, now_ms: int) -> Refused | None:
     needs_key = "compact" in config.cleanup_policy
     oldest = now_ms - config.message_timestamp_before_max_ms if _checks_age(config) else None
-    for record in iter_records(buffer, max_bytes=decompressed_limit(config)):
+    error, bad = ErrorCode.NONE, list[BadRecord]()
+    for number, record in enumerate(iter_records(buffer, max_bytes=decompressed_limit(config))):
         if needs_key and record.key is None:
-            return Refused(ErrorCode.INVALID_RECORD, "a compacted topic needs a key in every record")
-        if oldest is not None and record.timestamp != NO_TIMESTAMP and record.timestamp < oldest:
-            return Refused(
-                ErrorCode.INVALID_TIMESTAMP, f"timestamp {record.timestamp} is too far in the past"
+            code, message = ErrorCode.INVALID_RECORD, "a compacted topic needs a key in every record"
+        elif oldest is not None and record.timestamp != NO_TIMESTAMP and record.timestamp < oldest:
+            code, message = (
+                ErrorCode.INVALID_TIMESTAMP,
+                f"timestamp {record.timestamp} is too far in the past",
             )
-    return None
+        else:
+            continue
+        error = error or code
+        bad.append(BadRecord(number, message))
+        if len(bad) == BAD_RECORDS_TOLD:
+            break
+    return Refused(error, bad[0].message, tuple(bad)) if bad else None
 
 
 def _checks_age(config: TopicConfig) -> bool:

@@ -143,11 +143,17 @@ def check_batch(buffer: Buffer, at: int = 0, end: int | None = None) -> BatchHea
 def check_produced(buffer: Buffer, at: int = 0, end: int | None = None) -> BatchHeader:
     """`check_batch`, and what must hold for a batch from a client, the only one in [at, end).
 
-    As Kafka's LogValidator: gapless offsets, at least one record, no control batch, a sequence with a
-    producer id. Raises UNKNOWN_CODEC and INVALID besides.
+    As Kafka's LogValidator: a base offset of 0, gapless offsets, at least one record, no control batch, a
+    sequence with a producer id. Raises UNKNOWN_CODEC and INVALID besides.
     """
     limit = len(buffer) if end is None else end
+    if limit - at <= _MAGIC_AT:
+        raise RecordsError(
+            RecordsFault.INVALID, f"{limit - at} bytes are no batch; one per partition is needed"
+        )
     header = check_batch(buffer, at, limit)
+    if header.base_offset != 0:
+        raise RecordsError(RecordsFault.INVALID, f"base offset {header.base_offset}: a client's must be 0")
     if header.record_count == 0 or header.record_count != header.last_offset_delta + 1:
         raise RecordsError(
             RecordsFault.INVALID,

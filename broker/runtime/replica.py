@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from tierlog.broker.log.log import FoundTimestamp, PartitionLog, SegmentExport, SegmentInfo
+from tierlog.broker.log.log import FoundTimestamp, PartitionLog, SegmentExport, SegmentInfo, SyncFailed
 from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.partition.epochs import EpochEnd
 from tierlog.broker.partition.leader import LeaderCore
-from tierlog.broker.partition.producers import Duplicate, Refused
+from tierlog.broker.partition.producers import BadRecord, Duplicate, Refused
 from tierlog.broker.partition.retention import expired
 from tierlog.broker.partition.validation import decompressed_limit, judge_header, judge_records, refusal
 from tierlog.broker.ports.files import Files
@@ -61,6 +61,7 @@ class AppendResult(NamedTuple):
     log_append_time_ms: int
     log_start_offset: int
     message: str | None = None
+    bad_records: tuple[BadRecord, ...] = ()
 
 
 class ReadResult(NamedTuple):
@@ -82,7 +83,7 @@ class Replica:
         self.log = log
         self.listeners: list[Callable[[Replica], None]] = []
         self.failed: str | None = None
-        """Why nothing of this replica can be trusted any more (a failed fsync): every call answers 56."""
+        """Why nothing of this replica can be trusted any more (a failed fsync, or it is closed)."""
         self._core = LeaderCore(broker_id, log.log_end_offset, log.log_start_offset)
 
     @classmethod
@@ -205,9 +206,12 @@ class Replica:
         log, core = self.log, self._core
         config = log.config
         if config.compression_type != "producer" and _CODECS[config.compression_type] != header.codec:
-            records = _recompress(
-                records, header, _CODECS[config.compression_type], decompressed_limit(config)
-            )
+            try:
+                records = _recompress(
+                    records, header, _CODECS[config.compression_type], decompressed_limit(config)
+                )
+            except RecordsError as error:  # beyond the records that were looked at
+                return self._refuse(refusal(error))
             header = read_header(records)
             if header.size > config.max_message_bytes:
                 return self._refuse(
@@ -220,28 +224,43 @@ class Replica:
         assign(records, 0, base_offset, core.leader_epoch)
         try:
             log.append(records, header, base_offset, core.leader_epoch, now_ms)
-            if log.log_end_offset - log.recovery_point >= config.flush_messages:
-                self.flush()
+            self._settle()
         except OSError as error:
-            return self._refuse(Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {error.strerror}"))
-        if core.appended(log.log_end_offset):
-            log.producers.high_watermark_moved(core.high_watermark)
-        for listener in self.listeners:
-            listener(self)
+            return self._refuse(self._storage_error(error))
         last_offset = base_offset + header.last_offset_delta
         return AppendResult(ErrorCode.NONE, base_offset, last_offset, append_time, log.log_start_offset)
+
+    def _settle(self) -> None:
+        """After an append: fsync if flush.messages wants it, and only then the high watermark."""
+        log = self.log
+        if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+            self.flush()
+        if self._core.appended(log.log_end_offset):
+            log.producers.high_watermark_moved(self._core.high_watermark)
+        for listener in self.listeners:
+            listener(self)
 
     def _answer(self, verdict: Duplicate | Refused) -> AppendResult:
         if isinstance(verdict, Refused):
             return self._refuse(verdict)
+        if self.log.log_end_offset > self._core.log_end_offset:
+            try:
+                self._settle()  # the first copy was written, and then something failed
+            except OSError as error:
+                return self._refuse(self._storage_error(error))
         by_log = self.log.config.message_timestamp_type == "LogAppendTime"
         append_time = verdict.timestamp if by_log else -1
         return AppendResult(
             ErrorCode.NONE, verdict.base_offset, verdict.last_offset, append_time, self.log.log_start_offset
         )
 
+    def _storage_error(self, error: OSError) -> Refused:
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {error.strerror}")
+
     def _refuse(self, refused: Refused) -> AppendResult:
-        return AppendResult(refused.error, -1, -1, -1, self.log.log_start_offset, refused.message)
+        return AppendResult(
+            refused.error, -1, -1, -1, self.log.log_start_offset, refused.message, refused.records
+        )
 
     # -- fetch --
 
@@ -370,19 +389,19 @@ class Replica:
         return self.log.must_flush(now_ms)
 
     def flush(self) -> int:
-        """fsync; returns the recovery point. Raises OSError, and the replica has then failed for good.
-
-        A kernel may drop the dirty pages after a failed fsync, so what can be read back now may be gone
-        tomorrow; only a new start, which reads the disk, can tell.
+        """fsync; returns the recovery point. Raises OSError; after SyncFailed the replica has failed for
+        good.
         """
         try:
             return self.log.flush()
-        except OSError as error:
+        except SyncFailed as error:
             self.failed = f"{self.name}: fsync failed: {error.strerror}"
             raise
 
     def close(self, *, clean: bool) -> None:
+        """From here on every call answers 56. Raises OSError if the log cannot be made clean."""
         self.listeners.clear()
+        self.failed = self.failed or f"{self.name} is closed"
         self.log.close(clean=clean)
 
     def check(self) -> None:

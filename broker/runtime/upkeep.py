@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from tierlog.broker.log.log import SyncFailed
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
@@ -88,10 +89,12 @@ class Upkeep:
     async def _flush(self, replica: Replica) -> None:
         try:
             await asyncio.to_thread(replica.flush)
-        except OSError as failure:
+        except SyncFailed as failure:
             if self._replicas.holds(replica):  # a deleted one may have lost its files meanwhile
                 self._fatal(f"fsync of {replica.name}", failure)
                 raise
+        except OSError as failure:  # no room for a small file: the other replicas have their turn
+            _log.error("flush failed", partition=str(replica.name), error=str(failure))
 
     async def _repeat(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -68,7 +68,7 @@ def _boolean(text: str) -> bool:
 
 
 def _list(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 _PARSERS: dict[SettingType, Callable[[str], Value]] = {

@@ -124,6 +124,13 @@ class NodeSettings:
     log_message_timestamp_type: str = _string(
         "CreateTime", "Default of message.timestamp.type.", choices=("CreateTime", "LogAppendTime")
     )
+    log_message_timestamp_after_max_ms: int = _long(
+        3_600_000, "Default of message.timestamp.after.max.ms.", least=0
+    )
+    log_message_timestamp_before_max_ms: int = _long(
+        MAX_LONG, "Default of message.timestamp.before.max.ms.", least=0
+    )
+    log_preallocate: bool = _boolean(False, "Default of preallocate.")
     message_max_bytes: int = _int(1_048_588, "Default of max.message.bytes.", least=0)
     compression_type: str = _string(
         "producer",
@@ -284,6 +291,9 @@ TOPIC_DEFAULTS: dict[str, str] = {
     "log.flush.interval.ms": "flush.ms",
     "log.segment.delete.delay.ms": "file.delete.delay.ms",
     "log.message.timestamp.type": "message.timestamp.type",
+    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
+    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
+    "log.preallocate": "preallocate",
     "message.max.bytes": "max.message.bytes",
     "compression.type": "compression.type",
     "min.insync.replicas": "min.insync.replicas",

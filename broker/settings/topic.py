@@ -76,7 +76,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
         _setting(
             "message.timestamp.after.max.ms",
             LONG,
-            MAX_LONG,
+            3_600_000,  # KIP-1030
             "How far a record's timestamp may lie in the future.",
             least=0,
         ),
@@ -171,7 +171,7 @@ class TopicConfig:
     local_retention_ms: int = USE_TOTAL_RETENTION
     max_compaction_lag_ms: int = MAX_LONG
     max_message_bytes: int = 1_048_588
-    message_timestamp_after_max_ms: int = MAX_LONG
+    message_timestamp_after_max_ms: int = 3_600_000
     message_timestamp_before_max_ms: int = MAX_LONG
     message_timestamp_type: str = "CreateTime"
     min_cleanable_dirty_ratio: float = 0.5

@@ -4,6 +4,7 @@ Topic settings are those of broker/settings/topic. A broker and the cluster have
 run time, the defaults of topic settings under their server names (KIP-226).
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, find_setting
@@ -24,13 +25,11 @@ def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAlt
     """Each resource changes wholly or not at all."""
     records: list[AnyRecord] = []
     outcomes: list[c.Outcome] = []
-    seen: set[tuple[ConfigScope, str]] = set()
+    named = Counter((resource.scope, resource.name) for resource in command.resources)
     for resource in command.resources:
-        key = (resource.scope, resource.name)
         try:
-            if key in seen:
+            if named[resource.scope, resource.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, f"{_title(resource)} is named twice in the request")
-            seen.add(key)
             made = _alter(image, resource)
         except Refusal as refusal:
             outcomes.append(c.Outcome(error=refusal.error, message=refusal.message))

@@ -75,6 +75,8 @@ def check_topic_name(name: str) -> None:
 def _create(draft: ClusterImage, command: c.CreateTopics, topic: c.NewTopic, rng: Rng) -> Change:
     check_topic_name(topic.name)
     _check_new(draft, topic.name)
+    if unset := [key for key, value in topic.configs if value is None]:
+        raise Refusal(ErrorCode.INVALID_CONFIG, f"a value is needed for {', '.join(unset)}")
     settings = {key: value for key, value in topic.configs if value is not None}
     check_topic_settings(settings)
     replicas = _assigned(draft, topic) if topic.assignments else _placed(draft, command, topic)

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from raw_client import Client
+from wire_client import Client
 
 from tierlog.broker.records.codecs import Codec, compress
 from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.api import BY_NAME, decode_response, encode_request
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages import create_topics, fetch, metadata, produce
 from tierlog.testing import TierlogBroker
@@ -78,6 +77,9 @@ REFUSED_BATCHES = {
     "record count": (patched(COUNT_AT, ">i", 5), ErrorCode.INVALID_RECORD),
     "offset delta": (patched(LAST_DELTA_AT, ">i", 7), ErrorCode.INVALID_RECORD),
     "control batch": (lambda: bytes(batch(control=True)), ErrorCode.INVALID_RECORD),
+    "no batch": (lambda: b"", ErrorCode.INVALID_RECORD),
+    "less than a batch": (lambda: b"\0" * 11, ErrorCode.INVALID_RECORD),
+    "base offset": (lambda: bytes(batch(base_offset=5)), ErrorCode.INVALID_RECORD),
     "several batches": (lambda: bytes(batch()) + bytes(batch()), ErrorCode.INVALID_RECORD),
     "unknown codec": (patched(ATTRIBUTES_AT, ">h", 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     "corrupt compression": (
@@ -97,6 +99,20 @@ def test_a_refused_batch_gets_its_code_and_is_not_written(client: Client, fault:
     assert ErrorCode(answer.error_code) is code
     assert answer.base_offset == -1
     assert client.produce(topic, bytes(batch())).base_offset == 0
+
+
+def test_bad_records_of_a_batch_are_told(client: Client) -> None:
+    topic = client.create(cleanup_policy="compact")
+    keyless = encode_batch([NewRecord(int(time.time() * 1000), key, b"v", ()) for key in (b"k", None)])
+    answer = client.produce(topic, bytes(keyless))
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert [bad.batch_index for bad in answer.record_errors] == [1]
+
+
+def test_zstd_needs_a_client_that_knows_it(client: Client) -> None:
+    topic, data = client.create(), bytes(batch(codec=Codec.ZSTD))
+    assert client.produce(topic, data, version=6).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert client.produce(topic, data, version=7).base_offset == 0
 
 
 @pytest.mark.parametrize("acks", [2, -2])
@@ -170,11 +186,10 @@ def test_a_waiting_fetch_is_woken_by_a_produce(client: Client, tierlog_session_b
         max_wait_ms=60_000, min_bytes=1, topics=[fetch.FetchTopic(topic=topic, partitions=[asked])]
     )
     other = Client(tierlog_session_broker)
-    client._socket.sendall(encode_request(BY_NAME["Fetch"], 12, 1, "test", waiting))
+    client.post("Fetch", 12, waiting)
     other.produce(topic, bytes(batch()))
     other.close()
-    (size,) = struct.unpack(">i", client._read(4))
-    response = decode_response(BY_NAME["Fetch"], 12, client._read(size))[1]
+    response = client.receive("Fetch", 12)
     assert response.responses[0].partitions[0].high_watermark == 2
 
 

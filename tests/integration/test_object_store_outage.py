@@ -10,7 +10,7 @@ import pytest
 import s3_servers
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from raw_client import Client
+from wire_client import Client
 
 from tierlog.broker.records.record import iter_records
 from tierlog.broker.wire.errors import ErrorCode

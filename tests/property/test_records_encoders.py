@@ -52,7 +52,7 @@ def theirs(records: Iterable) -> list[Record]:  # type: ignore[type-arg]
 @given(records=new_records, codec=st.sampled_from(list(Codec)), base=st.integers(0, 2**50))
 def test_what_we_write_we_read(records: list[NewRecord], codec: Codec, base: int) -> None:
     batch = encode_batch(records, codec=codec, base_offset=base)
-    assert check_produced(batch).max_timestamp == max(record.timestamp for record in records)
+    assert check_batch(batch).max_timestamp == max(record.timestamp for record in records)
     assert list(iter_records(batch, max_bytes=LIMIT)) == expected(records, base)
     count_check(batch, max_bytes=LIMIT)
 

@@ -163,6 +163,16 @@ def test_aborted_transactions_survive_a_restart(tmp_path: Path, clean: bool) -> 
     assert [tuple(entry) for entry in again.aborted(0, again.log_end_offset)] == expected
     producer = again.producers.get(7)
     assert producer is not None and (producer.transaction_first_offset, producer.coordinator_epoch) == (-1, 5)
+    for _ in range(20):  # the marker's segment is rolled, and others are read more often
+        append(again, 2)
+    values(again)
+    assert [tuple(entry) for entry in again.aborted(0, again.log_end_offset)] == expected
+    again.close(clean=True)
+    for _ in range(2):
+        again = open_log(tmp_path, OsFiles(), clean=True)
+        assert [tuple(entry) for entry in again.aborted(0, again.log_end_offset)] == expected
+        victim = sorted(tmp_path.glob("*.index"))[0]  # its rebuilding finds nothing twice
+        victim.unlink()
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])

@@ -120,13 +120,20 @@ def test_resources_fail_alone_and_validate_only_changes_nothing(topic: World) ->
         change = c.ConfigChange(key="retention.ms", operation=Op.SET, value="1")
         return c.ConfigResource(scope=Scope.TOPIC, name=name, changes=(change,))
 
-    both = (resource("t"), resource("nope"), resource("t"))
+    both = (resource("t"), resource("nope"))
     reply = topic.do(c.AlterConfigs(resources=both, validate_only=True))
     assert [outcome.error for outcome in reply.resources] == [
         E.NONE,
         E.UNKNOWN_TOPIC_OR_PARTITION,
-        E.INVALID_REQUEST,
     ]
     assert settings(topic) == {}
     topic.do(c.AlterConfigs(resources=both))
     assert settings(topic) == {"retention.ms": "1"}
+
+
+def test_a_resource_named_twice_is_not_changed_at_all(topic: World) -> None:
+    changes = (c.ConfigChange(key="retention.ms", operation=Op.SET, value="1"),)
+    resource = c.ConfigResource(scope=Scope.TOPIC, name="t", changes=changes)
+    reply = topic.do(c.AlterConfigs(resources=(resource, resource)))
+    assert [outcome.error for outcome in reply.resources] == [E.INVALID_REQUEST] * 2
+    assert settings(topic) == {}

@@ -63,6 +63,7 @@ def test_names_that_differ_only_in_dots_and_underscores_collide(world: World) ->
         ({"replication_factor": 0}, E.INVALID_REPLICATION_FACTOR),
         ({"replication_factor": 3}, E.INVALID_REPLICATION_FACTOR),
         ({"configs": (("retention.ms", "soon"),)}, E.INVALID_CONFIG),
+        ({"configs": (("retention.ms", None),)}, E.INVALID_CONFIG),
         ({"configs": (("retention.mss", "1"),)}, E.INVALID_CONFIG),
         ({"assignments": ((1, (1,)),)}, E.INVALID_REPLICA_ASSIGNMENT),
         ({"assignments": ((0, (1,)), (0, (2,)))}, E.INVALID_REPLICA_ASSIGNMENT),

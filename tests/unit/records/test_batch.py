@@ -123,6 +123,10 @@ def gaps() -> bytearray:
     [
         (gaps, RecordsFault.INVALID),
         (lambda: poke(">i", 57, 4), RecordsFault.INVALID),
+        (lambda: encode_batch(RECORDS, base_offset=5), RecordsFault.INVALID),
+        (bytearray, RecordsFault.INVALID),
+        (lambda: encode_batch(RECORDS)[:16], RecordsFault.INVALID),
+        (lambda: encode_batch(RECORDS)[:17], RecordsFault.CORRUPT),
         (lambda: encode_batch(RECORDS, control=True), RecordsFault.INVALID),
         (lambda: encode_batch(RECORDS, producer_id=5, producer_epoch=0), RecordsFault.INVALID),
         (lambda: encode_batch(RECORDS, transactional=True), RecordsFault.INVALID),

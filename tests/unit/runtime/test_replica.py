@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tierlog.broker.partition.validation import BAD_RECORDS_TOLD
 from tierlog.broker.ports.files import FileSlice, OsFiles
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.batch import HEADER_SIZE, iter_batches, read_header, seal
@@ -164,7 +165,7 @@ BAD_BATCHES = {
         ErrorCode.INVALID_TXN_STATE,
     ),
     "log append time from a client": (lambda: batch(3, log_append_time=NOW), ErrorCode.INVALID_TIMESTAMP),
-    "nothing": (lambda: memoryview(bytearray()), ErrorCode.CORRUPT_MESSAGE),
+    "nothing": (lambda: memoryview(bytearray()), ErrorCode.INVALID_RECORD),
 }
 
 
@@ -234,11 +235,22 @@ def test_timestamps_out_of_bounds_are_refused(tmp_path: Path, config: TopicConfi
     assert replica.append(batch(3, at_ms=NOW), NOW).error == ErrorCode.NONE
 
 
-def test_a_compacted_topic_wants_keys(tmp_path: Path) -> None:
+def test_a_compacted_topic_wants_keys_and_tells_which_records_have_none(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(cleanup_policy=("compact",)))
-    keyless = memoryview(encode_batch([NewRecord(NOW, None, b"v", ())]))
-    assert replica.append(keyless, NOW).error == ErrorCode.INVALID_RECORD
-    assert replica.append(batch(1), NOW).error == ErrorCode.NONE
+    result = replica.append(keys(None, b"k", None), NOW)
+    assert result.error == ErrorCode.INVALID_RECORD
+    assert [bad.number for bad in result.bad_records] == [0, 2]
+    assert result.message == result.bad_records[0].message
+    assert replica.append(keys(b"k"), NOW).bad_records == ()
+
+
+def test_bad_records_are_told_up_to_a_bound(tmp_path: Path) -> None:
+    replica = open_replica(tmp_path, TopicConfig(cleanup_policy=("compact",)))
+    assert len(replica.append(keys(*[None] * 500), NOW).bad_records) == BAD_RECORDS_TOLD
+
+
+def keys(*each: bytes | None) -> memoryview:
+    return memoryview(encode_batch([NewRecord(NOW, key, b"v", ()) for key in each]))
 
 
 def test_acks_all_needs_min_insync_replicas(tmp_path: Path) -> None:

@@ -104,6 +104,29 @@ def test_defaults_of_node_and_topic_agree() -> None:
         assert NODE_SETTINGS[name].type == TOPIC_SETTINGS[topic_name].type, name
 
 
+def test_timestamps_and_preallocation_have_defaults_of_the_node() -> None:
+    config = settings_from(
+        {
+            "log.message.timestamp.after.max.ms": "7",
+            "log.message.timestamp.before.max.ms": "8",
+            "log.preallocate": "true",
+        }
+    ).topic_config({})
+    assert (config.message_timestamp_after_max_ms, config.message_timestamp_before_max_ms) == (7, 8)
+    assert config.preallocate
+
+
+def test_a_record_may_lie_an_hour_in_the_future_as_in_kafka_4() -> None:
+    assert NodeSettings().topic_config({}).message_timestamp_after_max_ms == 3_600_000  # KIP-1030
+
+
+def test_a_list_names_each_item_once() -> None:
+    assert settings_from({"log.cleanup.policy": "compact, delete,compact"}).log_cleanup_policy == (
+        "compact",
+        "delete",
+    )
+
+
 def test_every_default_is_valid() -> None:
     NodeSettings().validate()
     for setting in NODE_SETTINGS.values():

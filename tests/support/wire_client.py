@@ -1,13 +1,28 @@
-"""A client that hides nothing: one connection, one message at a time, answers as they come."""
+"""A client that sends any message in any version over a raw socket, for what real clients never send."""
 
 import random
 import socket
 import struct
+import time
 from typing import Any
 
 from tierlog.broker.wire.api import BY_NAME, decode_response, encode_request
-from tierlog.broker.wire.messages import create_topics, fetch, init_producer_id, produce
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages import (
+    create_topics,
+    describe_groups,
+    fetch,
+    find_coordinator,
+    init_producer_id,
+    produce,
+)
 from tierlog.testing import TierlogBroker
+
+LOADING = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
 
 
 class Client:
@@ -21,7 +36,13 @@ class Client:
         self._socket.close()
 
     def send(self, name: str, version: int, message: Any) -> Any:
+        self.post(name, version, message)
+        return self.receive(name, version)
+
+    def post(self, name: str, version: int, message: Any) -> None:
         self._socket.sendall(encode_request(BY_NAME[name], version, 1, "test", message))
+
+    def receive(self, name: str, version: int) -> Any:
         (size,) = struct.unpack(">i", self._read(4))
         return decode_response(BY_NAME[name], version, self._read(size))[1]
 
@@ -80,3 +101,12 @@ class Client:
         response = self.send("InitProducerId", 4, request)
         assert response.error_code == 0
         return int(response.producer_id)
+
+    def coordinator(self, group: str) -> None:
+        """Waits until the group has a coordinator; the first group creates __consumer_offsets."""
+        request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
+        while self.send("FindCoordinator", 4, request).coordinators[0].error_code:
+            time.sleep(0.01)
+        request = describe_groups.DescribeGroupsRequest(groups=[group])
+        while self.send("DescribeGroups", 4, request).groups[0].error_code in LOADING:
+            time.sleep(0.01)

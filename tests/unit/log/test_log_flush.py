@@ -1,0 +1,155 @@
+"""fsync: what fails for good, what passes, and what may happen beside it."""
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tierlog.broker.log.log import PartitionLog, SyncFailed
+from tierlog.broker.log.names import EPOCH_CHECKPOINT
+from tierlog.broker.partition.epochs import LeaderEpochs
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.records.batch import assign, read_header
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.settings.topic import TopicConfig
+
+NOW = 1_700_000_000_000
+
+
+class Disk(OsFiles):
+    """Calls `before_sync` once, before the next fsync; has no room for new small files while `full`."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.before_sync: Callable[[], None] | None = None
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if self.full and exclusive:
+            raise OSError(28, "No space left on device")
+        return super().open(path, create=create, exclusive=exclusive)
+
+    def sync(self, fd: int) -> None:  # type: ignore[override]
+        hook, self.before_sync = self.before_sync, None
+        if hook is not None:
+            hook()
+        OsFiles.sync(fd)
+
+
+def open_log(directory: Path, files: OsFiles) -> PartitionLog:
+    return PartitionLog.open(directory, TopicConfig(), files, NOW, clean=False, rng=random.Random(1))
+
+
+def append(log: PartitionLog) -> None:
+    base = log.log_end_offset
+    batch = memoryview(bytearray(encode_batch([NewRecord(NOW, None, b"v")])))
+    assign(batch, 0, base, 0)
+    log.append(batch, read_header(batch), base, 0, NOW)
+
+
+def fail() -> None:
+    raise OSError(5, "Input/output error")
+
+
+def test_a_failed_fsync_is_final(tmp_path: Path) -> None:
+    disk = Disk()
+    log = open_log(tmp_path, disk)
+    append(log)
+    disk.before_sync = fail
+    with pytest.raises(SyncFailed):
+        log.flush()
+    with pytest.raises(SyncFailed):  # the disk says yes again, but not for what it dropped
+        log.flush()
+    with pytest.raises(SyncFailed):
+        log.close(clean=True)
+    assert log.recovery_point == 0
+
+
+def test_no_room_for_a_small_file_passes(tmp_path: Path) -> None:
+    disk = Disk()
+    log = open_log(tmp_path, disk)
+    append(log)
+    disk.full = True
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space") as caught:
+            log.flush()
+        assert not isinstance(caught.value, SyncFailed)
+    assert not (tmp_path / EPOCH_CHECKPOINT).exists()
+    disk.full = False
+    assert log.flush() == log.recovery_point == 1
+    latest = LeaderEpochs.decode((tmp_path / EPOCH_CHECKPOINT).read_bytes()).latest
+    assert latest is not None and latest.epoch == 0
+
+
+def test_a_flush_that_waited_for_one_that_failed_fails_too(tmp_path: Path) -> None:
+    disk = Disk()
+    log = open_log(tmp_path, disk)
+    append(log)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait_and_fail() -> None:
+        entered.set()
+        go_on.wait()
+        fail()
+
+    disk.before_sync = wait_and_fail
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(log.flush)
+        entered.wait()
+        append(log)
+        second = pool.submit(log.flush)
+        go_on.set()
+        assert isinstance(first.exception(), SyncFailed)
+        assert isinstance(second.exception(), SyncFailed)
+    assert log.recovery_point == 0
+
+
+def test_two_flushes_at_once_both_cover_what_was_appended_before_them(tmp_path: Path) -> None:
+    disk = Disk()
+    log = open_log(tmp_path, disk)
+    append(log)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        entered.set()
+        go_on.wait()
+
+    disk.before_sync = wait
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(log.flush)
+        entered.wait()
+        append(log)
+        second = pool.submit(log.flush)
+        go_on.set()
+        assert (first.result(), second.result()) == (1, 2)
+    assert log.recovery_point == 2
+    log.check()
+
+
+def test_a_segment_rolled_and_deleted_beside_a_flush_does_not_fail_it(tmp_path: Path) -> None:
+    disk = Disk()
+    log = open_log(tmp_path, disk)
+    append(log)
+
+    def roll_and_delete() -> None:
+        log.roll(NOW)
+        log.delete_local_before(1, NOW)
+
+    disk.before_sync = roll_and_delete
+    log.flush()
+    append(log)
+    assert log.flush() == 2
+    log.check()
+
+
+def test_nothing_is_written_after_the_log_is_closed(tmp_path: Path) -> None:
+    log = open_log(tmp_path, OsFiles())
+    append(log)
+    log.close(clean=False)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    with pytest.raises(SyncFailed):
+        log.flush()
+    assert list(tmp_path.iterdir()) == []

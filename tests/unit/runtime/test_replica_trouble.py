@@ -1,0 +1,91 @@
+"""A replica in trouble: errors that pass, retries of what was written but not confirmed, and the end."""
+
+import random
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.records.batch import HEADER_SIZE, seal
+from tierlog.broker.records.codecs import Codec
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.replica import PRODUCER_EXPIRATION_MS, Replica
+from tierlog.broker.settings.topic import TopicConfig
+from tierlog.broker.wire.errors import ErrorCode
+
+NOW = 1_700_000_000_000
+DAY_MS = 86_400_000
+
+
+class NoRoom(OsFiles):
+    """Creates no small file while `full`; what is open can still be written."""
+
+    full = False
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if self.full and exclusive:
+            raise OSError(28, "No space left on device")
+        return super().open(path, create=create, exclusive=exclusive)
+
+
+def open_replica(directory: Path, config: TopicConfig, files: OsFiles | None = None) -> Replica:
+    name, files = TopicPartition("t", 0), files or OsFiles()
+    replica = Replica.open(
+        name, uuid.UUID(int=1), 1, directory / "t-0", config, files, NOW, clean=False, rng=random.Random(1)
+    )
+    replica.become_leader(0, 0, [1])
+    return replica
+
+
+def batch(sequence: int = 0, *, at_ms: int = NOW, codec: Codec = Codec.NONE) -> memoryview:
+    records = [NewRecord(at_ms, b"k", b"v" * 100)]
+    data = encode_batch(records, codec=codec, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    return memoryview(bytearray(data))
+
+
+def test_a_retry_of_what_was_written_but_not_flushed_is_settled(tmp_path: Path) -> None:
+    files, heard = NoRoom(), []
+    replica = open_replica(tmp_path, TopicConfig(flush_messages=1), files)
+    replica.listeners.append(lambda moved: heard.append(moved.high_watermark))
+    files.full = True  # the leader epoch's file cannot be replaced
+    for _ in range(2):
+        assert replica.append(batch(), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (replica.log_end_offset, replica.high_watermark, heard) == (1, 0, [])
+    files.full = False
+    settled = replica.append(batch(), NOW)
+    assert (settled.error, settled.base_offset) == (ErrorCode.NONE, 0)
+    assert (replica.log_end_offset, replica.recovery_point, heard) == (1, 1, [1])
+    assert replica.append(batch(1), NOW).base_offset == 1
+    replica.check()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_closed_replica_answers_nothing_else(tmp_path: Path, clean: bool) -> None:
+    replica = open_replica(tmp_path, TopicConfig())
+    assert replica.append(batch(), NOW).error == ErrorCode.NONE
+    replica.close(clean=clean)
+    assert replica.append(batch(1), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert replica.read(0, 100).error == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("at_ms", [NOW - 30 * DAY_MS, NOW + 30 * DAY_MS])
+def test_a_producer_is_idle_by_the_brokers_clock_not_by_its_records(tmp_path: Path, at_ms: int) -> None:
+    config = TopicConfig(retention_ms=-1, message_timestamp_after_max_ms=60 * DAY_MS)
+    replica = open_replica(tmp_path, config)
+    assert replica.append(batch(at_ms=at_ms), NOW).error == ErrorCode.NONE
+    replica.apply_retention(NOW + PRODUCER_EXPIRATION_MS - 1)
+    assert replica.append(batch(at_ms=at_ms), NOW).base_offset == 0
+    assert replica.log_end_offset == 1
+    replica.apply_retention(NOW + PRODUCER_EXPIRATION_MS)
+    assert replica.log.producers.get(7) is None
+
+
+def test_records_that_cannot_be_recompressed_are_refused(tmp_path: Path) -> None:
+    replica = open_replica(tmp_path, TopicConfig(compression_type="zstd"))
+    data = batch(codec=Codec.GZIP)
+    data[HEADER_SIZE + 20 : HEADER_SIZE + 24] = b"\xff\xff\xff\xff"
+    seal(data, 0, len(data))
+    assert replica.append(data, NOW).error == ErrorCode.CORRUPT_MESSAGE
+    assert replica.append(batch(), NOW).error == ErrorCode.NONE

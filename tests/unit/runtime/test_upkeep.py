@@ -1,0 +1,103 @@
+"""Upkeep: one replica's full disk is not another's, and a failed fsync ends the node."""
+
+import random
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tierlog.broker.log.log import SyncFailed
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.data_directory import DataDirectory
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.upkeep import Upkeep
+from tierlog.broker.settings.node import settings_from
+from tierlog.metadata import records as r
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage
+
+TOPIC = uuid.UUID(int=1)
+
+
+class Disk(OsFiles):
+    """No room for small files in the directory `full`; no fsync at all while `broken`."""
+
+    full, broken = "", False
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if exclusive and path.parent.name == self.full:
+            raise OSError(28, "No space left on device")
+        return super().open(path, create=create, exclusive=exclusive)
+
+    def sync(self, fd: int) -> None:  # type: ignore[override]
+        if self.broken:
+            raise OSError(5, "Input/output error")
+        OsFiles.sync(fd)
+
+
+class Node:
+    def __init__(self, path: Path) -> None:
+        self.disk, self.fatal = Disk(), []  # type: ignore[var-annotated]
+        settings, rng, clock = settings_from({"log.dirs": str(path)}), random.Random(1), SystemClock()
+        tasks = TaskGroup(lambda name, failure: self.fatal.append((name, failure)))
+        directory = DataDirectory(path, self.disk, rng)
+        self.replicas = ReplicaManager(
+            settings, directory, self.disk, clock, tasks, rng, moved=lambda name: None
+        )
+        self.upkeep = Upkeep(
+            settings,
+            self.replicas,
+            self.disk,
+            clock,
+            tasks,
+            fatal=lambda name, failure: self.fatal.append((name, failure)),
+        )
+
+    async def start(self) -> "Node":
+        partition = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
+        changes = [r.CreateTopic(topic_id=TOPIC, name="t")]
+        changes += [r.PartitionRecord(topic_id=TOPIC, partition=n, **partition) for n in range(2)]  # type: ignore[misc,arg-type]
+        await self.replicas.open_all(evolve_all(ClusterImage(cluster_id="c"), changes))
+        for replica in self.replicas:
+            batch = encode_batch([NewRecord(SystemClock().now_ms(), None, b"v")])
+            assert not replica.append(memoryview(bytearray(batch)), SystemClock().now_ms()).error
+        return self
+
+    def replica(self, number: int) -> Replica:
+        found = self.replicas.get("t", number)
+        assert found is not None
+        return found
+
+
+async def test_a_flush_without_room_delays_no_other_replica(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.disk.full = "t-0"
+    await node.upkeep.checkpoint()
+    assert (node.replica(0).recovery_point, node.replica(1).recovery_point) == (0, 1)
+    node.disk.full = ""
+    await node.upkeep.checkpoint()
+    assert node.replica(0).recovery_point == 1
+    assert node.fatal == []
+
+
+async def test_a_failed_fsync_is_fatal(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.disk.broken = True
+    with pytest.raises(SyncFailed):
+        await node.upkeep.checkpoint()
+    failed = [replica for replica in node.replicas if replica.failed is not None]
+    assert [name for name, _ in node.fatal] == [f"fsync of {replica.name}" for replica in failed]
+    assert len(failed) == 1
+
+
+async def test_the_flush_of_a_deleted_replica_harms_nobody(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    kept = list(node.replicas)
+    await node.replicas.close(clean=False)
+    for replica in kept:
+        await node.upkeep._flush(replica)
+    assert node.fatal == []
