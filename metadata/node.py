@@ -216,8 +216,12 @@ class MetadataNode:
     def receive(self, messages: tuple[AnyMessage, ...]) -> None:
         """Raft messages from peers, whose sender has been authenticated."""
         if self._failure is None:
-            for message in messages:
-                self.core.step(message)
+            try:
+                for message in messages:
+                    self.core.step(message)
+            except Exception as failure:  # a broken invariant: what the core holds is not to be trusted
+                self._stop_serving(failure)
+                raise
             self._work.set()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -238,9 +242,11 @@ class MetadataNode:
                     if not forward and not self.core.is_leader:
                         raise MetadataUnavailable("this node does not lead", applied_unknown=False)
                     if self.core.leader not in (NOBODY, self.node_id):
+                        sent = True
                         reply = await self._forward(self.core.leader, command)
                         if reply is not None:
                             return reply
+                        sent = False
                         await self._standing_change(self._tick_ms / 1000)
                     else:
                         await self._standing_change()
@@ -310,18 +316,15 @@ class MetadataNode:
             while True:
                 await self._work.wait()
                 self._work.clear()
-                while self.core.has_ready() or self._encoded is not None:
+                while self._failure is None and (self.core.has_ready() or self._encoded is not None):
                     await self._do(self.core.ready())
                     await self._keep_snapshot()
+                self._raise_broken()
                 self._note_standing()
         except asyncio.CancelledError:
             raise
         except BaseException as failure:
-            self._failure = failure
-            self._draft = None
-            self._fail(MetadataUnavailable(f"the metadata node failed: {failure}", applied_unknown=True))
-            self._standing_changed.set()
-            self._image_changed.set()
+            self._stop_serving(failure)
             raise
 
     async def _do(self, ready: Ready) -> None:
@@ -433,7 +436,8 @@ class MetadataNode:
             return
         if snapshot.index > self.core.log.snapshot.index:
             await self._in_worker(lambda: self._storage.save_snapshot(snapshot))
-            self.core.compact(snapshot, self._keep_entries)
+            if snapshot.index >= self.core.log.snapshot.index:  # else the leader's came meanwhile
+                self.core.compact(snapshot, self._keep_entries)
         self._encoding = None
 
     # --- small things
@@ -446,6 +450,19 @@ class MetadataNode:
         except asyncio.CancelledError:
             await asyncio.gather(future, return_exceptions=True)
             raise
+
+    def _stop_serving(self, failure: BaseException) -> None:
+        """For good; who waits learns it."""
+        self._failure = failure
+        self._draft = None
+        self._fail(MetadataUnavailable(f"the metadata node failed: {failure}", applied_unknown=True))
+        self._standing_changed.set()
+        self._image_changed.set()
+        self._work.set()
+
+    def _raise_broken(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _fail(self, reason: MetadataUnavailable) -> None:
         waiting, self._waiting = self._waiting, {}

@@ -70,6 +70,9 @@ class MetadataStorage:
         self._claim()
         snapshot = self._load_snapshot()
         entries = self._load_log()
+        if _parted(snapshot, entries):
+            self._begin_after(snapshot, ())
+            entries = []
         return Loaded(self._hard_state, snapshot, _after(snapshot, entries))
 
     def close(self) -> None:
@@ -84,8 +87,7 @@ class MetadataStorage:
         self._hard_state = hard_state or self._hard_state
         if snapshot is not None:
             self._write_snapshot(snapshot)
-            self._start_segment((Reset(snapshot.index, snapshot.term), self._hard_state, *entries))
-            self._drop_segments(len(self._segments) - 1)
+            self._begin_after(snapshot, entries)
         else:
             records: tuple[WalRecord, ...] = (*entries, *((hard_state,) if hard_state else ()))
             if self._end >= self._segment_bytes:
@@ -110,6 +112,11 @@ class MetadataStorage:
         self._files.sync(self._fd)
         segment = self._segments[-1]
         segment.last_index = max(segment.last_index, _last_index(records))
+
+    def _begin_after(self, snapshot: Snapshot, entries: Iterable[Entry]) -> None:
+        """Nothing that the log holds counts any more."""
+        self._start_segment((Reset(snapshot.index, snapshot.term), self._hard_state, *entries))
+        self._drop_segments(len(self._segments) - 1)
 
     def _start_segment(self, records: tuple[WalRecord, ...]) -> None:
         """Begins with the hard state, so that no older segment is needed for it."""
@@ -226,16 +233,22 @@ def decode_snapshot_file(content: bytes) -> Snapshot:
     return Snapshot(index, term, data)
 
 
+def _parted(snapshot: Snapshot, entries: list[Entry]) -> bool:
+    """Whether a crash came between a snapshot from the leader and the Reset that follows it: the log ends
+    before the snapshot, or is not of its lineage. Entries to come would not fit behind it."""
+    if not entries or entries[0].index > snapshot.index:
+        return False
+    at = snapshot.index - entries[0].index
+    return at >= len(entries) or entries[at].term != snapshot.term
+
+
 def _after(snapshot: Snapshot, entries: list[Entry]) -> tuple[Entry, ...]:
-    """Entries that continue the snapshot; none if the log is not of its lineage (a crash came between a
-    snapshot from the leader and the Reset that follows it)."""
+    """Entries that continue the snapshot."""
     if not entries or entries[-1].index <= snapshot.index:
         return ()
     first = entries[0].index
     if first > snapshot.index + 1:
         raise DamagedLog(f"entries {snapshot.index + 1} to {first - 1} are missing")
-    if first <= snapshot.index and entries[snapshot.index - first].term != snapshot.term:
-        return ()
     return tuple(entries[snapshot.index + 1 - first :])
 
 

@@ -300,6 +300,11 @@ class RaftCore:
         if chunk.index <= self.log.commit:
             self._accept(chunk.sender, self.log.commit)
             return
+        if self.log.matches(chunk.index, chunk.snapshot_term):
+            # It is all here, and perhaps more that was acknowledged and must not be dropped (7).
+            self.log.commit_to(chunk.index)
+            self._accept(chunk.sender, chunk.index)
+            return
         snapshot = self._incoming.add(chunk)
         if snapshot is not None:
             self._restored = snapshot

@@ -163,6 +163,21 @@ def test_a_follower_commits_no_further_than_the_leaders_message_proves() -> None
     assert core.log.commit == 1
 
 
+def test_a_late_snapshot_drops_nothing_that_was_acknowledged() -> None:
+    core = follower(1, 1, 1)
+    core.step(
+        m.SnapshotChunk(
+            term=1, sender=1, to=2, index=2, snapshot_term=1, size=1, crc32c=crc32c(b"s"), offset=0, data=b"s"
+        )
+    )
+    assert (core.log.last_index, core.log.commit) == (3, 2)
+    ready = core.ready()
+    assert ready.snapshot is None
+    assert [
+        (told.accepted, told.match_index) for told in ready.messages if isinstance(told, m.AppendReply)
+    ] == [(True, 2)]
+
+
 def test_a_vote_is_given_once_per_term_and_leaves_only_after_it_is_written() -> None:
     core = follower()
     core.step(m.VoteRequest(term=1, sender=1, to=2, last_index=0, last_term=0))

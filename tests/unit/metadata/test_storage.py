@@ -145,6 +145,25 @@ def test_a_crash_between_a_leaders_snapshot_and_the_log_drops_the_foreign_tail(t
     assert reopened(tmp_path).entries == ()
 
 
+@pytest.mark.parametrize("last", [15, 20, 30])
+@pytest.mark.parametrize("term", [1, 4])
+def test_after_such_a_crash_the_log_goes_on_from_the_snapshot(tmp_path: Path, last: int, term: int) -> None:
+    store = storage(tmp_path)
+    store.open()
+    store.save(None, entries(1, last), HardState(1, 1, 5))
+    store.save_snapshot(Snapshot(20, term, b"theirs"))
+    store.close()
+    left = entries(21, last) if term == 1 else ()
+    for number in range(3):
+        store = storage(tmp_path)
+        assert store.open() == Loaded(HardState(1, 1, 5), Snapshot(20, term, b"theirs"), left)
+        more = entries(21 + number, 21 + number, term=5)
+        store.save(None, more, None)
+        left = left[:number] + more
+        store.close()
+    assert reopened(tmp_path).entries == entries(21, 23, term=5)
+
+
 def test_a_damaged_snapshot_is_refused(tmp_path: Path) -> None:
     store = storage(tmp_path)
     store.open()

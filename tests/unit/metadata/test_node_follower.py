@@ -1,0 +1,155 @@
+"""A follower's node between its leader and its disk: what it may promise, and when it must stop."""
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import InvariantViolation
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.image_codec import encode_image
+from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.raft import messages as m
+from tierlog.metadata.records import NoOp, encode_records
+
+LEADER, FOLLOWER = 1, 2
+Failures = asyncio.Queue[BaseException]
+COMMAND = c.CreateTopics(topics=(c.NewTopic(name="t", partitions=1),))
+
+
+class SilentPeers:
+    """Messages go nowhere; a forwarded command is taken and never answered."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    def start(self, unreachable: Callable[[int], None]) -> None:
+        return
+
+    def send(self, message: m.AnyMessage) -> None:
+        return
+
+    async def submit(self, leader: int, command: c.AnyCommand) -> tuple[c.AnyReply, int]:
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def close(self) -> None:
+        return
+
+
+class GatedFiles(OsFiles):
+    """The first snapshot stays unwritten until the gate opens."""
+
+    def __init__(self) -> None:
+        self.reached, self.gate = threading.Event(), threading.Event()
+
+    def rename(self, source: Path, target: Path) -> None:
+        if target.suffix == ".snapshot":
+            self.reached.set()
+            self.gate.wait(30)
+        super().rename(source, target)
+
+
+@asynccontextmanager
+async def follower(
+    directory: Path, failures: Failures, files: OsFiles | None = None, **options: int
+) -> AsyncIterator[MetadataNode]:
+    tasks = TaskGroup(lambda name, failure: failures.put_nowait(failure))
+    node = MetadataNode(
+        FOLLOWER,
+        {1: "", 2: "", 3: ""},
+        directory,
+        files or OsFiles(),
+        SystemClock(),
+        random.Random(7),
+        tasks,
+        "c1",
+        peers=SilentPeers(),
+        tick_ms=3_600_000,
+        **options,
+    )
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.stop()
+        await tasks.close()
+
+
+def append(first: int, last: int, prev_index: int = 0, prev_term: int = 0) -> m.Append:
+    entries = tuple(m.Entry(1, index, encode_records((NoOp(),))) for index in range(first, last + 1))
+    return m.Append(
+        term=1,
+        sender=LEADER,
+        to=FOLLOWER,
+        prev_index=prev_index,
+        prev_term=prev_term,
+        entries=entries,
+        commit=last,
+    )
+
+
+async def test_a_forwarded_command_without_an_answer_may_have_been_applied(tmp_path: Path) -> None:
+    async with follower(tmp_path, Failures()) as node:
+        node.receive((m.Heartbeat(term=1, sender=LEADER, to=FOLLOWER, commit=0),))
+        with pytest.raises(MetadataUnavailable) as told:
+            await node.submit(COMMAND, timeout_s=0.05)
+        assert told.value.applied_unknown
+
+
+async def test_a_command_that_found_no_leader_was_not_applied(tmp_path: Path) -> None:
+    async with follower(tmp_path, Failures()) as node:
+        with pytest.raises(MetadataUnavailable) as told:
+            await node.submit(COMMAND, timeout_s=0.05)
+        assert not told.value.applied_unknown
+
+
+async def test_the_leaders_snapshot_may_come_while_the_nodes_own_is_written(tmp_path: Path) -> None:
+    files, failures = GatedFiles(), Failures()
+    async with follower(tmp_path, failures, files, snapshot_entries=3) as node:
+        node.receive((append(1, 3),))
+        assert await asyncio.to_thread(files.reached.wait, 30)
+        data = encode_image(ClusterImage(cluster_id="c1", index=10))
+        node.receive(
+            (
+                m.SnapshotChunk(
+                    term=1,
+                    sender=LEADER,
+                    to=FOLLOWER,
+                    index=10,
+                    snapshot_term=1,
+                    size=len(data),
+                    crc32c=crc32c(data),
+                    offset=0,
+                    data=data,
+                ),
+            )
+        )
+        files.gate.set()
+        await MetadataClient(node).wait_for(lambda image: image.index == 10)
+        node.receive((append(11, 12, 10, 1),))
+        await MetadataClient(node).wait_for(lambda image: image.index == 12)
+    assert failures.empty()
+    async with follower(tmp_path, failures) as node:
+        assert node.core.log.last_index == 12
+
+
+async def test_a_message_that_breaks_an_invariant_stops_the_node(tmp_path: Path) -> None:
+    failures = Failures()
+    async with follower(tmp_path, failures) as node:
+        with pytest.raises(InvariantViolation):
+            node.receive((append(7, 7),))  # entry 7 right after nothing
+        with pytest.raises(MetadataUnavailable, match="failed"):
+            await node.submit(COMMAND)
+        assert isinstance(await failures.get(), InvariantViolation)
