@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast test test-clients bench fmt lint types layers lock docs clean
+.PHONY: help venv demo check fast test test-clients bench fmt lint types layers lock docs s3-server clean
 
 help:
 	@sed -n '2,10s/^# *//p' Makefile
@@ -49,10 +49,14 @@ types: venv
 layers: venv
 	$(BIN)/lint-imports
 
-fast: venv
+# Built once, a minute of CPU time, and outside of a test's time-out.
+s3-server:
+	@localstack/get-s3-server.sh versitygw >/dev/null
+
+fast: venv s3-server
 	$(BIN)/pytest -m "not slow and not clients"
 
-test: venv
+test: venv s3-server
 	$(BIN)/pytest -m "not clients"
 
 test-clients: venv

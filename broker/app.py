@@ -166,6 +166,7 @@ class Broker:
         self.tiering.driver.listeners.append(self.admin_node.tier_changed)
         self.listener = self._build_listener()
         self.bootstrap = _address(*await self.listener.bind())
+        self._parts.push_async_callback(self.listener.close)
         await self._register()
         opened = self.metadata.image
         await self.replicas.open_all(opened)

@@ -63,7 +63,7 @@ async def _answer(
         return _error(404, str(refused))
     except (KeyError, TypeError, ValueError) as wrong:
         return _error(400, f"bad or missing parameter: {wrong}")
-    except ObjectStoreError as failure:
+    except (ObjectStoreError, OSError) as failure:
         return _error(503, str(failure))
 
 

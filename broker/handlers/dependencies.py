@@ -32,7 +32,7 @@ class Dependencies:
         """By the topic's name or id; or the code that says why there is no replica here."""
         replica = self.replicas.get(topic, partition)
         if replica is not None:
-            return replica
+            return replica if replica.failed is None else ErrorCode.KAFKA_STORAGE_ERROR
         image = self.metadata.image
         found = image.topic(topic) if isinstance(topic, str) else image.topics.get(topic)
         if found is None and not isinstance(topic, str):

@@ -40,9 +40,7 @@ runs.
 """
 
 READ_HINTS = 128
-"""Ends of recent reads and where they lie: the next fetch of the same consumer starts there without a
-search.
-"""
+"""Ends of recent reads and where they lie: the next fetch of that consumer starts there without a search."""
 
 LARGEST_BATCH_BYTES = 100 * 1024 * 1024
 
@@ -558,7 +556,8 @@ class PartitionLog:
 
     def _write_epochs(self) -> None:
         self._epochs_dirty = True
-        write_plain(self._files, self.directory / EPOCH_CHECKPOINT, self.epochs.encode())
+        with suppress(OSError):  # the next flush writes it; a full disk must not keep retention from its work
+            write_plain(self._files, self.directory / EPOCH_CHECKPOINT, self.epochs.encode())
 
     def _sync(self, active: Segment, rolled: list[Segment]) -> None:
         for segment in rolled:

@@ -224,6 +224,8 @@ class Pump:
         if self._held or self._is_full:
             self._stop_reading()
         elif not self._reading:
+            if self._partial is not None:
+                self._partial.begun_at = self._owner.loop.time()  # it was we who did not read
             self._owner.loop.add_reader(self._fd, self._on_readable)
             self._reading = True
 

@@ -134,6 +134,7 @@ class Listener:
                 if failure.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     return self._rest()
                 raise
+            self._accepted_in_second += 1
             self._welcome(accepted, address[0], address[1])
         return None
 
@@ -157,8 +158,7 @@ class Listener:
         second = int(self.loop.time())
         if second != self._second:
             self._second, self._accepted_in_second = second, 0
-        self._accepted_in_second += 1
-        return self._accepted_in_second > self.bounds.connections_per_second
+        return self._accepted_in_second >= self.bounds.connections_per_second
 
     def _rest(self) -> None:
         self._pause_accepting()

@@ -214,8 +214,13 @@ class GroupService:
         except LoadFailed as error:
             _log.error("coordinator shard cannot load; trying again", error=str(error))
             self._load_later(shard)
+        except Exception:  # a disk that cannot be read, a damaged batch: it must not stay loading for ever
+            _log.exception("coordinator shard cannot load; trying again", partition=shard.partition)
+            self._load_later(shard)
 
     def _load_later(self, shard: GroupShard) -> None:
+        if self._shards.get(shard.partition) is not shard:
+            return  # led elsewhere, or its topic was deleted
         self._timers.set((OFFSETS_TOPIC, shard.partition), RELOAD_DELAY_MS, lambda: self._load(shard))
 
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
@@ -236,13 +241,13 @@ class GroupService:
             # Led by another now, or another replica of this name: the topic was deleted and made again.
             if partition not in led or self._replicas.get(OFFSETS_TOPIC, partition) is not shard.replica:
                 self._shards.pop(partition).close()
+                self._timers.cancel((OFFSETS_TOPIC, partition))
         for partition in sorted(led - self._shards.keys()):
             self._open(partition, partitions[partition])
 
     def _tell_all(self, event: Event) -> None:
         for shard in self._shards.values():
-            if shard.ready:
-                shard.submit(event)
+            shard.submit(event)
 
     def _expire_later(self) -> None:
         def expire() -> None:

@@ -36,7 +36,8 @@ from tierlog.broker.coordinator.formats import FormatError
 from tierlog.broker.coordinator.turn import GroupSettings
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.slices import LogSlice
-from tierlog.broker.records.batch import iter_batches
+from tierlog.broker.records.batch import check_batch, iter_batches
+from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.records.record import iter_records
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.timers import Timers
@@ -122,9 +123,12 @@ class GroupShard:
         return future
 
     def submit(self, event: Event) -> None:
+        """Handles an event at once, after the one under way, or after the load under way."""
         self._inbox.append(event)
-        if self._handling:
-            return
+        if self.ready and not self._handling:
+            self._handle_inbox()
+
+    def _handle_inbox(self) -> None:
         self._handling = True
         try:
             while self._inbox:
@@ -140,20 +144,23 @@ class GroupShard:
     async def load(self) -> None:
         """Replays the partition; raises LoadFailed. Nothing is handled before it is done."""
         core, offset, records = Coordinator(self._settings), self.replica.log_start_offset, 0
-        while offset < self.replica.high_watermark:
+        while offset < self.replica.high_watermark and not self._closed:
             result = self.replica.read(offset, LOAD_BYTES)
             if result.error != ErrorCode.NONE or result.slice is None or not result.slice.parts:
                 raise LoadFailed(
                     f"partition {self.partition} at offset {offset}: {ErrorCode(result.error).name}"
                 )
             data = await asyncio.to_thread(_bytes_of, result.slice)
+            if len(data) != result.slice.size:
+                raise LoadFailed(f"partition {self.partition} at offset {offset}: the file is cut")
             records += _replay(core, data, self.partition)
             offset = result.slice.end_offset
         if self._closed:
             return
         self.core = core
-        self.ready = True
         self._perform(core.loaded(self._clock.now_ms()))
+        self.ready = True
+        self._handle_inbox()
         if records:
             _log.info(
                 "coordinator loaded",
@@ -238,6 +245,13 @@ def _replay(core: Coordinator, data: bytes, partition: int) -> int:
     records = 0
     for at, header in iter_batches(data):
         if header.is_control:
+            continue
+        try:
+            check_batch(data, at)
+        except RecordsError as error:
+            # Older commits count then: records are read again, where a wrong offset would skip some.
+            where = {"partition": partition, "offset": header.base_offset}
+            _log.error("a damaged batch of __consumer_offsets is skipped", error=str(error), **where)
             continue
         for record in iter_records(data, at, max_bytes=RECORDS_MAX_BYTES):
             records += 1

@@ -127,7 +127,7 @@ class Replica:
 
     @property
     def leads(self) -> bool:
-        return self._core.leads
+        return self._core.leads and self.failed is None
 
     @property
     def in_sync(self) -> frozenset[int]:
@@ -296,6 +296,12 @@ class Replica:
             ErrorCode.NONE, found, aborted=[(entry.producer_id, entry.first_offset) for entry in aborted]
         )
 
+    def aborted_from(self, offset: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that touch what lies at or above an offset
+        and whose markers are in local segments. Raises OSError."""
+        found = self.log.aborted(offset, self.log.log_end_offset)
+        return [(entry.producer_id, entry.first_offset) for entry in found]
+
     def _read_result(
         self,
         error: ErrorCode,
@@ -348,10 +354,13 @@ class Replica:
         log = self.log
         log.producers.expire(now_ms, PRODUCER_EXPIRATION_MS)
         count = expired(log.segments, log.config, log.log_start_offset, self.high_watermark, now_ms)
+        if count == len(log.segments):
+            try:
+                log.roll(now_ms)
+            except OSError:
+                count -= 1  # no room for another: it comes with the deletion of those before
         if not count:
             return 0
-        if count == len(log.segments):
-            log.roll(now_ms)
         return self.delete_local_before(log.segments[count].base_offset, now_ms)
 
     def delete_local_before(self, offset: int, now_ms: int) -> int:

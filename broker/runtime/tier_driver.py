@@ -18,6 +18,7 @@ from uuid import UUID
 
 import structlog
 
+from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicIdPartition, random_uuid
@@ -118,7 +119,7 @@ class TierDriver:
         self._states: dict[TopicIdPartition, _State] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self.listeners: list[Callable[[TopicIdPartition], None]] = []
-        """Told after each step that changed where a partition's offsets lie."""
+        """Told after each step that changed where offsets lie, and when trouble begins or ends."""
 
     async def start(self) -> None:
         """Begins the work; returns at once."""
@@ -212,23 +213,28 @@ class TierDriver:
         for _ in range(STEPS_AT_A_TIME):
             if self._states.get(where) is not state or not state.replica.leads:
                 return
-            state.again = False
+            state.again, trouble = False, state.error
             try:
                 worked = await self._step(where, state)
-            except (ObjectStoreError, OSError, CommandRefused, MetadataUnavailable) as failure:
+            except (ObjectStoreError, OSError, CorruptLog, CommandRefused, MetadataUnavailable) as failure:
                 await self._pause(where, state, failure)
                 continue
             state.progress.set()
-            if worked:
-                for listener in self.listeners:
-                    listener(where)
+            if worked or state.error != trouble:
+                self._tell(where)
             if not worked and not state.again:
                 return
+
+    def _tell(self, where: TopicIdPartition) -> None:
+        for listener in self.listeners:
+            listener(where)
 
     async def _pause(self, where: TopicIdPartition, state: _State, failure: Exception) -> None:
         state.error = str(failure)
         state.failures += 1
         state.progress.set()
+        if state.failures == 1:
+            self._tell(where)
         longest = min(LONGEST_PAUSE_S, self._first_pause_s * 2 ** min(state.failures, 16))
         pause = longest * (0.5 + self._rng.random() / 2)
         _log.warning(

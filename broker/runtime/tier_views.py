@@ -3,6 +3,7 @@
 Called by the tier driver for the admin API and the CLI.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tierlog.broker.ports.files import FileSlice
@@ -10,6 +11,7 @@ from tierlog.broker.records.batch import read_header
 from tierlog.broker.runtime.replica import Replica
 from tierlog.metadata.image import RemotePartition
 from tierlog.tiering import planner
+from tierlog.tiering.object_store import ObjectStoreError
 from tierlog.tiering.remote_log import RemoteLog
 
 
@@ -83,9 +85,13 @@ async def find_place(
     """The place from which an offset is served; raises TierRefused, ObjectStoreError."""
     partition = replica.name.partition
     tiered = remote.first_offset is not None and remote.first_offset <= offset < (remote.end_offset or 0)
-    place = await remote_log.locate(replica.topic_id, partition, remote, offset) if tiered else None
     if offset >= replica.local_log_start_offset:
+        place = None
+        if tiered:
+            with suppress(ObjectStoreError):  # what is local is explained without the store too
+                place = await remote_log.locate(replica.topic_id, partition, remote, offset)
         return _local_place(replica, offset, place.key if place else None)
+    place = await remote_log.locate(replica.topic_id, partition, remote, offset) if tiered else None
     if place is None:
         raise TierRefused(f"{replica.name}: offset {offset} is in neither tier")
     return OffsetPlace(

@@ -61,12 +61,9 @@ class Upkeep:
         now_ms = self._clock.now_ms()
         due: list[Path] = []
         for replica in self._replicas:
-            try:
-                replica.maybe_roll(now_ms)
-                if _has_local_retention(replica.config):
-                    replica.apply_retention(now_ms)
-            except OSError as failure:
-                _log.error("retention failed", partition=str(replica.name), error=str(failure))
+            self._try(replica, replica.maybe_roll, now_ms)
+            if _has_local_retention(replica.config):  # also where there was no room to roll: it makes some
+                self._try(replica, replica.apply_retention, now_ms)
             due += replica.take_due(now_ms)
             await asyncio.sleep(0)  # requests have their turn between two partitions
         await asyncio.to_thread(self._unlink, due)
@@ -95,6 +92,12 @@ class Upkeep:
                 raise
         except OSError as failure:  # no room for a small file: the other replicas have their turn
             _log.error("flush failed", partition=str(replica.name), error=str(failure))
+
+    def _try(self, replica: Replica, work: Callable[[int], object], now_ms: int) -> None:
+        try:
+            work(now_ms)
+        except OSError as failure:
+            _log.error("retention failed", partition=str(replica.name), error=str(failure))
 
     async def _repeat(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         while True:

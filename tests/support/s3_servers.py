@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -17,10 +18,37 @@ SCRIPT = Path(__file__).parents[2] / "localstack" / "get-s3-server.sh"
 ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "tierlog", "tierlog-secret", "us-east-1", "tierlog"
 
 
-@dataclass(frozen=True)
+@dataclass
 class S3Server:
+    """A server process; after `kill` it can be started again, on the same address and directory."""
+
     name: str
     address: str  # host:port
+    directory: Path
+    _process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        """Returns once the server accepts connections."""
+        command, environment = _command(self.name, self.address, self.directory)
+        log_path = self.directory / "server.log"
+        with open(log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                command, env={**os.environ, **environment}, stdout=log, stderr=log
+            )
+        _await_answer(self._process, self.address, log_path)
+
+    def kill(self) -> None:
+        """SIGKILL, as when the server's machine fails."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait()
+            self._process = None
 
     @property
     def endpoint(self) -> str:
@@ -45,23 +73,18 @@ def available() -> list[str]:
 @contextmanager
 def running(name: str, directory: Path) -> Iterator[S3Server]:
     """A server with an empty bucket; stopped at the end."""
-    address = f"127.0.0.1:{_free_port()}"
-    command, environment = _command(name, address, directory)
-    with open(directory / "server.log", "wb") as log:
-        process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=log, stderr=log)
+    server = S3Server(name, f"127.0.0.1:{_free_port()}", directory)
     try:
-        _await_answer(process, address, directory / "server.log")
-        server = S3Server(name, address)
+        server.start()
         server.outside().make_bucket(BUCKET)
         yield server
     finally:
-        process.terminate()
-        process.wait()
+        server.stop()
 
 
 def _command(name: str, address: str, directory: Path) -> tuple[list[str], dict[str, str]]:
     data = directory / "data"
-    data.mkdir()
+    data.mkdir(exist_ok=True)
     if name == "moto":
         host, port = address.split(":")
         return [sys.executable, "-m", "moto.server", "-H", host, "-p", port], {}

@@ -297,6 +297,24 @@ async def test_requests_in_flight_are_bounded(broker: Broker) -> None:
         assert (await client.receive(HEARTBEAT, 0))[0] == number + 1
 
 
+async def test_a_frame_is_not_late_while_it_was_the_broker_that_did_not_read(broker: Broker) -> None:
+    await broker.start(in_flight=1, sweep_s=1000.0)
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    broker.on_heartbeat = lambda *_: future
+    client = await broker.connect()
+    frame = encode_request(APIS[HEARTBEAT], 0, 1, "c", HeartbeatRequest())
+    client.writer.write(bytes(frame) + bytes(frame)[:20])
+    await until(lambda: any(pump._partial for pump in broker.listener._pumps))
+    (pump,) = broker.listener._pumps
+    assert pump._partial is not None
+    pump._partial.begun_at -= 1000
+    future.set_result(HeartbeatResponse())
+    await client.frame()
+    pump.close_if_overdue(asyncio.get_running_loop().time())
+    client.writer.write(bytes(frame)[20:])
+    await client.frame()
+
+
 # ---- bounds of connections ------------------------------------------------------------------------
 
 
@@ -310,6 +328,13 @@ async def test_connections_are_limited(broker: Broker) -> None:
     first.close()
     await until(lambda: broker.listener.connections == 1)
     await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
+
+
+async def test_a_connection_counts_once_for_the_rate(broker: Broker) -> None:
+    await broker.start(connections_per_second=4)
+    for _ in range(3):
+        await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
+    assert "accept" not in broker.listener._timers, "accepting rests although the rate was not reached"
 
 
 async def test_connections_per_address_are_limited(broker: Broker) -> None:

@@ -377,3 +377,75 @@ async def test_a_core_that_fails_is_rebuilt_from_its_log(broker):
     assert await fetched_error(broker) == E.COORDINATOR_LOAD_IN_PROGRESS
     await shard.load()
     assert await fetched(broker) == 5
+
+
+def failed_shard(broker: OneBroker):
+    """The shard of group g after its core broke: what it knew is gone until it has loaded."""
+    shard = broker.service._shards[partition_of("g", 2)]
+    shard.submit(Appended(write_id=WriteId(99)))
+    assert not shard.ready
+    return shard
+
+
+def reloads(broker: OneBroker) -> int:
+    return sum(key[0] == OFFSETS_TOPIC for key in broker.service._timers._timers)
+
+
+async def test_a_topic_deleted_during_a_load_leaves_no_offsets(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    shard = failed_shard(broker)
+    await broker.metadata.submit(DeleteTopics(topics=(TopicRef(name="t"),)))
+    await broker.create("t")
+    await shard.load()
+    assert await fetched(broker) == -1
+
+
+class Unreadable:
+    """A replica on a disk that cannot be read."""
+
+    high_watermark, log_start_offset = 1, 0
+
+    def read(self, offset, max_bytes):
+        raise OSError(5, "Input/output error")
+
+
+async def test_a_load_that_fails_is_tried_again(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    shard = failed_shard(broker)
+    sound, shard.replica = shard.replica, Unreadable()
+    broker.service._timers.close()
+    await broker.service._load_shard(shard)
+    assert not shard.ready and reloads(broker) == 1
+    shard.replica = sound
+    path = next((broker.directory / f"{OFFSETS_TOPIC}-{shard.partition}").glob("*.log"))
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    await broker.service._load_shard(shard)
+    assert not shard.ready
+    path.write_bytes(content)
+    await broker.service._load_shard(shard)
+    assert await fetched(broker) == 5
+
+
+async def test_a_damaged_commit_is_not_believed(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    await broker.call("OffsetCommit", 9, commit_request(6))
+    shard = failed_shard(broker)
+    path = next((broker.directory / f"{OFFSETS_TOPIC}-{shard.partition}").glob("*.log"))
+    content = bytearray(path.read_bytes())
+    at = content.rindex((6).to_bytes(8, "big"))
+    content[at + 7] = 99
+    path.write_bytes(content)
+    await shard.load()
+    assert await fetched(broker) == 5
+
+
+async def test_a_shard_that_is_led_no_more_is_not_loaded_again(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    shard = failed_shard(broker)
+    assert reloads(broker) == 1
+    shard.replica.close(clean=False)
+    await broker.metadata.submit(DeleteTopics(topics=(TopicRef(name=OFFSETS_TOPIC),)))
+    assert reloads(broker) == 0
+    await broker.service._load_shard(shard)
+    assert reloads(broker) == 0 and not shard.ready

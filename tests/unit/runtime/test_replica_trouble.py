@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tierlog.broker.log.names import EPOCH_CHECKPOINT
+from tierlog.broker.partition.epochs import LeaderEpochs
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.batch import HEADER_SIZE, seal
@@ -89,3 +91,55 @@ def test_records_that_cannot_be_recompressed_are_refused(tmp_path: Path) -> None
     seal(data, 0, len(data))
     assert replica.append(data, NOW).error == ErrorCode.CORRUPT_MESSAGE
     assert replica.append(batch(), NOW).error == ErrorCode.NONE
+
+
+class NoRoomFor(OsFiles):
+    """A disk on which files of some endings cannot be written any more."""
+
+    endings: tuple[str, ...] = ()
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if create and path.name.endswith(self.endings):
+            raise OSError(28, "No space left on device")
+        return super().open(path, create=create, exclusive=exclusive)
+
+
+def filled(directory: Path, files: OsFiles, config: TopicConfig) -> Replica:
+    """Three segments of one batch each."""
+    replica = open_replica(directory, config, files)
+    for sequence in range(3):
+        assert replica.append(batch(sequence), NOW).error == ErrorCode.NONE
+    assert len(replica.segments) == 3
+    return replica
+
+
+def test_retention_makes_room_where_there_is_none(tmp_path: Path) -> None:
+    files = NoRoomFor()
+    config = TopicConfig(segment_bytes=200, retention_ms=1000, file_delete_delay_ms=0)
+    replica = filled(tmp_path, files, config)
+    files.endings = (".snapshot", EPOCH_CHECKPOINT)
+    assert replica.apply_retention(NOW + 10_000) == 2  # all three are old, but a fourth finds no room
+    assert (replica.log_start_offset, len(replica.take_due(NOW + 10_000)) > 2) == (2, True)
+    files.endings = ()
+    assert replica.apply_retention(NOW + 10_000) == 1
+    assert replica.log_start_offset == replica.log_end_offset == 3
+    replica.check()
+
+
+def test_a_leader_epoch_needs_no_room(tmp_path: Path) -> None:
+    files = NoRoomFor()
+    replica = open_replica(tmp_path, TopicConfig(), files)
+    files.endings = (EPOCH_CHECKPOINT,)
+    replica.become_leader(7, 1, [1])
+    assert replica.append(batch(), NOW).error == ErrorCode.NONE
+    files.endings = ()
+    replica.flush()
+    stored = LeaderEpochs.decode((tmp_path / "t-0" / EPOCH_CHECKPOINT).read_bytes())
+    assert stored.latest == (7, 0)
+
+
+def test_a_failed_replica_leads_nothing(tmp_path: Path) -> None:
+    replica = open_replica(tmp_path, TopicConfig())
+    assert replica.leads
+    replica.failed = "fsync failed"
+    assert not replica.leads

@@ -177,6 +177,27 @@ async def test_an_outage_fills_neither_log_nor_delete_queue_of_the_quorum(tmp_pa
         await nothing_is_an_orphan(node, replica)
 
 
+async def test_trouble_is_told_and_what_is_local_is_explained_all_the_while(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store, limits=QUICK) as node:
+        replica = await node.create("t", local_retention_ms="-1")
+        produce(replica, BATCHES, records=RECORDS)
+        await node.driver.flush("t")
+        told: list[str | None] = []
+        node.driver.listeners.append(lambda where: told.append(node.driver.status("t")[0].last_error))
+        store.down = True
+        before = len(store.calls)
+        produce(replica, BATCHES, records=RECORDS)
+        await store.until_called(before + 5)
+        place = await node.driver.explain("t", 0, 3)
+        assert (place.tier, place.also_remote) == ("local", None)
+        assert 1 <= told.count("503 Slow Down") <= 2  # when it failed, and when that copy was given up
+        store.down = False
+        await node.driver.flush("t")
+        await settled(node)
+        assert told[-1] is None
+
+
 async def test_what_waits_for_its_turn_is_not_announced(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store, limits=TierLimits(copies_at_once=1)) as node:

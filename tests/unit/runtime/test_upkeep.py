@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tierlog.broker.log.log import SyncFailed
-from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.records.writer import NewRecord, encode_batch
@@ -26,9 +25,11 @@ TOPIC = uuid.UUID(int=1)
 class Disk(OsFiles):
     """No room for small files in the directory `full`; no fsync at all while `broken`."""
 
-    full, broken = "", False
+    full, broken, snapshots = "", False, True
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if create and path.suffix == ".snapshot" and not self.snapshots:
+            raise OSError(28, "No space left on device")
         if exclusive and path.parent.name == self.full:
             raise OSError(28, "No space left on device")
         return super().open(path, create=create, exclusive=exclusive)
@@ -39,10 +40,23 @@ class Disk(OsFiles):
         OsFiles.sync(fd)
 
 
+class Hands:
+    """A clock that stands still until a test moves it."""
+
+    now = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now
+
+
 class Node:
     def __init__(self, path: Path) -> None:
         self.disk, self.fatal = Disk(), []  # type: ignore[var-annotated]
-        settings, rng, clock = settings_from({"log.dirs": str(path)}), random.Random(1), SystemClock()
+        settings, rng, clock = settings_from({"log.dirs": str(path)}), random.Random(1), Hands()
+        self.clock = clock
         tasks = TaskGroup(lambda name, failure: self.fatal.append((name, failure)))
         directory = DataDirectory(path, self.disk, rng)
         self.replicas = ReplicaManager(
@@ -57,15 +71,23 @@ class Node:
             fatal=lambda name, failure: self.fatal.append((name, failure)),
         )
 
-    async def start(self) -> "Node":
+    async def start(self, **configs: str) -> "Node":
         partition = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
         changes = [r.CreateTopic(topic_id=TOPIC, name="t")]
         changes += [r.PartitionRecord(topic_id=TOPIC, partition=n, **partition) for n in range(2)]  # type: ignore[misc,arg-type]
+        changes += [
+            r.ConfigRecord(scope=r.ConfigScope.TOPIC, name="t", key=key.replace("_", "."), value=value)
+            for key, value in configs.items()
+        ]
         await self.replicas.open_all(evolve_all(ClusterImage(cluster_id="c"), changes))
         for replica in self.replicas:
-            batch = encode_batch([NewRecord(SystemClock().now_ms(), None, b"v")])
-            assert not replica.append(memoryview(bytearray(batch)), SystemClock().now_ms()).error
+            self.append(replica)
         return self
+
+    def append(self, replica: Replica) -> None:
+        now_ms = self.clock.now_ms()
+        batch = encode_batch([NewRecord(now_ms, None, b"v" * 100)])
+        assert not replica.append(memoryview(bytearray(batch)), now_ms).error
 
     def replica(self, number: int) -> Replica:
         found = self.replicas.get("t", number)
@@ -101,3 +123,14 @@ async def test_the_flush_of_a_deleted_replica_harms_nobody(tmp_path: Path) -> No
     for replica in kept:
         await node.upkeep._flush(replica)
     assert node.fatal == []
+
+
+async def test_retention_goes_on_where_nothing_can_be_rolled(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(segment_bytes="1048576", segment_ms="1", retention_bytes="0")
+    replica = node.replica(0)
+    replica.roll(node.clock.now_ms())
+    node.append(replica)
+    node.disk.snapshots = False
+    node.clock.now += 10
+    await node.upkeep.apply_retention()
+    assert (replica.log_start_offset, len(replica.segments)) == (1, 1)

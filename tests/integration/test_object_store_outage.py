@@ -1,0 +1,172 @@
+"""The S3 server dies under a broker that tiers into it (promises 14, 15 and 18).
+
+Produce and local reads go on, remote reads never lie, and once the server is back everything catches up.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import s3_servers
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from wire_client import Client
+
+from tierlog.broker.records.record import iter_records
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.cli.admin import AdminApi
+from tierlog.testing import TierlogBroker
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+TOPIC = "t"
+BEFORE, DURING, AFTER = 3000, 3000, 500  # records; a segment holds about 500
+TIERED = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "65536",
+    "local.retention.ms": "0",
+    "retention.ms": "-1",
+}
+
+
+@pytest.fixture
+def s3(tmp_path) -> Iterator[s3_servers.S3Server]:
+    with s3_servers.running("versitygw", tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def broker(tierlog_broker_factory, s3) -> TierlogBroker:
+    """Its topic's first BEFORE records are in the bucket alone, and no cache has seen them."""
+    broker = tierlog_broker_factory(
+        {"remote.log.manager.task.interval.ms": 200, "remote.fetch.max.wait.ms": 60_000},
+        object_store=s3.url("outage"),
+        environment={
+            "AWS_ACCESS_KEY_ID": s3_servers.ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET_KEY,
+        },
+    )
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=TIERED)])[TOPIC].result(10)
+    produce(broker, range(BEFORE))
+    AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": TOPIC})
+    wait_until(broker, lambda: status(broker)["local_log_start_offset"] == BEFORE)
+    return broker
+
+
+def value(number: int) -> bytes:
+    return b"value %d " % number * 8
+
+
+def produce(broker: TierlogBroker, numbers: range) -> None:
+    """Every record is acknowledged, and at the offset of its number."""
+    told: dict[int, Any] = {}
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "batch.size": 8192}
+    )
+    for number in numbers:
+        producer.produce(
+            TOPIC,
+            value(number),
+            on_delivery=lambda error, message, number=number: told.update(
+                {number: error or message.offset()}
+            ),
+        )
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    assert told == {number: number for number in numbers}
+
+
+def reader(broker: TierlogBroker, offset: int) -> Consumer:
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "none", "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition(TOPIC, 0, offset)])
+    return consumer
+
+
+def read(consumer: Consumer, numbers: range) -> None:
+    """The next records are these: each once, in order, as they were produced."""
+    following = numbers.start
+    while following < numbers.stop:
+        for message in consumer.consume(numbers.stop - following, 60):
+            assert message.error() is None, message.error()
+            assert (message.offset(), message.value()) == (following, value(following))
+            following += 1
+
+
+def status(broker: TierlogBroker) -> dict[str, Any]:
+    (line,) = AdminApi(broker.admin_url).get("/v1/tier/status", topic=TOPIC)["partitions"]
+    found: dict[str, Any] = line
+    return found
+
+
+def wait_until(broker: TierlogBroker, holds: Callable[[], bool]) -> None:
+    """Looks again at each event of the broker's admin API."""
+    for _ in AdminApi(broker.admin_url, timeout_s=60).events():
+        if holds():
+            return
+    raise AssertionError("the stream of events ended")
+
+
+def remote_reads_refuse(broker: TierlogBroker) -> None:
+    """An error that clients retry, at any offset of the remote range; no bytes, no skip."""
+    client = Client(broker)
+    for offset in (0, 1, BEFORE // 2, BEFORE - 1):
+        (answer,) = client.fetch(TOPIC, offset).responses[0].partitions
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert bytes(answer.records or b"") == b""
+    client.close()
+
+
+def caught_up(broker: TierlogBroker, end: int) -> bool:
+    line = status(broker)
+    return (line["remote_end_offset"], line["local_log_start_offset"], line["last_error"]) == (end, end, None)
+
+
+def test_the_object_store_dies_and_comes_back(broker, s3):
+    tail = reader(broker, BEFORE)
+    s3.kill()
+    history = reader(broker, 0)
+    produce(broker, range(BEFORE, BEFORE + DURING))
+    read(tail, range(BEFORE, BEFORE + DURING))
+    remote_reads_refuse(broker)
+    wait_until(broker, lambda: status(broker)["last_error"] is not None)
+    line = status(broker)
+    assert (line["log_start_offset"], line["remote_end_offset"], line["local_log_start_offset"]) == (
+        0,
+        BEFORE,
+        BEFORE,
+    )
+    assert line["pending_bytes"] > 0
+    assert history.consume(1, 0) == []
+
+    s3.start()
+    produce(broker, range(BEFORE + DURING, BEFORE + DURING + AFTER))
+    end = BEFORE + DURING + AFTER
+    AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": TOPIC})
+    wait_until(broker, lambda: caught_up(broker, end))
+    read(history, range(end))  # the one that asked all the while
+    read(reader(broker, 0), range(end))
+    read(tail, range(BEFORE + DURING, end))
+
+
+def test_a_broker_starts_and_serves_without_its_object_store(broker, s3):
+    produce(broker, range(BEFORE, BEFORE + 100))
+    s3.kill()
+    broker.kill()
+    broker.start()
+    read(reader(broker, BEFORE), range(BEFORE, BEFORE + 100))
+    produce(broker, range(BEFORE + 100, BEFORE + DURING))
+    remote_reads_refuse(broker)
+    place = AdminApi(broker.admin_url).get("/v1/tier/explain", topic=TOPIC, partition=0, offset=BEFORE + 1)
+    assert place["tier"] == "local"
+    s3.start()
+    AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": TOPIC})
+    wait_until(broker, lambda: caught_up(broker, BEFORE + DURING))
+    client = Client(broker)
+    (answer,) = client.fetch(TOPIC, BEFORE // 2).responses[0].partitions
+    client.close()
+    first = next(iter_records(answer.records, max_bytes=1 << 20))
+    assert first.value == value(first.offset)
+    read(reader(broker, 0), range(BEFORE + DURING))

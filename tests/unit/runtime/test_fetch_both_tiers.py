@@ -1,0 +1,86 @@
+"""The fetch handler over both tiers: what it tells of aborted transactions wherever their markers lie."""
+
+import asyncio
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tier_node import START_MS, TierNode, produce
+
+from tierlog.broker.handlers.context import Connection, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.fetch import fetch_handler
+from tierlog.broker.records.batch import assign, read_header
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.fetch_sessions import FetchSessions
+from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.settings.node import NodeSettings
+from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from tierlog.tiering.memory_store import MemoryStore
+
+PRODUCER = 7
+ABORT = [NewRecord(START_MS, struct.pack(">hh", 0, 0), struct.pack(">hi", 0, 5), ())]
+
+
+def write_transactional(replica: Replica, records: list[NewRecord], **fields: Any) -> int:
+    """What the transaction coordinator makes possible, past its checks; the first offset."""
+    data = encode_batch(records, producer_id=PRODUCER, producer_epoch=0, transactional=True, **fields)
+    offset = replica.log_end_offset
+    assign(data, 0, offset, replica.leader_epoch)
+    replica.log.append(memoryview(data), read_header(data), offset, replica.leader_epoch, START_MS)
+    return offset
+
+
+async def fetch(node: TierNode, replica: Replica, offset: int) -> PartitionData:
+    deps = Dependencies(
+        settings=NodeSettings(remote_fetch_max_wait_ms=10_000),
+        metadata=node.metadata,
+        replicas=node,  # type: ignore[arg-type]
+        purgatory=Purgatory(10),
+        sessions=FetchSessions(0, random.Random(1)),
+        producer_ids=None,  # type: ignore[arg-type]
+        clock=node.clock,
+        tasks=node.tasks,
+        remote=node.remote_log,
+    )
+    asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        max_bytes=1 << 20,
+        isolation_level=1,
+        topics=[FetchTopic(topic=replica.name.topic, partitions=[asked])],
+    )
+    connection = Connection(1, "127.0.0.1", 1, "127.0.0.1", 2)
+    context = RequestContext(1, 12, 1, "test", connection)
+    response = await fetch_handler(deps)(context, request)  # type: ignore[misc]
+    answer: PartitionData = response.responses[0].partitions[0]
+    return answer
+
+
+@pytest.mark.parametrize("marker_tiered", [False, True])
+async def test_aborts_of_remote_records_are_told_wherever_the_marker_lies(
+    tmp_path: Path, marker_tiered: bool
+) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        first = write_transactional(replica, [NewRecord(START_MS, b"k", b"v", ())], base_sequence=0)
+        replica.roll(START_MS)
+        write_transactional(replica, ABORT, control=True)
+        produce(replica, 1)
+        if marker_tiered:
+            await node.driver.flush("t")
+        await settled(node)
+        assert replica.local_log_start_offset == (replica.log_end_offset if marker_tiered else first + 1)
+        answer = await fetch(node, replica, first)
+        assert answer.records.size > 0
+        assert [(line.producer_id, line.first_offset) for line in answer.aborted_transactions or ()] == [
+            (PRODUCER, first)
+        ]
+
+
+async def settled(node: TierNode) -> None:
+    node.driver.wake_all()
+    while jobs := node.driver.jobs():
+        await asyncio.wait(jobs)
