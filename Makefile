@@ -3,7 +3,7 @@
 #   make demo          the whole of tierlog on real data, in two minutes
 #   make check         lint, types, layers, tidy rules, fast tests
 #   make test          every test
-#   make test-clients  the clients that are not Python: kcat and the Java client
+#   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
 #   make bench         load figures of this machine
 #   make fmt lock docs format the code; renew the lock files; regenerate the reference pages
 

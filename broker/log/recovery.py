@@ -110,6 +110,7 @@ def load(
         if end is not None:
             segment.end_offset = end
             segment.roll()
+            segment.unload()
     if not loaded.segments:
         loaded.segments.append(Segment(files, directory, start_offset, now_ms))
         _ = loaded.segments[0].file

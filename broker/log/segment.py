@@ -100,10 +100,9 @@ class Segment:
 
     @property
     def file(self) -> SharedFile:
-        file = self._file  # taken once: a flush may ask in a thread while the loop lets go of it
-        if file is None:
-            file = self._file = SharedFile(self.files, self.path(), create=not self.rolled)
-        return file
+        if self._file is None:
+            self._file = SharedFile(self.files, self.path(), create=not self.rolled)
+        return self._file
 
     @property
     def offset_index(self) -> bytearray:
@@ -205,8 +204,10 @@ class Segment:
                 self.files.close(fd)
 
     def sync(self) -> None:
-        """fdatasync of the log, and of the indexes if the segment is rolled."""
-        file = self.file  # held until it is synced
+        """fdatasync of the log, and of the indexes if the segment is rolled. May run in a thread, so it keeps
+        nothing open that the loop has let go of.
+        """
+        file = self._file or SharedFile(self.files, self.path())
         self.files.sync(file.fd)
         if self.rolled:
             for suffix in INDEXES if self.has_aborts else INDEXES[:2]:

@@ -55,10 +55,11 @@ class Owner(Protocol):
 class _Slot:
     """The place of a response in the order of the requests."""
 
-    __slots__ = ("done", "parts")
+    __slots__ = ("done", "future", "parts")
 
-    def __init__(self) -> None:
+    def __init__(self, future: "asyncio.Future[Any] | None" = None) -> None:
         self.done = False
+        self.future = future
         self.parts: list[Part] | None = []
 
 
@@ -80,7 +81,9 @@ class Pump:
         self._resume()
 
     def close(self, why: Why, detail: str = "") -> None:
-        """Closes at once; what handlers still answer is dropped."""
+        """Closes at once. Who waits for this client is told by a cancelled future; what begun tasks still
+        answer is dropped.
+        """
         if self._closed:
             return
         self._closed = True
@@ -90,6 +93,9 @@ class Pump:
         self._socket.close()
         if self._partial is not None:
             self._partial.release(kept=False)
+        for slot in self._waiting:
+            if slot.future is not None:
+                slot.future.cancel()
         self._waiting.clear()
         self._out.clear()
         self._owner.forget(self, why, detail)
@@ -194,7 +200,7 @@ class Pump:
         call = self._owner.dispatcher.call(self.connection, view, at, end)
         result = call.result
         if isinstance(result, asyncio.Future):
-            result.add_done_callback(partial(self._completed, call, self._slot()))
+            result.add_done_callback(partial(self._completed, call, self._slot(result)))
         elif isinstance(result, CoroutineType):
             task = self._owner.tasks.spawn("request", self._finish(call))
             task.add_done_callback(partial(self._completed, call, self._slot()))
@@ -231,8 +237,8 @@ class Pump:
 
     # ---- answering --------------------------------------------------------------------------------
 
-    def _slot(self) -> _Slot:
-        slot = _Slot()
+    def _slot(self, future: "asyncio.Future[Any] | None" = None) -> _Slot:
+        slot = _Slot(future)
         self._waiting.append(slot)
         return slot
 

@@ -43,7 +43,7 @@ from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.timers import Timers
 from tierlog.broker.wire.errors import ErrorCode
 
-LOAD_BYTES = 4 << 20  # read, then replayed, per step of a load
+LOAD_BYTES = 512 << 10  # read, then replayed, per step of a load: others wait for some 50 ms
 RECORDS_MAX_BYTES = 64 << 20  # of one decompressed batch; ours are never compressed, but Kafka's may be
 MAX_WAITING = 50_000  # requests parked per shard; each holds a future and its connection's place in line
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kafka_process import KafkaProcess
 
 HERE = Path(__file__).parent
 ran: dict[str, str] = {}
@@ -44,3 +45,12 @@ def java_classpath() -> Iterator[str]:
     jars = fetched.stdout.strip()
     ran["Java client and tools"] = "ran, " + os.path.basename(jars)
     yield f"{jars}/*"
+
+
+@pytest.fixture(scope="session")
+def kafka(java_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaProcess]:
+    """Apache Kafka itself, of the version of the Java client."""
+    process = KafkaProcess(java_classpath, tmp_path_factory.mktemp("kafka"))
+    ran["Apache Kafka"] = "ran, for comparison"
+    yield process
+    process.stop()

@@ -30,7 +30,7 @@ SET, DELETE = 0, 1
 
 @pytest.fixture
 def client(tierlog_session_broker: TierlogBroker) -> Iterator[Client]:
-    connection = Client(tierlog_session_broker)
+    connection = Client(tierlog_session_broker.bootstrap)
     yield connection
     connection.close()
 

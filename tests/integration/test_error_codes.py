@@ -20,7 +20,7 @@ CRC_AT, MAGIC_AT, ATTRIBUTES_AT, LAST_DELTA_AT, COUNT_AT, LENGTH_AT = 17, 16, 21
 
 @pytest.fixture
 def client(tierlog_session_broker: TierlogBroker) -> Iterator[Client]:
-    connection = Client(tierlog_session_broker)
+    connection = Client(tierlog_session_broker.bootstrap)
     yield connection
     connection.close()
 
@@ -185,7 +185,7 @@ def test_a_waiting_fetch_is_woken_by_a_produce(client: Client, tierlog_session_b
     waiting = fetch.FetchRequest(
         max_wait_ms=60_000, min_bytes=1, topics=[fetch.FetchTopic(topic=topic, partitions=[asked])]
     )
-    other = Client(tierlog_session_broker)
+    other = Client(tierlog_session_broker.bootstrap)
     client.post("Fetch", 12, waiting)
     other.produce(topic, bytes(batch()))
     other.close()

@@ -4,6 +4,8 @@ import random
 import socket
 import struct
 import time
+from collections.abc import Mapping
+from string import Template
 from typing import Any
 
 from tierlog.broker.wire.api import BY_NAME, decode_response, encode_request
@@ -14,9 +16,9 @@ from tierlog.broker.wire.messages import (
     fetch,
     find_coordinator,
     init_producer_id,
+    list_offsets,
     produce,
 )
-from tierlog.testing import TierlogBroker
 
 LOADING = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -28,8 +30,8 @@ LOADING = (
 class Client:
     """One connection that sends messages as they are and returns what comes back."""
 
-    def __init__(self, broker: TierlogBroker) -> None:
-        host, _, port = broker.bootstrap.rpartition(":")
+    def __init__(self, bootstrap: str) -> None:
+        host, _, port = bootstrap.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=10)
 
     def close(self) -> None:
@@ -55,12 +57,12 @@ class Client:
             data += more
         return data
 
-    def create(self, **configs: str) -> str:
-        """A new topic with one partition."""
+    def create(self, partitions: int = 1, **configs: str) -> str:
+        """A new topic."""
         name = f"t-{random.Random().getrandbits(64):x}"
         topic = create_topics.CreatableTopic(
             name=name,
-            num_partitions=1,
+            num_partitions=partitions,
             replication_factor=1,
             configs=[
                 create_topics.CreatableTopicConfig(name=key.replace("_", "."), value=value)
@@ -102,6 +104,17 @@ class Client:
         assert response.error_code == 0
         return int(response.producer_id)
 
+    def wait_for_leaders(self, topic: str, partitions: int = 1) -> None:
+        """Apache Kafka answers for a new topic before its replicas lead."""
+        asked = [
+            list_offsets.ListOffsetsPartition(partition_index=n, timestamp=-1) for n in range(partitions)
+        ]
+        request = list_offsets.ListOffsetsRequest(
+            replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=asked)]
+        )
+        while any(each.error_code for each in self.send("ListOffsets", 7, request).topics[0].partitions):
+            time.sleep(0.01)
+
     def coordinator(self, group: str) -> None:
         """Waits until the group has a coordinator; the first group creates __consumer_offsets."""
         request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
@@ -110,3 +123,21 @@ class Client:
         request = describe_groups.DescribeGroupsRequest(groups=[group])
         while self.send("DescribeGroups", 4, request).groups[0].error_code in LOADING:
             time.sleep(0.01)
+
+
+def message(api: str, values: Mapping[str, Any], **names: str) -> Any:
+    """The request of an API from plain values; `$t` in a text stands for the name given as t."""
+    return _filled(BY_NAME[api].request, values, names)
+
+
+def _filled(message_class: Any, values: Mapping[str, Any], names: Mapping[str, str]) -> Any:
+    nested = {field.name: field.nested for field in message_class.FIELDS}
+
+    def fill(name: str, value: Any) -> Any:
+        if isinstance(value, list):
+            return [fill(name, item) for item in value]
+        if isinstance(value, dict):
+            return _filled(nested[name], value, names)
+        return Template(value).substitute(names) if isinstance(value, str) else value
+
+    return message_class(**{name: fill(name, value) for name, value in values.items()})

@@ -224,6 +224,29 @@ def test_many_rolled_segments_keep_few_files_open(tmp_path: Path) -> None:
         append(log, 2)
     assert len(log.segments) > 20
     assert list(values(log)) == list(range(200))
+    log.flush()
+    assert open_files(tmp_path) <= 6
+    log.close(clean=True)
+    for clean in (False, True):
+        counting = MostOpen(tmp_path)
+        log = open_log(tmp_path, counting, clean=clean)
+        assert (log.log_end_offset, counting.most <= 6) == (200, True)
+        assert open_files(tmp_path) <= 6
+
+
+class MostOpen(OsFiles):
+    """How many files of a directory were open at most, seen at each open."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.most = directory, 0
+
+    def open(self, path, *, create=False, exclusive=False):  # type: ignore[no-untyped-def]
+        fd = super().open(path, create=create, exclusive=exclusive)
+        self.most = max(self.most, open_files(self.directory))
+        return fd
+
+
+def open_files(directory: Path) -> int:
     links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     targets = [str(link.readlink()) for link in links if link.exists()]
-    assert sum(target.startswith(str(tmp_path)) for target in targets) <= 6
+    return sum(target.startswith(str(directory)) for target in targets)

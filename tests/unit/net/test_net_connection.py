@@ -376,6 +376,18 @@ async def test_a_request_that_waits_is_not_idle(broker: Broker) -> None:
     assert (await client.receive(HEARTBEAT, 0))[0] == 1
 
 
+async def test_nothing_waits_for_a_client_that_is_gone(broker: Broker) -> None:
+    await broker.start()
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    broker.on_heartbeat = lambda *_: future
+    client = await broker.connect()
+    client.send(HEARTBEAT, 0, HeartbeatRequest())
+    await until(lambda: any(pump._waiting for pump in broker.listener._pumps))
+    client.close()
+    await until(future.cancelled)
+    assert [why for why, _ in broker.notes] == [Why.CLIENT]
+
+
 async def test_closing_the_listener_closes_connections(broker: Broker) -> None:
     await broker.start()
     client = await broker.connect()

@@ -1,0 +1,249 @@
+"""The same requests to Apache Kafka and to tierlog: the answers are the same, field by field.
+
+Each case is one request against a topic of two partitions, with nine records in the first, and a group that
+committed an offset; topic and group are both called `$t`. Left out of the comparison are addresses, ids, the
+wording of messages, and the append time, in which Kafka answers a retried batch with the time of its records.
+No case depends on how soon a change that was answered takes effect: in Kafka that is later.
+"""
+
+import dataclasses
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kafka_process import KafkaProcess
+from wire_client import Client, message
+
+from tierlog.broker.records.codecs import Codec
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.testing import TierlogBroker
+
+pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
+
+BASE_TIME_MS = 1_700_000_000_000
+LEFT_OUT = {"throttle_time_ms", "error_message", "host", "port", "cluster_id", "log_append_time_ms"}
+NOT_TOLD_WITH_AN_ERROR = {"log_start_offset", "aborted_transactions"}  # no client looks at them then
+UNKNOWN_ID = uuid.UUID(int=7)
+TOPIC = 2  # a resource type
+
+
+def batch(count: int = 3, key: bytes = b"k", **fields: Any) -> bytes:
+    records = [NewRecord(BASE_TIME_MS + n, key, b"v%d" % n, ()) for n in range(count)]
+    return bytes(encode_batch(records, **fields))
+
+
+def produce(records: bytes, partition: int = 0, topic: str = "$t", acks: int = -1) -> dict[str, Any]:
+    data = [{"index": partition, "records": records}]
+    return {"acks": acks, "timeout_ms": 5000, "topic_data": [{"name": topic, "partition_data": data}]}
+
+
+def fetch(
+    offset: int, partition: int = 0, topic: str = "$t", most: int = 1 << 20, **more: Any
+) -> dict[str, Any]:
+    asked = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": most}
+    return {"max_wait_ms": 0, "max_bytes": most, "topics": [{"topic": topic, "partitions": [asked]}], **more}
+
+
+def list_offsets(*times: int, partition: int = 0, topic: str = "$t") -> dict[str, Any]:
+    asked = [{"partition_index": partition, "timestamp": time} for time in times]
+    return {"replica_id": -1, "topics": [{"name": topic, "partitions": asked}]}
+
+
+def epoch_end(epoch: int, partition: int = 0) -> dict[str, Any]:
+    asked = [{"partition": partition, "leader_epoch": epoch}]
+    return {"replica_id": -1, "topics": [{"topic": "$t", "partitions": asked}]}
+
+
+def create(name: str = "$t-new", count: int = 1, copies: int = 1, **configs: str | None) -> dict[str, Any]:
+    settings = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
+    topic = {"name": name, "num_partitions": count, "replication_factor": copies, "configs": settings}
+    return {"topics": [topic], "timeout_ms": 5000}
+
+
+def grow(name: str, count: int) -> dict[str, Any]:
+    return {"topics": [{"name": name, "count": count, "assignments": None}], "timeout_ms": 5000}
+
+
+def alter(name: str, value: str | None, operation: int = 0, resource: str = "$t") -> dict[str, Any]:
+    changes = [{"name": name, "config_operation": operation, "value": value}]
+    return {"resources": [{"resource_type": TOPIC, "resource_name": resource, "configs": changes}]}
+
+
+def describe(*keys: str, resource: str = "$t") -> dict[str, Any]:
+    asked = {"resource_type": TOPIC, "resource_name": resource, "configuration_keys": list(keys)}
+    return {"resources": [asked], "include_synonyms": True}
+
+
+def commit(partition: int = 0, group: str = "$t", metadata: str = "", **more: Any) -> dict[str, Any]:
+    asked = {"partition_index": partition, "committed_offset": 5, "committed_metadata": metadata}
+    return {"group_id": group, "topics": [{"name": "$t", "partitions": [asked]}], **more}
+
+
+def delete_offsets(partition: int, group: str = "$t") -> dict[str, Any]:
+    return {"group_id": group, "topics": [{"name": "$t", "partitions": [{"partition_index": partition}]}]}
+
+
+def join(**more: Any) -> dict[str, Any]:
+    protocols = [{"name": "range", "metadata": b"m"}]
+    fields = {"group_id": "$t", "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
+    return {**fields, "protocol_type": "consumer", "protocols": protocols, **more}
+
+
+def delete_records(offset: int, partition: int = 0, topic: str = "$t") -> dict[str, Any]:
+    asked = [{"partition_index": partition, "offset": offset}]
+    return {"topics": [{"name": topic, "partitions": asked}], "timeout_ms": 5000}
+
+
+IDEMPOTENT = {"producer_id": 4000, "producer_epoch": 0}
+
+CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
+    "produce": [("Produce", 9, produce(batch())), ("Produce", 3, produce(batch(codec=Codec.LZ4), acks=1))],
+    "produce to nowhere": [("Produce", 9, produce(batch(), 7)), ("Produce", 9, produce(batch(), topic="no"))],
+    "produce nothing": [("Produce", 9, produce(b"")), ("Produce", 9, produce(b"\0" * 11))],
+    "produce with odd acks": [("Produce", 9, produce(batch(), acks=2))],
+    "produce from an offset": [("Produce", 9, produce(batch(base_offset=5)))],
+    "produce two batches": [("Produce", 9, produce(batch() + batch()))],
+    "produce zstd": [("Produce", version, produce(batch(codec=Codec.ZSTD))) for version in (6, 7)],
+    "produce too much": [("Produce", 9, produce(batch(1_000, b"k" * 2_000)))],
+    "produce control": [("Produce", 9, produce(batch(control=True)))],
+    "produce again": [("Produce", 9, produce(batch(base_sequence=n, **IDEMPOTENT))) for n in (0, 3, 0, 9, 6)],
+    "fetch": [("Fetch", 12, fetch(0)), ("Fetch", 4, fetch(4)), ("Fetch", 12, fetch(0, most=1))],
+    "fetch the end": [("Fetch", 12, fetch(offset)) for offset in (9, 10, -1)],
+    "fetch from a session unknown": [("Fetch", 12, fetch(0, session_id=5, session_epoch=1))],
+    "fetch a partition unknown": [("Fetch", 12, fetch(0, 7)), ("Fetch", 12, fetch(0, topic="no"))],
+    "list offsets": [
+        ("ListOffsets", 8, list_offsets(time)) for time in (-1, -2, -3, -4, BASE_TIME_MS + 1, 1 << 60)
+    ],
+    "list offsets twice": [("ListOffsets", 7, list_offsets(-1, -2))],
+    "list offsets of nothing": [("ListOffsets", 7, list_offsets(-1, partition=n)) for n in (1, 7)],
+    "epoch ends": [("OffsetForLeaderEpoch", 4, epoch_end(epoch)) for epoch in (0, 1, 9)],
+    "delete records": [("DeleteRecords", 2, delete_records(offset)) for offset in (3, 1, 99, -1)],
+    "delete records nowhere": [
+        ("DeleteRecords", 2, delete_records(1, 7)),
+        ("DeleteRecords", 2, delete_records(1, topic="no")),
+    ],
+    "metadata": [("Metadata", version, {"topics": [{"name": "$t"}] * 2}) for version in (1, 9, 12)],
+    "metadata of the unknown": [
+        ("Metadata", 12, {"topics": [{"name": "$t-no"}], "allow_auto_topic_creation": False}),
+        ("Metadata", 12, {"topics": [{"name": None, "topic_id": UNKNOWN_ID}]}),
+        ("Metadata", 12, {"topics": [{"name": "a b"}]}),
+        ("Metadata", 11, {"topics": [{"name": "$t", "topic_id": UNKNOWN_ID}]}),
+    ],
+    "create": [("CreateTopics", 4, create()), ("CreateTopics", 7, create())],
+    "create what cannot be": [
+        ("CreateTopics", 7, request)
+        for request in (
+            create("a b"),
+            create(count=0),
+            create(copies=0),
+            create(copies=3),
+            create(nothing="1"),
+            create(retention_ms="soon"),
+            create(retention_ms=None),
+        )
+    ],
+    "create partitions": [
+        ("CreatePartitions", 3, grow(name, count))
+        for name, count in (("$t", 3), ("$t", 3), ("$t", 1), ("no", 3))
+    ],
+    "delete topics": [
+        ("DeleteTopics", 6, {"topics": [state], "timeout_ms": 5000})
+        for state in (
+            {"name": "$t"},
+            {"name": "$t-no"},
+            {"name": None, "topic_id": UNKNOWN_ID},
+            {"name": None},
+        )
+    ],
+    "describe settings": [("DescribeConfigs", 4, describe("max.message.bytes", "cleanup.policy"))],
+    "describe settings of nothing": [
+        ("DescribeConfigs", 4, describe("x", resource=name)) for name in ("$t-no", "a b")
+    ],
+    "alter settings": [
+        ("IncrementalAlterConfigs", 1, alter("retention.ms", "5")),
+        ("IncrementalAlterConfigs", 1, alter("cleanup.policy", "compact", 2)),
+        ("IncrementalAlterConfigs", 1, alter("retention.ms", None)),
+        ("IncrementalAlterConfigs", 1, alter("retention.ms", "soon")),
+        ("IncrementalAlterConfigs", 1, alter("nothing", "1")),
+        ("IncrementalAlterConfigs", 1, alter("retention.ms", "5", resource="$t-no")),
+        ("IncrementalAlterConfigs", 1, alter("retention.ms", "5", resource="")),
+    ],
+    "join": [
+        ("JoinGroup", 5, join(session_timeout_ms=1)),
+        ("JoinGroup", 5, join(member_id="unknown")),
+        ("JoinGroup", 5, join(group_id="")),
+        ("JoinGroup", 5, join(protocols=[])),
+    ],
+    "heartbeat and leave": [
+        ("Heartbeat", 4, {"group_id": "$t", "generation_id": 1, "member_id": "unknown"}),
+        ("LeaveGroup", 5, {"group_id": "", "members": [{"member_id": "unknown"}]}),
+        ("LeaveGroup", 5, {"group_id": "$t", "members": [{"member_id": "unknown"}]}),
+    ],
+    "commit": [
+        ("OffsetCommit", 8, commit()),
+        ("OffsetCommit", 8, commit(7)),
+        ("OffsetCommit", 8, commit(metadata="x" * 5000)),
+        ("OffsetCommit", 8, commit(generation_id_or_member_epoch=3, member_id="unknown")),
+        ("OffsetCommit", 8, commit(group="")),
+    ],
+    "committed": [
+        ("OffsetFetch", 5, {"group_id": "$t", "topics": [{"name": "$t", "partition_indexes": [0]}]}),
+        ("OffsetFetch", 8, {"groups": [{"group_id": name, "topics": None} for name in ("$t", "$t-no")]}),
+    ],
+    "delete offsets": [
+        ("OffsetDelete", 0, delete_offsets(0)),
+        ("OffsetDelete", 0, delete_offsets(7)),
+        ("OffsetDelete", 0, delete_offsets(0, group="$t-no")),
+    ],
+    "describe groups": [
+        ("DescribeGroups", 6, {"groups": ["$t", "$t-no"], "include_authorized_operations": True})
+    ],
+    "delete groups": [("DeleteGroups", 2, {"groups_names": [name] * 2}) for name in ("$t-no", "$t")],
+    "half a producer id": [
+        ("InitProducerId", 4, {"transactional_id": None, "producer_id": 5, "producer_epoch": -1})
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def both(kafka: KafkaProcess, tierlog_session_broker: TierlogBroker) -> Iterator[tuple[Client, Client]]:
+    clients = Client(kafka.bootstrap), Client(tierlog_session_broker.bootstrap)
+    yield clients
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_answers_are_alike(both: tuple[Client, Client], case: str) -> None:
+    by_kafka, by_tierlog = (list(conversation(client, case)) for client in both)
+    assert by_tierlog == by_kafka
+
+
+def conversation(client: Client, case: str) -> Iterator[Any]:
+    topic = client.create(partitions=2)
+    client.wait_for_leaders(topic, partitions=2)
+    for _ in range(3):
+        client.send("Produce", 9, message("Produce", produce(batch()), t=topic))
+    client.coordinator(topic)
+    client.send("OffsetCommit", 8, message("OffsetCommit", commit(), t=topic))
+    for api, version, request in CASES[case]:
+        yield api, plain(client.send(api, version, message(api, request, t=topic)), topic)
+
+
+def plain(value: Any, topic: str, name: str = "") -> Any:
+    """Without what must differ: topics by their part in the case, ids as known or not."""
+    if dataclasses.is_dataclass(value):
+        left_out = LEFT_OUT | NOT_TOLD_WITH_AN_ERROR if getattr(value, "error_code", 0) else LEFT_OUT
+        names = [field.name for field in dataclasses.fields(value) if field.name not in left_out]
+        return {field: plain(getattr(value, field), topic, field) for field in names}
+    if isinstance(value, list):
+        return [plain(item, topic, name) for item in value]
+    if isinstance(value, uuid.UUID):
+        return value.int if value.int <= UNKNOWN_ID.int else "an id"
+    if isinstance(value, bytes | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        return value.replace(topic, "$t")
+    return ErrorCode(value).name if name == "error_code" else value

@@ -1,0 +1,87 @@
+"""Apache Kafka as a process: one combined broker and controller, made from the jars of the Java tools."""
+
+import socket
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+from wire_client import Client
+
+from tierlog.broker.wire.messages.api_versions import ApiVersionsRequest
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+JAVA = ("java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+class KafkaProcess:
+    """Formats its directory, starts, and returns once it serves; `stop()` ends it."""
+
+    def __init__(self, classpath: str, directory: Path) -> None:
+        port, controller_port = free_ports(2)
+        self.bootstrap = f"127.0.0.1:{port}"
+        properties = directory / "server.properties"
+        properties.write_text(
+            PROPERTIES.format(port=port, controller_port=controller_port, data=directory / "data")
+        )
+        java = [*JAVA, "-cp", classpath]
+        formatting = ["kafka.tools.StorageTool", "format", "-t", str(uuid.uuid4()), "-c", str(properties)]
+        subprocess.run([*java, *formatting], check=True, capture_output=True, timeout=START_TIMEOUT_S)
+        self._log = (directory / "server.log").open("wb")
+        command = [*java, "kafka.Kafka", str(properties)]
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait(self) -> None:
+        """It listens early and answers once its broker is registered; there is nothing else to wait for."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                client = Client(self.bootstrap)
+                client.send("ApiVersions", 0, ApiVersionsRequest())
+                client.close()
+                return
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"Kafka does not serve, see {self._log.name}") from None
+                time.sleep(0.1)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={data}
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
