@@ -17,6 +17,9 @@ class Event(NamedTuple):
     data: Any
 
 
+LOOK_AROUND = "`tierlog topic list` shows the topics, `tierlog topic describe` their offsets and settings."
+
+
 class AdminApi:
     """Calls of one node's admin API; raises CliError with the server's own words."""
 
@@ -51,7 +54,7 @@ class AdminApi:
             raise CliError(
                 _reason(refused),
                 code=code,
-                hint="`tierlog topic list` shows what there is." if code == ExitCode.NOT_FOUND else "",
+                hint=LOOK_AROUND if code == ExitCode.NOT_FOUND else "",
             ) from None
         except (OSError, ValueError) as failure:
             raise unreachable(self.url, getattr(failure, "reason", failure)) from None

@@ -185,7 +185,9 @@ def raise_for(code: int, message: str | None, subject: str) -> None:
     if not code:
         return
     name = ErrorCode(code).name if code in ErrorCode.__members__.values() else f"error {code}"
-    raise CliError(f"{subject}: {message or name}", hint=_HINTS.get(name, ""))
+    missing = name == "UNKNOWN_TOPIC_OR_PARTITION"
+    outcome = ExitCode.NOT_FOUND if missing else ExitCode.FAILED
+    raise CliError(f"{subject}: {message or name}", hint=_HINTS.get(name, ""), code=outcome)
 
 
 _HINTS = {

@@ -21,7 +21,7 @@ from tierlog.broker.wire.messages.offset_fetch import (
 )
 from tierlog.cli import topics
 from tierlog.cli.client import KafkaClient, raise_for
-from tierlog.cli.errors import CliError
+from tierlog.cli.errors import CliError, ExitCode
 
 READ_COMMITTED = 1
 MAX_WAIT_MS = 500
@@ -47,6 +47,9 @@ class Consumer:
         """Records until the ends as they are now, or for ever if `follow`; each partition's in order."""
         count = len(self._client.topic(self._topic).partitions)
         ends = topics.offsets(self._client, self._topic, count, topics.LATEST)
+        for partition, position in self.positions.items():
+            if position > ends[partition]:
+                raise self._out_of_range(partition)
         while follow or any(position < ends[partition] for partition, position in self.positions.items()):
             for leader, partitions in self._by_leader(ends, follow=follow).items():
                 for answer in self._fetch(leader, partitions):
@@ -86,10 +89,7 @@ class Consumer:
     def _records(self, answer: PartitionData, end: int | None) -> Iterator[Consumed]:
         partition = answer.partition_index
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise CliError(
-                f"{self._topic}-{partition} does not hold offset {self.positions[partition]:,}",
-                hint=f"`tierlog topic describe {self._topic}` shows what it holds.",
-            )
+            raise self._out_of_range(partition)
         if answer.error_code:
             if not ErrorCode(answer.error_code).retriable:
                 raise_for(answer.error_code, None, f"{self._topic}-{partition}")
@@ -111,6 +111,13 @@ class Consumer:
                     self.positions[partition] = record.offset + 1
                     yield Consumed(partition, record)
             self.positions[partition] = max(self.positions[partition], header.next_offset)
+
+    def _out_of_range(self, partition: int) -> CliError:
+        return CliError(
+            f"{self._topic}-{partition} does not hold offset {self.positions[partition]:,}",
+            hint=f"`tierlog topic describe {self._topic}` shows what it holds.",
+            code=ExitCode.NOT_FOUND,
+        )
 
 
 def committed(client: KafkaClient, group: str, topic: str, count: int) -> dict[int, int]:

@@ -53,6 +53,14 @@ def done(message: str) -> None:
     sys.stderr.write(message + "\n")
 
 
+def print_done(message: str, document: Mapping[str, Any], *, as_json: bool) -> None:
+    """What a command did: a word to a person, or one JSON document."""
+    if as_json:
+        print_json(document)
+    else:
+        done(message)
+
+
 def size(count: float) -> str:
     """Bytes in the unit that leaves one to four digits: 17.3 MiB."""
     value = float(count)

@@ -22,7 +22,7 @@ from tierlog.broker.ports.types import require
 from tierlog.tiering.object_store import ObjectStoreError
 
 CHUNK_BYTES = 8 << 20
-DOWNLOADS_AT_ONCE = 8  # times the largest piece of a download bounds memory
+DOWNLOADS_AT_ONCE = 10  # default of remote.log.reader.threads; times the largest piece it bounds memory
 READ_AHEADS_AT_ONCE = 2  # the rest of the downloads is kept for readers that wait
 
 
@@ -68,14 +68,22 @@ class CacheCounts:
 class ChunkCache:
     """Chunks by key, least recently used first to go."""
 
-    def __init__(self, directory: Path, budget_bytes: int, files: Files, tasks: TaskGroup) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        budget_bytes: int,
+        files: Files,
+        tasks: TaskGroup,
+        *,
+        downloads_at_once: int = DOWNLOADS_AT_ONCE,
+    ) -> None:
         self._directory = directory
         self._budget = budget_bytes
         self._files = files
         self._tasks = tasks
         self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()
         self._flights: dict[ChunkKey, Flight] = {}
-        self._slots = asyncio.Semaphore(DOWNLOADS_AT_ONCE)
+        self._slots = asyncio.Semaphore(downloads_at_once)
         self._reading_ahead = 0
         self._names = count()
         self.counts = CacheCounts()

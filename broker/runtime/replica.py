@@ -38,7 +38,7 @@ from tierlog.broker.settings.topic import TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 
 PRODUCER_EXPIRATION_MS = 86_400_000
-"""producer.id.expiration.ms: how long an idle producer's sequences are remembered."""
+"""Default of producer.id.expiration.ms: how long an idle producer's sequences are remembered."""
 
 LATEST_OFFSET = -1
 """DeleteRecords: everything below the high watermark."""
@@ -77,13 +77,21 @@ class ReadResult(NamedTuple):
 
 
 class Replica:
-    def __init__(self, name: TopicPartition, topic_id: uuid.UUID, broker_id: int, log: PartitionLog) -> None:
+    def __init__(
+        self,
+        name: TopicPartition,
+        topic_id: uuid.UUID,
+        broker_id: int,
+        log: PartitionLog,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+    ) -> None:
         self.name = name
         self.topic_id = topic_id
         self.log = log
         self.listeners: list[Callable[[Replica], None]] = []
         self.failed: str | None = None
         """Why nothing of this replica can be trusted any more (a failed fsync, or it is closed)."""
+        self._producer_expiration_ms = producer_expiration_ms
         self._core = LeaderCore(broker_id, log.log_end_offset, log.log_start_offset)
 
     @classmethod
@@ -101,6 +109,7 @@ class Replica:
         recovery_point: int = 0,
         clean: bool,
         rng: random.Random,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
     ) -> "Replica":
         """Opens the log in the partition's own directory; raises OSError. May run in a thread."""
         log = PartitionLog.open(
@@ -113,7 +122,7 @@ class Replica:
             clean=clean,
             rng=rng,
         )
-        return cls(name, topic_id, broker_id, log)
+        return cls(name, topic_id, broker_id, log, producer_expiration_ms)
 
     # -- where it stands --
 
@@ -352,7 +361,7 @@ class Replica:
     def apply_retention(self, now_ms: int) -> int:
         """Deletes what retention.ms, retention.bytes and the log start allow; returns how many segments."""
         log = self.log
-        log.producers.expire(now_ms, PRODUCER_EXPIRATION_MS)
+        log.producers.expire(now_ms, self._producer_expiration_ms)
         count = expired(log.segments, log.config, log.log_start_offset, self.high_watermark, now_ms)
         if count == len(log.segments):
             try:

@@ -133,6 +133,7 @@ class ReplicaManager:
             recovery_point=known.recovery_points.get(name, 0),
             clean=known.clean,
             rng=self._rng,
+            producer_expiration_ms=self._settings.producer_id_expiration_ms,
         )
         used_end = remote.end_offset or remote.copied_end_offset or 0
         if replica.log_end_offset < used_end:

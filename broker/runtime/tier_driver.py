@@ -433,9 +433,9 @@ class TierDriver:
         if replica is None:
             raise TierRefused(f"{topic}-{partition} is not led by this broker")
         if not replica.log_start_offset <= offset < replica.high_watermark:
-            raise TierRefused(
-                f"{topic}-{partition} has offsets {replica.log_start_offset} to {replica.high_watermark - 1}"
-            )
+            start, end = replica.log_start_offset, replica.high_watermark
+            held = f"has offsets {start} to {end - 1}" if start < end else "holds no record"
+            raise TierRefused(f"{topic}-{partition} {held}")
         remote = self._metadata.image.remote_partition(replica.topic_id, partition)
         return await find_place(replica, remote, self._remote_log, offset)
 

@@ -47,7 +47,11 @@ class Tiering:
         url = settings.object_store_url or (data_directory.absolute() / OBJECTS_DIRECTORY).as_uri()
         self.store = objects or store_from_url(url)
         self.cache = ChunkCache(
-            data_directory / CACHE_DIRECTORY, settings.remote_cache_bytes, files, self._tasks
+            data_directory / CACHE_DIRECTORY,
+            settings.remote_cache_bytes,
+            files,
+            self._tasks,
+            downloads_at_once=settings.remote_log_reader_threads,
         )
         self.manager = TierManager(self.store, keys)
         self.remote = RemoteLog(

@@ -7,7 +7,8 @@ from tierlog.broker.settings.definitions import Setting, SettingType, Value, fin
 
 INT, LONG, BOOLEAN = SettingType.INT, SettingType.LONG, SettingType.BOOLEAN
 STRING, LIST, DOUBLE = SettingType.STRING, SettingType.LIST, SettingType.DOUBLE
-MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
+MAX_LONG = 2**63 - 1
+NO_EFFECT_YET = " Checked, kept and shown; it has no effect yet."
 USE_TOTAL_RETENTION = -2  # local.retention.*: as retention.* (KIP-405)
 
 
@@ -22,7 +23,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "cleanup.policy",
             LIST,
             ("delete",),
-            "What retention does: delete old segments, compact by key, or both.",
+            "What retention does: delete old segments, compact by key (no effect yet), or both.",
             choices=("delete", "compact"),
         ),
         _setting(
@@ -36,7 +37,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "delete.retention.ms",
             LONG,
             86_400_000,
-            "How long a tombstone of a compacted topic is kept.",
+            f"How long a tombstone of a compacted topic is kept.{NO_EFFECT_YET}",
             least=0,
         ),
         _setting("file.delete.delay.ms", LONG, 60_000, "How long a deleted segment's file is kept.", least=0),
@@ -70,7 +71,11 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             least=-2,
         ),
         _setting(
-            "max.compaction.lag.ms", LONG, MAX_LONG, "Longest time a record stays uncompacted.", least=1
+            "max.compaction.lag.ms",
+            LONG,
+            MAX_LONG,
+            f"Longest time a record stays uncompacted.{NO_EFFECT_YET}",
+            least=1,
         ),
         _setting("max.message.bytes", INT, 1_048_588, "The largest record batch accepted.", least=0),
         _setting(
@@ -98,11 +103,17 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "min.cleanable.dirty.ratio",
             DOUBLE,
             0.5,
-            "Share of a log that must be dirty before it is compacted.",
+            f"Share of a log that must be dirty before it is compacted.{NO_EFFECT_YET}",
             least=0,
             most=1,
         ),
-        _setting("min.compaction.lag.ms", LONG, 0, "Shortest time a record stays uncompacted.", least=0),
+        _setting(
+            "min.compaction.lag.ms",
+            LONG,
+            0,
+            f"Shortest time a record stays uncompacted.{NO_EFFECT_YET}",
+            least=0,
+        ),
         _setting(
             "min.insync.replicas",
             INT,
@@ -110,7 +121,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "Replicas that must hold an acks=all write before it is acknowledged.",
             least=1,
         ),
-        _setting("preallocate", BOOLEAN, False, "Allocate a segment's file at its creation."),
+        _setting("preallocate", BOOLEAN, False, f"Allocate a segment's file at its creation.{NO_EFFECT_YET}"),
         _setting(
             "remote.storage.enable", BOOLEAN, False, "Upload rolled segments to the object store (KIP-405)."
         ),
@@ -150,7 +161,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "unclean.leader.election.enable",
             BOOLEAN,
             False,
-            "Whether a replica that may have lost data can lead.",
+            f"Whether a replica that may have lost data can lead.{NO_EFFECT_YET}",
         ),
     )
 }

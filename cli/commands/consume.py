@@ -69,6 +69,7 @@ def consume(
     follow: Follow = None,
     group: Group = None,
     format: Shape = Format.RAW,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Print the records of a topic, wherever they lie: on a broker's disk or in the object store."""
@@ -95,7 +96,7 @@ def consume(
             for index, consumed in enumerate(
                 consumer.read(follow=not has_start if follow is None else follow), 1
             ):
-                _print(topic, consumed, format)
+                _print(topic, consumed, Format.JSON if as_json else format)
                 if index == count:
                     break
         finally:

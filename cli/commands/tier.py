@@ -27,10 +27,15 @@ def status(
     admin: Admin = DEFAULT_ADMIN,
 ) -> None:
     """Show per partition which offsets and bytes are local, and which are remote."""
-    from tierlog.cli.admin import AdminApi
+    from tierlog.cli.admin import LOOK_AROUND, AdminApi
+    from tierlog.cli.errors import CliError, ExitCode
     from tierlog.cli.output import print_json, print_rows
 
     answer = AdminApi(admin).get("/v1/tier/status", topic=topic)
+    if topic is not None and not answer["partitions"]:
+        raise CliError(
+            f"nothing of a topic {topic!r} is tiered here", hint=LOOK_AROUND, code=ExitCode.NOT_FOUND
+        )
     if as_json:
         print_json(answer)
         return

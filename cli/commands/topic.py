@@ -43,12 +43,13 @@ def create(
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Only say whether it would work.")
     ] = False,
+    as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Create a topic, and wait until it can be used."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import done
+    from tierlog.cli.output import print_done
 
     with KafkaClient(bootstrap) as client:
         topics.create(
@@ -59,7 +60,12 @@ def create(
             parse_pairs(config, "--config"),
             validate_only=validate_only,
         )
-    done(f"topic {name} can be created" if validate_only else f"created topic {name}")
+        partition_count = None if validate_only else len(client.topic(name).partitions)
+    print_done(
+        f"topic {name} can be created" if validate_only else f"created topic {name}",
+        {"topic": name, "created": not validate_only, "partitions": partition_count},
+        as_json=as_json,
+    )
 
 
 @app.command("list")
@@ -128,32 +134,36 @@ def alter(
             "--unset", "-u", metavar="KEY", help="Give a setting its default again; may be repeated."
         ),
     ] = None,
+    as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Change settings of a topic."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.errors import usage
-    from tierlog.cli.output import done
+    from tierlog.cli.output import print_done
 
     if not config and not unset:
         raise usage("nothing to change", hint="Give --config KEY=VALUE or --unset KEY.")
     with KafkaClient(bootstrap) as client:
         client.topic(name)
-        topics.alter(client, name, parse_pairs(config, "--config"), unset or [])
-    done(f"altered topic {name}")
+        sets = parse_pairs(config, "--config")
+        topics.alter(client, name, sets, unset or [])
+    changed = {"topic": name, "set": sets, "unset": unset or []}
+    print_done(f"altered topic {name}", changed, as_json=as_json)
 
 
 @app.command()
 def delete(
     names: Annotated[list[str], typer.Argument(help="Names of the topics.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete topics with all their data, local and remote."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import done
+    from tierlog.cli.output import print_done
 
     if not yes:
         typer.confirm(f"Delete {', '.join(names)} and all their records?", abort=True)
@@ -161,21 +171,22 @@ def delete(
         for name in names:
             client.topic(name)
             topics.delete(client, name)
-            done(f"deleted topic {name}")
+            print_done(f"deleted topic {name}", {"topic": name, "deleted": True}, as_json=as_json)
 
 
 @app.command("add-partitions")
 def add_partitions(
     name: Name,
     total: Annotated[int, typer.Argument(min=1, help="Number of partitions in all, afterwards.")],
+    as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Give a topic more partitions. Keys may move to other partitions."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import done
+    from tierlog.cli.output import print_done
 
     with KafkaClient(bootstrap) as client:
         client.topic(name)
         topics.add_partitions(client, name, total)
-    done(f"topic {name} has {total} partitions")
+    print_done(f"topic {name} has {total} partitions", {"topic": name, "partitions": total}, as_json=as_json)

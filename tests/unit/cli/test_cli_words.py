@@ -1,10 +1,16 @@
 """The command line as a process: exit codes, and errors that say what to do next."""
 
+import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+
+from tierlog.cli.main import app
 
 
 def tierlog(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -22,6 +28,41 @@ def closed_port() -> int:
 
 def test_version() -> None:
     assert tierlog("--version").stdout.startswith("tierlog ")
+
+
+def leaves(command: Any, path: str = "") -> dict[str, Any]:
+    """Words of a command -> the command, for all that do something."""
+    children = getattr(command, "commands", None)
+    if not children:
+        return {path.strip(): command}
+    found: dict[str, Any] = {}
+    for name, child in children.items():
+        found |= leaves(child, f"{path} {name}")
+    return found
+
+
+def test_every_command_speaks_json_but_the_demo() -> None:
+    commands = leaves(typer.main.get_command(app))
+    assert {"dev", "consume", "topic create", "tier explain", "cluster info"} <= set(commands)
+    mute = {
+        words
+        for words, command in commands.items()
+        if not any("--json" in parameter.opts for parameter in command.params)
+    }
+    assert mute == {"demo"}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("tierlog top", "topic"), ("tierlog topic al", "alter"), ("tierlog consume --from", "--from-beginning")],
+)
+def test_a_shell_is_told_what_may_follow(words: str, expected: str) -> None:
+    asked = {"_TIERLOG_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    command = Path(sys.executable).with_name("tierlog")
+    ended = subprocess.run(
+        [command], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.stdout.split() == [expected]
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:

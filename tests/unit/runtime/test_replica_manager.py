@@ -54,13 +54,13 @@ def deleted(image: ClusterImage, topic_id: uuid.UUID) -> ClusterImage:
 class Run:
     """One life of a manager on a directory."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **settings: str) -> None:
         self.failures: list[BaseException] = []
         self.moved: list[TopicPartition] = []
         self.tasks = TaskGroup(lambda _, failure: self.failures.append(failure))
         files, rng = OsFiles(), random.Random(1)
         self.manager = ReplicaManager(
-            settings_from({"log.dirs": str(path)}),
+            settings_from({"log.dirs": str(path), **settings}),
             DataDirectory(path, files, rng),
             files,
             SystemClock(),
@@ -110,6 +110,21 @@ async def test_a_changed_setting_reaches_the_log(tmp_path: Path) -> None:
     change = r.ConfigRecord(scope=r.ConfigScope.TOPIC, name="orders", key="segment.bytes", value="1234")
     run.manager.follow(image, evolve_all(image, [change]))
     assert run.replica().config.segment_bytes == 1234
+    await run.stop()
+
+
+async def test_idle_producers_are_forgotten_when_the_node_says(tmp_path: Path) -> None:
+    run = await Run(tmp_path, **{"producer.id.expiration.ms": "60000"}).start(EMPTY)
+    run.manager.follow(EMPTY, created(EMPTY, ORDERS, retention_ms="-1"))
+    now_ms, replica = SystemClock().now_ms(), run.replica()
+    batch = encode_batch(
+        [NewRecord(now_ms, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=0
+    )
+    assert not replica.append(memoryview(batch), now_ms).error
+    replica.apply_retention(now_ms + 59_999)
+    assert replica.log.producers.get(7) is not None
+    replica.apply_retention(now_ms + 60_000)
+    assert replica.log.producers.get(7) is None
     await run.stop()
 
 

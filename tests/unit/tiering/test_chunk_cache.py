@@ -117,6 +117,17 @@ async def test_a_failure_reaches_all_who_wait_and_is_not_kept(cache, tmp_path, f
     assert source.started == 2
 
 
+async def test_downloads_at_a_time_are_bounded(tmp_path, tasks):
+    cache, source = ChunkCache(tmp_path / "cache", 250, OsFiles(), tasks, downloads_at_once=2), Source()
+    source.gate.clear()
+    waiting = [asyncio.ensure_future(cache.get(key(number), source.download)) for number in range(4)]
+    await turns()
+    assert source.started == 2
+    source.gate.set()
+    await asyncio.gather(*waiting)
+    assert source.started == 4
+
+
 async def test_read_ahead_is_bounded_and_shared_with_readers(cache):
     source = Source()
     source.gate.clear()
