@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 
 from tierlog.cli.errors import CliError, ExitCode, unreachable
 
+LOOK_AROUND = "`tierlog topic list` shows the topics, `tierlog topic describe` their offsets and settings."
+
 
 class Event(NamedTuple):
     """One server-sent event: its name and its JSON data."""
 
     name: str
     data: Any
-
-
-LOOK_AROUND = "`tierlog topic list` shows the topics, `tierlog topic describe` their offsets and settings."
 
 
 class AdminApi:
