@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
 
 
 class ObjectStoreError(Exception):
@@ -77,28 +76,3 @@ def exact_range(key: str, content: bytes, start: int, end: int) -> bytes:
     if len(content) != end - start:
         raise CorruptObject(f"{key}: asked for bytes {start} to {end}, got {len(content)}")
     return content
-
-
-def store_from_url(url: str, **options: str) -> ObjectStore:
-    """The store that a URL names; raises InvalidStoreUrl. S3 credentials come from the AWS chain or options.
-
-    `file:///dir`, `memory://`, `s3://bucket/prefix?endpoint=http://host:port&region=us-east-1`.
-    """
-    # imported here: the S3 client alone costs a second of start-up
-    parts = urlsplit(url)
-    if parts.scheme == "memory":
-        from tierlog.tiering.memory_store import MemoryStore
-
-        return MemoryStore()
-    if parts.scheme == "file" and not parts.netloc and parts.path not in ("", "/"):
-        from tierlog.tiering.local_store import LocalStore
-
-        return LocalStore(Path(unquote(parts.path)))
-    if parts.scheme == "s3" and parts.netloc:
-        from tierlog.tiering.s3 import S3Options, S3Store
-
-        return S3Store(S3Options.from_url(url, **options))
-    raise InvalidStoreUrl(
-        f"{url!r} names no object store: expected file:///directory, memory://"
-        " or s3://bucket/prefix?endpoint=…&region=…"
-    )

@@ -16,8 +16,8 @@ from tierlog.tiering.object_store import (
     ObjectNotFound,
     ObjectStoreError,
     PreconditionFailed,
-    store_from_url,
 )
+from tierlog.tiering.stores import store_from_url
 
 STORES = ["memory", "directory", *s3_servers.available()]
 REAL_STORES = [

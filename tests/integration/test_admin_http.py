@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -12,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tierlog.testing import TierlogBroker
 
 PATIENCE_S = 30.0
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "admin-api.md"
 
 
 def create_topic(broker: TierlogBroker, name: str, partitions: int = 1) -> None:
@@ -69,6 +72,12 @@ async def test_metrics_say_where_logs_stand_and_what_was_asked(tierlog_broker: T
     slowest = found["kafka_network_request_duration_seconds_bucket", (("le", "+Inf"), ("request", "Produce"))]
     assert slowest == asked
     assert found["kafka_network_request_failures_total", (("request", "Produce"),)] == 0
+
+
+async def test_every_metric_is_in_the_reference(tierlog_broker: TierlogBroker) -> None:
+    async with aiohttp.ClientSession(tierlog_broker.admin_url) as session, session.get("/metrics") as answer:
+        exposed = {family.name for family in text_string_to_metric_families(await answer.text())}
+    assert exposed == set(re.findall(r"`(kafka_\w+)`", REFERENCE.read_text(encoding="utf-8")))
 
 
 async def test_events_follow_the_cluster_until_the_broker_stops(tierlog_broker: TierlogBroker) -> None:
