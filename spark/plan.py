@@ -10,9 +10,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from tierlog.broker.ports.types import TopicIdPartition
-from tierlog.broker.records.indexes import find_end_position, find_position, next_position
+from tierlog.broker.records.indexes import (
+    AbortedTxn,
+    find_aborted,
+    find_end_position,
+    find_position,
+    next_position,
+)
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, ReadOptions
+from tierlog.tiering.format.bundle import IndexBundle
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
 
@@ -53,13 +60,15 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Bytes [start, end) of an object, which are whole batches; records outside `offsets` are dropped."""
+    """Bytes [start, end) of an object, which are whole batches; records outside `offsets` are dropped, and
+    those of `aborted` transactions."""
 
     source: Source
     key: str
     start: int
     end: int
     offsets: OffsetRange
+    aborted: tuple[AbortedTxn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,17 +178,18 @@ def split_segment(
     keys: Keys,
     source: Source,
     entry: RemoteSegment,
-    offset_index: bytes | None,
+    bundle: IndexBundle | None,
     wanted: OffsetRange,
     split_bytes: int,
 ) -> list[Split]:
-    """The splits of one segment; without its index there is one, the whole object."""
+    """The splits of one segment; without its indexes there is one, the whole object."""
     offsets = OffsetRange(max(wanted.start, entry.base_offset), min(wanted.end, entry.end_offset))
     if not offsets:
         return []
-    index = offset_index or b""
+    index = b"" if bundle is None else bundle.offset_index
     start = find_position(index, entry.base_offset, offsets.start)
     end = find_end_position(index, entry.base_offset, offsets.end) or entry.log_bytes
+    aborted = () if bundle is None else tuple(find_aborted(bundle.txn_index, offsets.start, offsets.end))
     key = keys.log(source.id, entry)
     cuts = [start]
     while end - cuts[-1] > split_bytes:
@@ -187,7 +197,8 @@ def split_segment(
         if cut is None or cut >= end:
             break
         cuts.append(cut)
-    return [Split(source, key, at, to, offsets) for at, to in zip(cuts, [*cuts[1:], end], strict=True)]
+    ends = [*cuts[1:], end]
+    return [Split(source, key, at, to, offsets, aborted) for at, to in zip(cuts, ends, strict=True)]
 
 
 def _compared(offsets: OffsetRange, comparison: str, value: int) -> OffsetRange:

@@ -84,8 +84,9 @@ class PartitionView:
         end = self._resolve(options.ending, options.fail_on_data_loss)
         wanted = OffsetRange(max(start, pruning.offsets.start), min(end, pruning.offsets.end))
         for entry in self._entries(self._root, wanted):
-            index = self._bundle(entry).offset_index if entry.log_bytes > options.split_bytes else None
-            yield from split_segment(self._keys, self._source, entry, index, wanted, options.split_bytes)
+            needed = entry.log_bytes > options.split_bytes or entry.has_aborts
+            bundle = self._bundle(entry) if needed else None
+            yield from split_segment(self._keys, self._source, entry, bundle, wanted, options.split_bytes)
 
     def offset_at(self, timestamp_ms: int) -> int:
         """The first committed offset whose record has the timestamp or a later one; the end if none has."""

@@ -91,7 +91,7 @@ class TierlogReader(DataSourceReader):
 
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
         from tierlog.broker.records.columnar import COLUMNS as DECODED
-        from tierlog.broker.records.columnar import decode_columns
+        from tierlog.broker.records.columnar import AbortedRange, decode_columns
 
         schema = to_arrow_schema(self._schema, timezone="UTC")
         wanted = [name for name in schema.names if name in DECODED]
@@ -99,7 +99,11 @@ class TierlogReader(DataSourceReader):
         try:
             data = open_bucket(self._options.store).read(split.key, split.start, split.end)
             for columns in decode_columns(
-                data, wanted, first_offset=split.offsets.start, end_offset=split.offsets.end
+                data,
+                wanted,
+                first_offset=split.offsets.start,
+                end_offset=split.offsets.end,
+                aborted=[AbortedRange(*line[:3]) for line in split.aborted],
             ):
                 arrays = {**columns.arrays, **_constants(split.source, columns.rows)}
                 if columns.rows:

@@ -19,7 +19,7 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, iter_batches, read_header
 from tierlog.broker.records.errors import RecordsError
-from tierlog.broker.records.indexes import find_aborted, find_offset_for_time, find_position
+from tierlog.broker.records.indexes import AbortedTxn, find_aborted, find_offset_for_time, find_position
 from tierlog.broker.records.record import iter_records
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment
@@ -113,8 +113,7 @@ class RemoteLog:
     ) -> list[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions that overlap [start, end).
 
-        A transaction's line stands in the segment of its marker, which may come later than its records, so
-        the search goes on upwards; segments without aborts cost no read.
+        Each segment's index names all that touch it; segments without aborts cost no read.
         """
         where = TopicIdPartition(topic_id, partition)
         return await self._retrying(
@@ -227,16 +226,15 @@ class RemoteLog:
     async def _aborted(
         self, where: TopicIdPartition, remote: RemotePartition, start: int, end: int
     ) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = []
+        found: set[AbortedTxn] = set()  # a transaction may touch several segments
         async for entry in self._entries_from(where, remote, start):
-            if not entry.has_aborts:
-                continue
-            index = await self._indexes.index(where, entry)
-            lines = find_aborted(index.txn_index, start, end)
-            found += [(line.producer_id, line.first_offset) for line in lines]
-            if any(line.last_stable_offset >= end for line in lines):
+            if entry.base_offset >= end:
                 break
-        return found
+            if entry.has_aborts:
+                index = await self._indexes.index(where, entry)
+                found.update(find_aborted(index.txn_index, start, end))
+        lines = sorted(found, key=lambda line: line.first_offset)
+        return [(line.producer_id, line.first_offset) for line in lines]
 
     async def _chunk(self, where: TopicIdPartition, index: SegmentIndex, key: ChunkKey) -> Chunk:
         return await self._cache.get(key, self._download(where, index, key))

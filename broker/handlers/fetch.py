@@ -220,23 +220,18 @@ class _Fetcher:
             return ErrorCode.KAFKA_STORAGE_ERROR, []
         topic_id, partition = item.replica.topic_id, item.replica.name.partition
         remote = self._deps.metadata.image.remote_partition(topic_id, partition)
-        aborted: set[tuple[int, int]] = set()
         try:
-            if asked.committed_only:
-                # A marker may be in a local segment while its records are remote (KIP-405). Asked for now: by
-                # the time the records are here, that segment may be remote only, and `remote` not know it.
-                aborted.update(item.replica.aborted_from(item.offset))
             found = await reader.read(
                 topic_id, partition, remote, item.offset, item.max_bytes, min_one=item.min_one
             )
+            aborted: list[tuple[int, int]] = []
             if asked.committed_only and found.size:
-                aborted.update(
+                aborted = list(
                     await reader.aborted(topic_id, partition, remote, item.offset, found.end_offset)
                 )
-        except (ObjectStoreError, OSError):
+        except ObjectStoreError:
             return ErrorCode.KAFKA_STORAGE_ERROR, []  # retriable: never a skip, never a false end of the log
-        touched = [line for line in aborted if line[1] < found.end_offset]
-        return found, sorted(touched, key=lambda line: line[1])
+        return found, aborted
 
     # -- answering --
 

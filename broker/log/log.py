@@ -28,7 +28,7 @@ from tierlog.broker.ports.files import Files, FileSlice, write_atomically
 from tierlog.broker.ports.slices import LogSlice, empty_slice
 from tierlog.broker.ports.types import require
 from tierlog.broker.records.batch import BatchHeader
-from tierlog.broker.records.indexes import AbortedTxn, find_aborted
+from tierlog.broker.records.indexes import AbortedTxn, encode_txn_entry, find_aborted
 from tierlog.broker.records.record import iter_records
 from tierlog.broker.settings.topic import TopicConfig
 
@@ -59,7 +59,7 @@ class SegmentExport:
     log_path: Path
     offset_index: bytes
     time_index: bytes
-    txn_index: bytes
+    txn_index: bytes  # of all aborted transactions that touch it: a marker above may not be tiered yet
     producer_snapshot: bytes
     leader_epochs: tuple[EpochEntry, ...]
     has_transactions: bool
@@ -429,9 +429,7 @@ class PartitionLog:
         return self._graveyard.take_due(now_ms)
 
     def export_segment(self, base_offset: int) -> SegmentExport | None:
-        """A rolled segment with all that goes with it; None if there is none with that base. Raises
-        OSError.
-        """
+        """A rolled segment and all that goes with it; None if none has that base. Raises OSError."""
         at = self._index_of(base_offset)
         segment = self._segments[at]
         if segment.base_offset != base_offset or not segment.rolled:
@@ -444,7 +442,7 @@ class PartitionLog:
             segment.path(LOG),
             bytes(segment.offset_index),
             bytes(segment.time_index),
-            bytes(segment.txn_index),
+            b"".join(map(encode_txn_entry, self.aborted(base_offset, segment.end_offset))),
             self._files.read_whole(self._snapshot_path(segment.end_offset)),
             info.leader_epochs,
             segment.has_transactions,

@@ -305,12 +305,6 @@ class Replica:
             ErrorCode.NONE, found, aborted=[(entry.producer_id, entry.first_offset) for entry in aborted]
         )
 
-    def aborted_from(self, offset: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions that touch what lies at or above an offset
-        and whose markers are in local segments. Raises OSError."""
-        found = self.log.aborted(offset, self.log.log_end_offset)
-        return [(entry.producer_id, entry.first_offset) for entry in found]
-
     def _read_result(
         self,
         error: ErrorCode,

@@ -488,7 +488,7 @@ def _source(replica: Replica, base_offset: int) -> SegmentSource | None:
         first_timestamp=info.first_timestamp,
         max_timestamp=info.max_timestamp,
         has_transactions=export.has_transactions,
-        has_aborts=info.has_aborts,
+        has_aborts=bool(export.txn_index),
         bundle=IndexBundle(
             offset_index=export.offset_index,
             time_index=export.time_index,

@@ -111,7 +111,7 @@ def wait_until(broker: TierlogBroker, holds: Callable[[], bool]) -> None:
 
 def remote_reads_refuse(broker: TierlogBroker) -> None:
     """An error that clients retry, at any offset of the remote range; no bytes, no skip."""
-    client = Client(broker)
+    client = Client(broker.bootstrap)
     for offset in (0, 1, BEFORE // 2, BEFORE - 1):
         (answer,) = client.fetch(TOPIC, offset).responses[0].partitions
         assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -164,7 +164,7 @@ def test_a_broker_starts_and_serves_without_its_object_store(broker, s3):
     s3.start()
     AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": TOPIC})
     wait_until(broker, lambda: caught_up(broker, BEFORE + DURING))
-    client = Client(broker)
+    client = Client(broker.bootstrap)
     (answer,) = client.fetch(TOPIC, BEFORE // 2).responses[0].partitions
     client.close()
     first = next(iter_records(answer.records, max_bytes=1 << 20))

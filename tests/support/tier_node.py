@@ -1,15 +1,18 @@
 """As much of a broker as tiering needs: metadata quorum of one, replicas, driver, housekeeper, remote log."""
 
 import random
+import struct
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import FileSlice, OsFiles
 from tierlog.broker.ports.slices import LogSlice
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicIdPartition, TopicPartition
+from tierlog.broker.records.batch import assign, read_header
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.tier_driver import TierDriver
@@ -35,6 +38,8 @@ TIERED = {
     "file.delete.delay.ms": "0",
 }
 START_MS = 1_700_000_000_000
+PRODUCER = 7
+ABORT = [NewRecord(START_MS, struct.pack(">hh", 0, 0), struct.pack(">hi", 0, 5), ())]
 
 
 class Clock(SystemClock):
@@ -212,6 +217,15 @@ def content(found: LogSlice) -> bytes:
     data = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in found.parts)
     assert len(data) == found.size
     return data
+
+
+def write_transactional(replica: Replica, records: list[NewRecord], **fields: Any) -> int:
+    """What the transaction coordinator makes possible, past its checks; the first offset."""
+    data = encode_batch(records, producer_id=PRODUCER, producer_epoch=0, transactional=True, **fields)
+    offset = replica.log_end_offset
+    assign(data, 0, offset, replica.leader_epoch)
+    replica.log.append(memoryview(data), read_header(data), offset, replica.leader_epoch, START_MS)
+    return offset
 
 
 def produce(replica: Replica, batches: int, *, records: int = 5, size: int = 60) -> None:

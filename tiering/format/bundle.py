@@ -37,7 +37,10 @@ class Section(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexBundle:
-    """Companions of one segment: indexes and producer state at its end, as Kafka writes them; epochs."""
+    """Companions of one segment: indexes and producer state at its end, as Kafka writes them; epochs.
+
+    `txn_index` names every aborted transaction that touches the segment, also those that end after it.
+    """
 
     offset_index: bytes
     time_index: bytes

@@ -2,36 +2,21 @@
 
 import asyncio
 import random
-import struct
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tier_node import START_MS, TierNode, produce
+from tier_node import ABORT, PRODUCER, START_MS, TierNode, produce, write_transactional
 
 from tierlog.broker.handlers.context import Connection, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch import fetch_handler
-from tierlog.broker.records.batch import assign, read_header
-from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.records.writer import NewRecord
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.purgatory import Purgatory
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from tierlog.tiering.memory_store import MemoryStore
-
-PRODUCER = 7
-ABORT = [NewRecord(START_MS, struct.pack(">hh", 0, 0), struct.pack(">hi", 0, 5), ())]
-
-
-def write_transactional(replica: Replica, records: list[NewRecord], **fields: Any) -> int:
-    """What the transaction coordinator makes possible, past its checks; the first offset."""
-    data = encode_batch(records, producer_id=PRODUCER, producer_epoch=0, transactional=True, **fields)
-    offset = replica.log_end_offset
-    assign(data, 0, offset, replica.leader_epoch)
-    replica.log.append(memoryview(data), read_header(data), offset, replica.leader_epoch, START_MS)
-    return offset
 
 
 async def fetch(node: TierNode, replica: Replica, offset: int) -> PartitionData:

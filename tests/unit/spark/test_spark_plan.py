@@ -22,12 +22,19 @@ from tierlog.spark.plan import (
     resolve_bound,
     split_segment,
 )
+from tierlog.tiering.format.bundle import IndexBundle
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
 
 TOPIC = uuid.UUID(int=1)
 KEYS = Keys("cluster")
 SOURCE = Source("flights", TOPIC, 0)
+
+
+def bundle(offset_index: bytes) -> IndexBundle:
+    return IndexBundle(
+        offset_index=offset_index, time_index=b"", txn_index=b"", producer_snapshot=b"", leader_epochs=()
+    )
 
 
 def entry(base: int, last: int, *, log_bytes: int = 1_000, max_timestamp: int = 0) -> RemoteSegment:
@@ -92,7 +99,7 @@ def test_splits_cover_each_wanted_batch_once(seed: int) -> None:
         KEYS,
         SOURCE,
         segment,
-        encode_offset_index(base, index),
+        bundle(encode_offset_index(base, index)),
         wanted,
         split_bytes=rng.choice([1, 2_000, 10_000]),
     )
@@ -109,7 +116,7 @@ def test_splits_cover_each_wanted_batch_once(seed: int) -> None:
 
 
 def test_splits_are_no_longer_than_asked_where_the_index_allows() -> None:
-    index = encode_offset_index(0, [OffsetEntry(i, 100 * i) for i in range(1, 100)])
+    index = bundle(encode_offset_index(0, [OffsetEntry(i, 100 * i) for i in range(1, 100)]))
     splits = split_segment(KEYS, SOURCE, entry(0, 100, log_bytes=10_100), index, OffsetRange(0, 101), 1_000)
     assert [split.end - split.start for split in splits] == [1_000] * 9 + [900, 200]
 
