@@ -1,0 +1,248 @@
+"""Every API that is advertised, in every version: a request that should work is answered without an error.
+
+What the answers say is tested elsewhere; this holds the table of versions to what the handlers can do.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from wire_client import Client, message
+
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.wire.api import APIS
+from tierlog.testing import TierlogBroker
+
+ADVERTISED = {
+    "Produce": (3, 13),
+    "Fetch": (4, 18),
+    "ListOffsets": (1, 11),
+    "Metadata": (0, 13),
+    "OffsetCommit": (2, 10),
+    "OffsetFetch": (1, 10),
+    "FindCoordinator": (0, 6),
+    "JoinGroup": (0, 9),
+    "Heartbeat": (0, 4),
+    "LeaveGroup": (0, 5),
+    "SyncGroup": (0, 5),
+    "DescribeGroups": (0, 6),
+    "ListGroups": (0, 5),
+    "ApiVersions": (0, 4),
+    "CreateTopics": (2, 7),
+    "DeleteTopics": (1, 6),
+    "DeleteRecords": (0, 2),
+    "InitProducerId": (0, 6),
+    "OffsetForLeaderEpoch": (2, 4),
+    "DescribeConfigs": (1, 4),
+    "AlterConfigs": (0, 2),
+    "DescribeLogDirs": (1, 5),
+    "CreatePartitions": (0, 3),
+    "DeleteGroups": (0, 2),
+    "IncrementalAlterConfigs": (0, 1),
+    "OffsetDelete": (0, 0),
+    "DescribeCluster": (0, 2),
+}
+VERSIONS = [(api, version) for api, (least, most) in ADVERTISED.items() for version in range(least, most + 1)]
+TOPIC = 2  # a resource type
+PROTOCOLS = {"protocol_type": "consumer", "protocol_name": "range"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a request is about. `member` and `fresh` are made for one request."""
+
+    topic: str
+    topic_id: uuid.UUID
+    group: str
+    member: str = ""
+    fresh: str = ""
+
+
+def batch() -> bytes:
+    return bytes(encode_batch([NewRecord(int(time.time() * 1000), b"k", b"v", ())]))
+
+
+def named(place: Place, **fields: Any) -> list[dict[str, Any]]:
+    """One topic by name and by id, whichever the version knows."""
+    return [{"name": place.topic, "topic": place.topic, "topic_id": place.topic_id, **fields}]
+
+
+def of_topic(place: Place, names: tuple[str, ...], **fields: Any) -> list[dict[str, Any]]:
+    return [{name: each[name] for name in names} | fields for each in named(place)]
+
+
+MAKE: dict[str, Callable[[Place], dict[str, Any]]] = {
+    "Produce": lambda p: {
+        "acks": -1,
+        "timeout_ms": 5000,
+        "topic_data": of_topic(p, ("name", "topic_id"), partition_data=[{"index": 0, "records": batch()}]),
+    },
+    "Fetch": lambda p: {
+        "max_wait_ms": 0,
+        "topics": of_topic(
+            p,
+            ("topic", "topic_id"),
+            partitions=[{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}],
+        ),
+    },
+    "ListOffsets": lambda p: {
+        "replica_id": -1,
+        "topics": of_topic(p, ("name",), partitions=[{"partition_index": 0, "timestamp": -1}]),
+    },
+    "Metadata": lambda p: {"topics": [{"name": p.topic}]},
+    "OffsetCommit": lambda p: {
+        "group_id": p.group,
+        "topics": of_topic(
+            p, ("name", "topic_id"), partitions=[{"partition_index": 0, "committed_offset": 1}]
+        ),
+    },
+    "OffsetFetch": lambda p: {
+        "group_id": p.group,
+        "topics": of_topic(p, ("name",), partition_indexes=[0]),
+        "groups": [{"group_id": p.group, "topics": of_topic(p, ("name", "topic_id"), partition_indexes=[0])}],
+    },
+    "FindCoordinator": lambda p: {"key": p.group, "coordinator_keys": [p.group]},
+    "JoinGroup": lambda p: {
+        "group_id": p.fresh,
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 10_000,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b"m"}],
+    },
+    "Heartbeat": lambda p: {"group_id": p.fresh, "generation_id": 1, "member_id": p.member},
+    "LeaveGroup": lambda p: {
+        "group_id": p.fresh,
+        "member_id": p.member,
+        "members": [{"member_id": p.member}],
+    },
+    "SyncGroup": lambda p: {"group_id": p.fresh, "generation_id": 1, "member_id": p.member, **PROTOCOLS},
+    "DescribeGroups": lambda p: {"groups": [p.group]},
+    "ListGroups": lambda p: {},
+    "ApiVersions": lambda p: {"client_software_name": "test", "client_software_version": "1"},
+    "CreateTopics": lambda p: {
+        "topics": [{"name": p.fresh, "num_partitions": 1, "replication_factor": 1}],
+        "timeout_ms": 5000,
+    },
+    "DeleteTopics": lambda p: {
+        "topic_names": [p.topic],
+        "topics": [{"name": p.topic}],
+        "timeout_ms": 5000,
+    },
+    "DeleteRecords": lambda p: {
+        "topics": of_topic(p, ("name",), partitions=[{"partition_index": 0, "offset": 1}]),
+        "timeout_ms": 5000,
+    },
+    "InitProducerId": lambda p: {"transactional_id": None},
+    "OffsetForLeaderEpoch": lambda p: {
+        "replica_id": -1,
+        "topics": of_topic(p, ("topic",), partitions=[{"partition": 0, "leader_epoch": 0}]),
+    },
+    "DescribeConfigs": lambda p: {
+        "resources": [{"resource_type": TOPIC, "resource_name": p.topic, "configuration_keys": None}]
+    },
+    "AlterConfigs": lambda p: {
+        "resources": [
+            {
+                "resource_type": TOPIC,
+                "resource_name": p.topic,
+                "configs": [{"name": "segment.bytes", "value": "100000"}],
+            }
+        ]
+    },
+    "DescribeLogDirs": lambda p: {"topics": of_topic(p, ("topic",), partitions=[0])},
+    "CreatePartitions": lambda p: {
+        "topics": [{"name": p.topic, "count": 2, "assignments": None}],
+        "timeout_ms": 5000,
+    },
+    "DeleteGroups": lambda p: {"groups_names": [p.group]},
+    "IncrementalAlterConfigs": lambda p: {
+        "resources": [
+            {
+                "resource_type": TOPIC,
+                "resource_name": p.topic,
+                "configs": [{"name": "segment.bytes", "config_operation": 0, "value": "100000"}],
+            }
+        ]
+    },
+    "OffsetDelete": lambda p: {
+        "group_id": p.group,
+        "topics": of_topic(p, ("name",), partitions=[{"partition_index": 0}]),
+    },
+    "DescribeCluster": lambda p: {},
+}
+JOINED = {"Heartbeat", "LeaveGroup", "SyncGroup"}
+
+
+@pytest.fixture(scope="module")
+def client(tierlog_session_broker: TierlogBroker) -> Iterator[Client]:
+    connection = Client(tierlog_session_broker.bootstrap)
+    yield connection
+    connection.close()
+
+
+def place_for(client: Client, api: str) -> Place:
+    """A topic with a record, a group with an offset; a member of another group where the API wants one."""
+    topic = client.create()
+    assert client.produce(topic, batch()).error_code == 0
+    described = client.send("Metadata", 12, message("Metadata", {"topics": [{"name": topic}]}))
+    place = Place(topic, described.topics[0].topic_id, f"g-{topic}", fresh=f"fresh-{topic}")
+    client.coordinator(place.group)
+    assert not errors_in(client.send("OffsetCommit", 8, message("OffsetCommit", MAKE["OffsetCommit"](place))))
+    if api in {"JoinGroup", *JOINED}:
+        client.coordinator(place.fresh)
+    if api not in JOINED:
+        return place
+    join = MAKE["JoinGroup"](place)
+    joined = client.send("JoinGroup", 3, message("JoinGroup", join))
+    assert joined.error_code == 0
+    place = Place(place.topic, place.topic_id, place.group, joined.member_id, place.fresh)
+    if api != "SyncGroup":
+        assert not errors_in(client.send("SyncGroup", 3, message("SyncGroup", MAKE["SyncGroup"](place))))
+    return place
+
+
+def errors_in(answer: Any) -> list[int]:
+    """Every error code in an answer that is not zero, wherever it stands."""
+    if isinstance(answer, list | tuple):
+        return [code for each in answer for code in errors_in(each)]
+    fields = getattr(type(answer), "FIELDS", None)
+    if fields is None:
+        return []
+    found = []
+    for field in fields:
+        value = getattr(answer, field.name)
+        if field.name == "error_code":
+            found += [value] if value else []
+        else:
+            found += errors_in(value)
+    return found
+
+
+def test_what_is_advertised_is_what_is_tested(client: Client) -> None:
+    answer = client.send(
+        "ApiVersions", 4, message("ApiVersions", MAKE["ApiVersions"](Place("", uuid.UUID(int=0), "")))
+    )
+    told = {APIS[each.api_key].name: (each.min_version, each.max_version) for each in answer.api_keys}
+    assert told == ADVERTISED
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS)
+def test_a_good_request_is_answered_without_an_error(client: Client, api: str, version: int) -> None:
+    place = place_for(client, api)
+    answer = client.send(api, version, message(api, MAKE[api](place)))
+    if api == "JoinGroup" and version >= 4:
+        assert answer.error_code == 79, "a member without an id is given one first (KIP-394)"
+        request = message(api, {**MAKE[api](place), "member_id": answer.member_id})
+        answer = client.send(api, version, request)
+    assert errors_in(answer) == []
+    if api == "Fetch":
+        assert len(answer.responses[0].partitions[0].records) == len(batch())
+
+
+@pytest.mark.parametrize("api", ["Produce", "Fetch", "ListOffsets", "DeleteRecords", "OffsetForLeaderEpoch"])
+def test_an_error_would_be_seen(client: Client, api: str) -> None:
+    nowhere = Place("no-such-topic", uuid.UUID(int=7), "g")
+    assert errors_in(client.send(api, ADVERTISED[api][1], message(api, MAKE[api](nowhere))))
