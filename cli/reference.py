@@ -1,4 +1,4 @@
-"""Reference pages drawn from the code (settings, commands, APIs of the protocol, group states); a test compares them with the docs.
+"""Reference pages drawn from the code (settings, commands, APIs, group states); a test compares them to it.
 
 Run as `python -m tierlog.cli.reference [directory]`.
 """
@@ -81,8 +81,8 @@ def _protocol() -> str:
             HEADER,
             "# The Kafka protocol",
             "",
-            "APIs and versions that a node answers; ApiVersions tells clients the same. A test asks every one",
-            "of them in every version. A request for anything else closes the connection.",
+            "APIs and versions that a node answers; ApiVersions tells clients the same. A test asks",
+            "every one of them in every version. A request for anything else closes the connection.",
             "",
             "| API | key | versions |",
             "| --- | --- | --- |",

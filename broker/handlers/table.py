@@ -32,7 +32,6 @@ from tierlog.broker.wire.api import APIS, BY_NAME
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.metadata.node import MetadataUnavailable
 
-
 SERVED = frozenset(
     {
         "AlterConfigs", "ApiVersions", "CreatePartitions", "CreateTopics", "DeleteGroups", "DeleteRecords",
