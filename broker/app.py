@@ -18,7 +18,6 @@ import structlog
 
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.node import Node
-from tierlog.broker.handlers.committed_offsets import offset_handlers
 from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
@@ -197,7 +196,7 @@ class Broker:
             tasks=self.tasks,
             remote=self.tiering.remote,
         )
-        groups = {**group_handlers(self.groups), **offset_handlers(self.groups)}
+        groups = group_handlers(self.groups)
         host, port = self.settings.listener
         return Listener(
             measured(build_handlers(dependencies, groups), self.stats),

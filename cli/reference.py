@@ -1,4 +1,4 @@
-"""Reference pages drawn from the code (settings, commands, group states); a test compares them with the docs.
+"""Reference pages drawn from the code (settings, commands, APIs, group states); a test compares them to it.
 
 Run as `python -m tierlog.cli.reference [directory]`.
 """
@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tierlog.broker.coordinator.states import reference_page
+from tierlog.broker.handlers.table import SERVED
 from tierlog.broker.settings.definitions import Setting
 from tierlog.broker.settings.node import NODE_SETTINGS
 from tierlog.broker.settings.topic import TOPIC_SETTINGS
+from tierlog.broker.wire.api import BY_NAME
 from tierlog.cli.errors import ExitCode
 
 HEADER = "<!-- Written by `make docs` from the code: do not edit. -->\n"
@@ -28,7 +30,12 @@ EXIT_CODES = {
 
 def pages() -> dict[str, str]:
     """File name -> text of each generated page."""
-    return {"settings.md": _settings(), "cli.md": _commands(), "group-states.md": reference_page()}
+    return {
+        "settings.md": _settings(),
+        "cli.md": _commands(),
+        "protocol.md": _protocol(),
+        "group-states.md": reference_page(),
+    }
 
 
 def _settings() -> str:
@@ -64,6 +71,25 @@ def _setting_table(settings: Iterable[Setting]) -> list[str]:
         cells = (f"`{setting.name}`", setting.type.name.lower(), f"`{default}`" if default else "", meaning)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return rows
+
+
+def _protocol() -> str:
+    """The APIs that a node advertises, by key."""
+    served = sorted((BY_NAME[name] for name in SERVED), key=lambda api: api.key)
+    return "\n".join(
+        [
+            HEADER,
+            "# The Kafka protocol",
+            "",
+            "APIs and versions that a node answers; ApiVersions tells clients the same. A test asks",
+            "every one of them in every version. A request for anything else closes the connection.",
+            "",
+            "| API | key | versions |",
+            "| --- | --- | --- |",
+            *(f"| {api.name} | {api.key} | {api.least} to {api.most} |" for api in served),
+            "",
+        ]
+    )
 
 
 def _commands() -> str:

@@ -27,12 +27,24 @@ from tierlog.broker.handlers.topics import (
     create_topics_handler,
     delete_topics_handler,
 )
-from tierlog.broker.wire.api import BY_NAME
+from tierlog.broker.ports.types import require
+from tierlog.broker.wire.api import APIS, BY_NAME
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.metadata.node import MetadataUnavailable
 
+SERVED = frozenset(
+    {
+        "AlterConfigs", "ApiVersions", "CreatePartitions", "CreateTopics", "DeleteGroups", "DeleteRecords",
+        "DeleteTopics", "DescribeCluster", "DescribeConfigs", "DescribeGroups", "DescribeLogDirs", "Fetch",
+        "FindCoordinator", "Heartbeat", "IncrementalAlterConfigs", "InitProducerId", "JoinGroup",
+        "LeaveGroup", "ListGroups", "ListOffsets", "Metadata", "OffsetCommit", "OffsetDelete", "OffsetFetch",
+        "OffsetForLeaderEpoch", "Produce", "SyncGroup",
+    }
+)  # fmt: skip
+"""What a node advertises, as its reference page lists it; `build_handlers` is held to it."""
 
-def build_handlers(deps: Dependencies, groups: Mapping[int, Handler] | None = None) -> dict[int, Handler]:
+
+def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[int, Handler]:
     """All handlers; `groups` are those of the group coordinator (handlers.groups)."""
     by_name: dict[str, Handler] = {
         "AlterConfigs": alter_configs_handler(deps),
@@ -52,9 +64,10 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler] | None = No
         "Produce": produce_handler(deps),
     }
     handlers = {BY_NAME[name].key: _as_client_errors(handler) for name, handler in by_name.items()}
-    handlers.update(groups or {})
+    handlers.update(groups)
     api_versions = BY_NAME["ApiVersions"].key
     handlers[api_versions] = api_versions_handler([*handlers, api_versions])
+    require({APIS[key].name for key in handlers} == SERVED, "the handlers are not those that are documented")
     return handlers
 
 

@@ -22,7 +22,7 @@ __all__ = ["TierlogBrokerFactory", "BrokerFailed", "TierlogBroker"]
 
 _BROKERS: pytest.StashKey[list[TierlogBroker]] = pytest.StashKey()
 TierlogBrokerFactory = Callable[..., TierlogBroker]
-"""`factory(settings=None, *, object_store=None, start=True) -> TierlogBroker`."""
+"""`factory(settings=None, *, start=True, object_store=None, environment=None) -> TierlogBroker`."""
 
 
 @pytest.fixture
