@@ -7,24 +7,22 @@ may lie below the first local segment. Called by the replica, on the event loop;
 beside appends.
 """
 
-import errno
 import random
-import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tierlog.broker.log.flushing import Flushing
 from tierlog.broker.log.graveyard import Graveyard
-from tierlog.broker.log.names import EPOCH_CHECKPOINT, INDEXES, LOG, SNAPSHOT, segment_file
+from tierlog.broker.log.names import LOG, SNAPSHOT, segment_file
 from tierlog.broker.log.recovery import Loaded, load, read_marker, rebuild_producers, write_plain
 from tierlog.broker.log.segment import BatchAt, Segment
 from tierlog.broker.partition.epochs import EpochEntry
 from tierlog.broker.partition.retention import idle_must_roll, must_roll
 from tierlog.broker.partition.segments import SegmentInfo
-from tierlog.broker.ports.files import Files, FileSlice, write_atomically
+from tierlog.broker.ports.files import Files, FileSlice
 from tierlog.broker.ports.slices import LogSlice, empty_slice
 from tierlog.broker.ports.types import require
 from tierlog.broker.records.batch import BatchHeader
@@ -43,12 +41,6 @@ READ_HINTS = 128
 """Ends of recent reads and where they lie: the next fetch of that consumer starts there without a search."""
 
 LARGEST_BATCH_BYTES = 100 * 1024 * 1024
-
-
-class SyncFailed(OSError):
-    """fsync failed: the kernel may have dropped what it could not write, so only a new start, which reads the
-    disk, can tell what is there. Other errors of a flush (no room for a small file) pass.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +88,19 @@ class PartitionLog:
         self._rng = rng
         self._jitter_ms = self._draw_jitter()
         self._graveyard = Graveyard(files, directory)
-        self._flushing = threading.Lock()
-        self._failure: SyncFailed | None = None
-        self._unsynced: list[Segment] = [s for s in loaded.segments[:-1] if s.end_offset > recovery_point]
-        self._epochs_dirty = bool(loaded.rebuilt)
         self._hints: dict[int, tuple[Segment, int]] = {}
         self._open: OrderedDict[int, Segment] = OrderedDict()
         self.log_end_offset = self._active.end_offset
         self.log_start_offset = log_start_offset
-        self.recovery_point = recovery_point
-        self._unflushed_since_ms = self._active.created_ms
+        self._flushing = Flushing(
+            files,
+            directory,
+            loaded.epochs,
+            unsynced=[s for s in loaded.segments[:-1] if s.end_offset > recovery_point],
+            epochs_dirty=bool(loaded.rebuilt),
+            recovery_point=recovery_point,
+            now_ms=self._active.created_ms,
+        )
 
     @classmethod
     def open(
@@ -144,6 +139,19 @@ class PartitionLog:
         return max(self._bases[0], self.log_start_offset)
 
     @property
+    def recovery_point(self) -> int:
+        """Everything below it is on disk."""
+        return self._flushing.recovery_point
+
+    @property
+    def active(self) -> Segment:
+        return self._active
+
+    def has(self, segment: Segment) -> bool:
+        """Not so after retention or truncation dropped it."""
+        return segment in self._segments
+
+    @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self._segments)
 
@@ -171,8 +179,8 @@ class PartitionLog:
         """
         last_offset = base_offset + header.last_offset_delta
         active = self._active
-        if base_offset == self.recovery_point:
-            self._unflushed_since_ms = now_ms
+        if base_offset == self._flushing.recovery_point:
+            self._flushing.unflushed_since_ms = now_ms
         if must_roll(
             active,
             self.config,
@@ -188,14 +196,15 @@ class PartitionLog:
         self.log_end_offset = last_offset + 1
         latest = self.epochs.latest
         if leader_epoch >= 0 and (latest is None or latest.epoch != leader_epoch):
-            self._epochs_dirty |= self.epochs.assign(leader_epoch, base_offset)
+            self.epochs.assign(leader_epoch, base_offset)
+            self._flushing.epochs_changed()
         if header.producer_id >= 0:
             self._apply_producer(active, buffer, header, base_offset, now_ms)
 
     def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
         """Begins a leader epoch. Its file is durable with the next flush; after a crash the batches tell."""
         if leader_epoch >= 0 and self.epochs.assign(leader_epoch, start_offset):
-            self._write_epochs()
+            self._flushing.write_epochs()
 
     def roll(self, now_ms: int) -> bool:
         """Begins a new segment at the log end; False if the active one is empty. Raises OSError, and changes
@@ -216,7 +225,7 @@ class PartitionLog:
             raise
         self._segments.append(following)
         self._bases.append(following.base_offset)
-        self._unsynced.append(active)
+        self._flushing.rolled(active)
         self._active = following
         self._jitter_ms = self._draw_jitter()
         self._used(active)
@@ -227,34 +236,16 @@ class PartitionLog:
         return idle_must_roll(self._active, self.config, now_ms, self._jitter_ms) and self.roll(now_ms)
 
     def flush(self) -> int:
-        """Makes everything appended so far durable, and raises the recovery point to it. Raises OSError,
-        above all SyncFailed.
-
-        Safe in threads beside appends: what must be synced is taken in an order in which a roll in between
-        hides nothing (the end, then the active segment, then the rolled ones). Not beside truncation.
+        """Makes everything appended so far durable; returns the recovery point. Raises OSError, above all
+        SyncFailed. Safe in threads beside appends, not beside truncation.
         """
-        with self._flushing:
-            if self._failure is not None:
-                raise SyncFailed(*self._failure.args)  # fsync says yes the next time, but has written nothing
-            end, active, rolled = self.log_end_offset, self._active, list(self._unsynced)
-            if end > self.recovery_point or rolled or self._epochs_dirty:
-                try:
-                    self._sync(active, rolled)
-                except OSError as failure:
-                    self._failure = SyncFailed(failure.errno, failure.strerror)
-                    raise self._failure from failure
-                self._sync_epochs()
-                for segment in rolled:
-                    with suppress(ValueError):  # retention dropped it meanwhile
-                        self._unsynced.remove(segment)
-            self.recovery_point = max(self.recovery_point, end)
-            return self.recovery_point
+        return self._flushing.flush(self)
 
     def must_flush(self, now_ms: int) -> bool:
         """Whether flush.ms has passed since records were appended that are not yet durable."""
         if self.log_end_offset == self.recovery_point:
             return False
-        return now_ms - self._unflushed_since_ms >= self.config.flush_ms
+        return now_ms - self._flushing.unflushed_since_ms >= self.config.flush_ms
 
     def close(self, *, clean: bool) -> None:
         """After a clean close the log opens again without a scan. Raises OSError if it cannot be made
@@ -263,14 +254,8 @@ class PartitionLog:
         if clean:
             self._active.persist()
             write_plain(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
-            self._epochs_dirty = True
-            self.flush()
-            for suffix in INDEXES if self._active.has_aborts else INDEXES[:2]:
-                self._sync_file(self._active.path(suffix))
-            self._sync_file(self._snapshot_path(self.log_end_offset))
-            self._files.sync_directory(self.directory)
-        with self._flushing:  # nor may a flush still under way write into a directory made anew
-            self._failure = self._failure or SyncFailed(errno.EBADF, "the log is closed")
+            self._flushing.flush_clean(self)
+        self._flushing.close()
         self._hints.clear()
         self._open.clear()
         for segment in self._segments:
@@ -385,7 +370,7 @@ class PartitionLog:
         if not self.config.remote_storage_enable:
             self.log_start_offset = max(self.log_start_offset, self._bases[0])
             if self.epochs.truncate_from_start(self.log_start_offset):
-                self._write_epochs()
+                self._flushing.write_epochs()
         for segment in dropped:
             self._forget(segment)
             self._bury(segment, now_ms)
@@ -495,11 +480,10 @@ class PartitionLog:
     def _after_cut(self, segment: Segment, now_ms: int) -> None:
         self._active = segment
         self.log_end_offset = segment.end_offset
-        self.recovery_point = min(self.recovery_point, self.log_end_offset)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-        self._unsynced = [s for s in self._unsynced if s.rolled and s in self._segments]
+        self._flushing.cut(self)
         self.epochs.truncate_from_end(self.log_end_offset)
-        self._write_epochs()
+        self._flushing.write_epochs()
         loaded = Loaded(self._segments, self.epochs, self.producers)
         rebuild_producers(loaded, self._files, self.directory, now_ms)
         self.producers = loaded.producers
@@ -517,7 +501,7 @@ class PartitionLog:
     def _forget(self, segment: Segment) -> None:
         self._hints.clear()
         self._open.pop(segment.base_offset, None)
-        self._unsynced = [other for other in self._unsynced if other is not segment]
+        self._flushing.dropped(segment)
 
     def _used(self, segment: Segment) -> None:
         """Keeps the most recently read rolled segments loaded, and unloads the one read longest ago."""
@@ -551,43 +535,6 @@ class PartitionLog:
             leader_epochs=self.epochs.covering(segment.base_offset, segment.end_offset),
             path_log=segment.path(LOG),
         )
-
-    def _write_epochs(self) -> None:
-        self._epochs_dirty = True
-        with suppress(OSError):  # the next flush writes it; a full disk must not keep retention from its work
-            write_plain(self._files, self.directory / EPOCH_CHECKPOINT, self.epochs.encode())
-
-    def _sync(self, active: Segment, rolled: list[Segment]) -> None:
-        for segment in rolled:
-            self._sync_segment(segment)
-        if active not in rolled:
-            self._sync_segment(active)
-        self._files.sync_directory(self.directory)
-
-    def _sync_epochs(self) -> None:
-        if self._epochs_dirty:
-            self._epochs_dirty = False
-            try:
-                write_atomically(self._files, self.directory / EPOCH_CHECKPOINT, self.epochs.encode())
-            except OSError:
-                self._epochs_dirty = True
-                raise
-
-    def _sync_segment(self, segment: Segment) -> None:
-        try:
-            segment.sync()
-            if segment in self._unsynced:
-                self._sync_file(self._snapshot_path(segment.end_offset))
-        except FileNotFoundError:
-            if segment in self._segments:  # else retention dropped it meanwhile
-                raise
-
-    def _sync_file(self, path: Path) -> None:
-        fd = self._files.open(path)
-        try:
-            self._files.sync(fd)
-        finally:
-            self._files.close(fd)
 
     def _snapshot_path(self, offset: int) -> Path:
         return segment_file(self.directory, offset, SNAPSHOT)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from tierlog.broker.log.log import FoundTimestamp, PartitionLog, SegmentExport, SegmentInfo, SyncFailed
+from tierlog.broker.log.flushing import SyncFailed
+from tierlog.broker.log.log import FoundTimestamp, PartitionLog, SegmentExport, SegmentInfo
 from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.partition.epochs import EpochEnd
 from tierlog.broker.partition.leader import LeaderCore

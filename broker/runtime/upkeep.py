@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from tierlog.broker.log.log import SyncFailed
+from tierlog.broker.log.flushing import SyncFailed
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tierlog.broker.log.log import PartitionLog, SyncFailed
+from tierlog.broker.log.flushing import SyncFailed
+from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.log.names import EPOCH_CHECKPOINT
 from tierlog.broker.partition.epochs import LeaderEpochs
 from tierlog.broker.ports.files import OsFiles

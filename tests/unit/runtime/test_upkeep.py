@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tierlog.broker.log.log import SyncFailed
+from tierlog.broker.log.flushing import SyncFailed
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.records.writer import NewRecord, encode_batch

@@ -1,0 +1,174 @@
+"""What of a log is on disk: fsync, the recovery point, and the checkpoint of leader epochs.
+
+Invariants: everything below `recovery_point` is durable; a failed fsync is final, since the kernel may say
+yes the next time without having written anything. Called by the log; `flush` may run in a thread beside
+appends.
+"""
+
+import errno
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from tierlog.broker.log.names import EPOCH_CHECKPOINT, INDEXES, SNAPSHOT, segment_file
+from tierlog.broker.log.recovery import write_plain
+from tierlog.broker.log.segment import Segment
+from tierlog.broker.partition.epochs import LeaderEpochs
+from tierlog.broker.ports.files import Files, write_atomically
+
+
+class SyncFailed(OSError):
+    """fsync failed: the kernel may have dropped what it could not write, so only a new start, which reads the
+    disk, can tell what is there. Other errors of a flush (no room for a small file) pass.
+    """
+
+
+class Flushed(Protocol):
+    """What is asked of the log, whose owner may append, roll and drop segments meanwhile."""
+
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def active(self) -> Segment: ...
+    def has(self, segment: Segment) -> bool: ...
+
+
+class Flushing:
+    __slots__ = (
+        "_directory",
+        "_epochs",
+        "_epochs_dirty",
+        "_failure",
+        "_files",
+        "_lock",
+        "_unsynced",
+        "recovery_point",
+        "unflushed_since_ms",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        epochs: LeaderEpochs,
+        *,
+        unsynced: list[Segment],
+        epochs_dirty: bool,
+        recovery_point: int,
+        now_ms: int,
+    ) -> None:
+        self.recovery_point = recovery_point
+        self.unflushed_since_ms = now_ms
+        self._files = files
+        self._directory = directory
+        self._epochs = epochs
+        self._epochs_dirty = epochs_dirty
+        self._unsynced = unsynced  # rolled segments
+        self._failure: SyncFailed | None = None
+        self._lock = threading.Lock()
+
+    def flush(self, log: Flushed) -> int:
+        """Makes everything appended so far durable, and raises the recovery point to it. Raises OSError,
+        above all SyncFailed.
+
+        Safe in threads beside appends: what must be synced is taken in an order in which a roll in between
+        hides nothing (the end, then the active segment, then the rolled ones). Not beside truncation.
+        """
+        with self._lock:
+            if self._failure is not None:
+                raise SyncFailed(*self._failure.args)  # fsync says yes the next time, but has written nothing
+            end, active, rolled = log.log_end_offset, log.active, list(self._unsynced)
+            if end > self.recovery_point or rolled or self._epochs_dirty:
+                try:
+                    self._sync(log, active, rolled)
+                except OSError as failure:
+                    self._failure = SyncFailed(failure.errno, failure.strerror)
+                    raise self._failure from failure
+                self._sync_epochs()
+                for segment in rolled:
+                    with suppress(ValueError):  # retention dropped it meanwhile
+                        self._unsynced.remove(segment)
+            self.recovery_point = max(self.recovery_point, end)
+            return self.recovery_point
+
+    def flush_clean(self, log: Flushed) -> None:
+        """As `flush`, and of the active segment, whose files were just written, the indexes and the snapshot
+        too. Raises OSError.
+        """
+        self._epochs_dirty = True
+        self.flush(log)
+        active = log.active
+        for suffix in INDEXES if active.has_aborts else INDEXES[:2]:
+            self._sync_file(active.path(suffix))
+        self._sync_file(self._snapshot_path(log.log_end_offset))
+        self._files.sync_directory(self._directory)
+
+    def close(self) -> None:
+        """From here on `flush` fails; one that is still under way is waited for, so that it does not write
+        into a directory made anew.
+        """
+        with self._lock:
+            self._failure = self._failure or SyncFailed(errno.EBADF, "the log is closed")
+
+    # -- what the log tells --
+
+    def rolled(self, segment: Segment) -> None:
+        self._unsynced.append(segment)
+
+    def dropped(self, segment: Segment) -> None:
+        self._unsynced = [other for other in self._unsynced if other is not segment]
+
+    def cut(self, log: Flushed) -> None:
+        """The log ends earlier now; its active segment may be one that was rolled."""
+        self.recovery_point = min(self.recovery_point, log.log_end_offset)
+        self._unsynced = [segment for segment in self._unsynced if segment.rolled and log.has(segment)]
+
+    def epochs_changed(self) -> None:
+        """The next flush writes them; until then, after a crash, the batches tell."""
+        self._epochs_dirty = True
+
+    def write_epochs(self) -> None:
+        """Not durable before the next flush, which also does it if it failed here: a full disk must not keep
+        retention from its work.
+        """
+        self._epochs_dirty = True
+        with suppress(OSError):
+            write_plain(self._files, self._directory / EPOCH_CHECKPOINT, self._epochs.encode())
+
+    # -- the rest --
+
+    def _sync(self, log: Flushed, active: Segment, rolled: list[Segment]) -> None:
+        for segment in rolled:
+            self._sync_segment(log, segment)
+        if active not in rolled:
+            self._sync_segment(log, active)
+        self._files.sync_directory(self._directory)
+
+    def _sync_epochs(self) -> None:
+        if self._epochs_dirty:
+            self._epochs_dirty = False
+            try:
+                write_atomically(self._files, self._directory / EPOCH_CHECKPOINT, self._epochs.encode())
+            except OSError:
+                self._epochs_dirty = True
+                raise
+
+    def _sync_segment(self, log: Flushed, segment: Segment) -> None:
+        try:
+            segment.sync()
+            if segment in self._unsynced:
+                self._sync_file(self._snapshot_path(segment.end_offset))
+        except FileNotFoundError:
+            if log.has(segment):  # else retention dropped it meanwhile
+                raise
+
+    def _sync_file(self, path: Path) -> None:
+        fd = self._files.open(path)
+        try:
+            self._files.sync(fd)
+        finally:
+            self._files.close(fd)
+
+    def _snapshot_path(self, offset: int) -> Path:
+        return segment_file(self._directory, offset, SNAPSHOT)
