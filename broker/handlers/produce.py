@@ -126,7 +126,8 @@ def _settled(deps: Dependencies, item: _Pending) -> bool:
         return True
     if deps.replicas.holds(item.replica):
         return False
-    item.answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    lost = deps.replicas.is_offline(item.replica.name)
+    item.answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NOT_LEADER_OR_FOLLOWER
     item.answer.base_offset = -1
     return True
 

@@ -10,7 +10,7 @@ import random
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tierlog.broker.log.flushing import SyncFailed
 from tierlog.broker.log.log import FoundTimestamp, PartitionLog, SegmentExport, SegmentInfo
@@ -77,6 +77,18 @@ class ReadResult(NamedTuple):
     remote: bool = False
 
 
+class Room(Protocol):
+    """The log directory of a replica, as far as appends ask."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing may be appended: it is full, or offline."""
+
+
+class _Always:
+    refusal: str | None = None
+
+
 class Replica:
     def __init__(
         self,
@@ -90,6 +102,7 @@ class Replica:
         self.topic_id = topic_id
         self.log = log
         self.listeners: list[Callable[[Replica], None]] = []
+        self.room: Room = _Always()
         self.failed: str | None = None
         """Why nothing of this replica can be trusted any more (a failed fsync, or it is closed)."""
         self._producer_expiration_ms = producer_expiration_ms
@@ -214,6 +227,8 @@ class Replica:
 
     def _write(self, records: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
         log, core = self.log, self._core
+        if self.room.refusal is not None:
+            return self._refuse(Refused(ErrorCode.KAFKA_STORAGE_ERROR, self.room.refusal))
         config = log.config
         if config.compression_type != "producer" and _CODECS[config.compression_type] != header.codec:
             try:

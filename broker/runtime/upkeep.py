@@ -1,7 +1,8 @@
 """What keeps logs in shape while nobody asks: rolls, retention, flushes, checkpoints, and unlinking.
 
-Replicas belong to the event loop; only fsync and unlink, which take long, run in threads. A failed fsync is
-fatal: what the kernel dropped cannot be known (the page may be marked clean), so the node must recover.
+Replicas belong to the event loop; only fsync and unlink, which take long, run in threads. A failed fsync
+takes its log directory offline: what the kernel dropped cannot be known (the page may be marked clean), so
+only a recovery at the next start can tell.
 """
 
 import asyncio
@@ -19,7 +20,6 @@ from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
 
-Fatal = Callable[[str, BaseException], None]
 _log = structlog.get_logger("tierlog.upkeep")
 
 
@@ -31,15 +31,12 @@ class Upkeep:
         files: Files,
         clock: Clock,
         tasks: TaskGroup,
-        *,
-        fatal: Fatal,
     ) -> None:
         self._settings = settings
         self._replicas = replicas
         self._files = files
         self._clock = clock
         self._tasks = tasks
-        self._fatal = fatal
         self._running: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -81,15 +78,15 @@ class Upkeep:
             if replica.recovery_point < replica.log_end_offset:
                 await self._flush(replica)
         await self._replicas.write_checkpoints()
-        self._replicas.make_missing()
+        await self._replicas.make_missing()
 
     async def _flush(self, replica: Replica) -> None:
         try:
             await asyncio.to_thread(replica.flush)
         except SyncFailed as failure:
             if self._replicas.holds(replica):  # a deleted one may have lost its files meanwhile
-                self._fatal(f"fsync of {replica.name}", failure)
-                raise
+                _log.error("fsync failed", partition=str(replica.name), error=str(failure))
+                self._replicas.fail(replica, failure)
         except OSError as failure:  # no room for a small file: the other replicas have their turn
             _log.error("flush failed", partition=str(replica.name), error=str(failure))
 
@@ -109,7 +106,10 @@ class Upkeep:
 
     def _unlink(self, paths: list[Path]) -> None:
         for path in paths:
-            self._files.unlink(path, missing_ok=True)
+            try:
+                self._files.unlink(path, missing_ok=True)
+            except OSError as failure:  # one directory's trouble is not another's
+                _log.error("cannot unlink", path=str(path), error=str(failure))
 
 
 def _has_local_retention(config: TopicConfig) -> bool:
