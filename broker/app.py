@@ -33,6 +33,7 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.runtime.data_directory import DataDirectory
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
+from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.group_service import GroupService
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
@@ -137,6 +138,8 @@ class Broker:
         settings = self.settings
         self.tasks = TaskGroup(self._report)
         self.purgatory = Purgatory(settings.purgatory_max_operations)
+        self.commits = GroupCommit()
+        self._parts.push_async_callback(self.commits.close)
         self.replicas = ReplicaManager(
             settings,
             self.directory,
@@ -145,6 +148,7 @@ class Broker:
             self.tasks,
             self.rng,
             moved=self._moved,
+            flusher=self.commits.request,
         )
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
@@ -174,7 +178,9 @@ class Broker:
 
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
-        self.upkeep = Upkeep(settings, self.replicas, self.files, self.clock, self.tasks, fatal=self._fatal)
+        self.upkeep = Upkeep(
+            settings, self.replicas, self.files, self.clock, self.tasks, self.commits, fatal=self._fatal
+        )
         self._parts.push_async_callback(self.upkeep.stop)
         self.upkeep.start()
         await self.tiering.start()
@@ -212,6 +218,7 @@ class Broker:
     async def _stop_serving(self) -> None:
         self.admin_node.stop_serving()
         self.listener.stop_accepting()
+        await self.commits.drain()  # who waits for an fsync is acknowledged
         self.purgatory.close()
         await asyncio.sleep(0)  # what waited is answered before its connection closes
         await self.listener.close()

@@ -20,7 +20,7 @@ from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.runtime.data_directory import CheckpointRow, Checkpoints, DataDirectory
-from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica import Replica, flush_at_once
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -45,6 +45,7 @@ class ReplicaManager:
         rng: random.Random,
         *,
         moved: Moved,
+        flusher: Callable[[Replica], None] = flush_at_once,
     ) -> None:
         self.directory = directory
         self._settings = settings
@@ -53,6 +54,7 @@ class ReplicaManager:
         self._tasks = tasks
         self._rng = rng
         self._moved = moved
+        self._flusher = flusher
         self._replicas: dict[tuple[str | uuid.UUID, int], Replica] = {}
         self._all: dict[TopicPartition, Replica] = {}
         self._image: ClusterImage | None = None
@@ -213,6 +215,7 @@ class ReplicaManager:
         self._replicas[replica.name] = replica
         self._replicas[replica.topic_id, replica.name.partition] = replica
         replica.listeners.append(self._on_moved)
+        replica.flusher = self._flusher
 
     def _on_moved(self, replica: Replica) -> None:
         self._moved(replica.name)

@@ -14,6 +14,7 @@ from tierlog.broker.log.flushing import SyncFailed
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.settings.node import NodeSettings
@@ -31,6 +32,7 @@ class Upkeep:
         files: Files,
         clock: Clock,
         tasks: TaskGroup,
+        commits: GroupCommit,
         *,
         fatal: Fatal,
     ) -> None:
@@ -39,6 +41,7 @@ class Upkeep:
         self._files = files
         self._clock = clock
         self._tasks = tasks
+        self._commits = commits
         self._fatal = fatal
         self._running: list[asyncio.Task[None]] = []
 
@@ -71,9 +74,10 @@ class Upkeep:
     async def flush_due(self) -> None:
         """flush.ms: fsyncs logs whose oldest unsynced record is that old."""
         now_ms = self._clock.now_ms()
-        for replica in self._replicas:
-            if replica.must_flush(now_ms):
-                await self._flush(replica)
+        due = [replica for replica in self._replicas if replica.must_flush(now_ms)]
+        ends = await asyncio.gather(*map(self._flush, due), return_exceptions=True)
+        for failure in filter(None, ends):
+            raise failure
 
     async def checkpoint(self) -> None:
         """Flushes what is new and writes recovery points, so that recovery after a crash reads little."""
@@ -85,13 +89,13 @@ class Upkeep:
 
     async def _flush(self, replica: Replica) -> None:
         try:
-            await asyncio.to_thread(replica.flush)
+            await self._commits.flush(replica)
         except SyncFailed as failure:
             if self._replicas.holds(replica):  # a deleted one may have lost its files meanwhile
                 self._fatal(f"fsync of {replica.name}", failure)
                 raise
-        except OSError as failure:  # no room for a small file: the other replicas have their turn
-            _log.error("flush failed", partition=str(replica.name), error=str(failure))
+        except OSError:  # no room for a small file, which is logged: the other replicas have their turn
+            return
 
     def _try(self, replica: Replica, work: Callable[[int], object], now_ms: int) -> None:
         try:

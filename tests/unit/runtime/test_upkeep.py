@@ -11,6 +11,7 @@ from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.data_directory import DataDirectory
+from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.upkeep import Upkeep
@@ -68,6 +69,7 @@ class Node:
             self.disk,
             clock,
             tasks,
+            GroupCommit(),
             fatal=lambda name, failure: self.fatal.append((name, failure)),
         )
 
