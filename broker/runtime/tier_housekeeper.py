@@ -14,7 +14,7 @@ import structlog
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicIdPartition
-from tierlog.broker.settings.topic import TopicConfig
+from tierlog.broker.settings.topic import TOPIC_SETTINGS
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import ConfirmRemoteDeleted
 from tierlog.metadata.image import ClusterImage, QueuedDelete, TopicImage
@@ -138,7 +138,8 @@ class TierHousekeeper:
         )
 
     def _tiered(self, image: ClusterImage, topic: TopicImage) -> bool:
-        if TopicConfig.parse(image.topic_overrides(topic.name)).remote_storage_enable:
+        chosen = image.topic_overrides(topic.name).get("remote.storage.enable", "false")
+        if TOPIC_SETTINGS["remote.storage.enable"].parse(chosen):
             return True
         return any(TopicIdPartition(topic.topic_id, n) in image.remote for n in range(len(topic.partitions)))
 
