@@ -1,6 +1,7 @@
 """Three Python clients against a broker process: every codec, assignment, seeking, admin calls."""
 
 import asyncio
+import contextlib
 import random
 import time
 from typing import Any
@@ -13,6 +14,7 @@ from aiokafka.admin import NewPartitions as AioNewPartitions
 from aiokafka.admin import NewTopic as AioNewTopic
 from aiokafka.admin.config_resource import ConfigResource as AioConfigResource
 from aiokafka.admin.config_resource import ConfigResourceType as AioConfigResourceType
+from aiokafka.admin.records_to_delete import RecordsToDelete
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -26,8 +28,11 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
+from kafka.admin import ConfigResource as PyConfigResource
+from kafka.admin import ConfigResourceType as PyConfigResourceType
 from kafka.admin import KafkaAdminClient
 from kafka.admin import NewTopic as PyNewTopic
+from kafka.structs import OffsetAndMetadata
 
 from tierlog.testing import TierlogBroker
 
@@ -104,7 +109,10 @@ class TestConfluent:
         consumer.seek(TopicPartition(topic, 0, 10))
         assert self.consume(consumer, 1)[0].offset() == 10
         asked = [TopicPartition(topic, 0, BASE_MS + 123)]
-        assert consumer.offsets_for_times(asked, PATIENCE_S)[0].offset == 123
+        (found,) = consumer.offsets_for_times(asked, PATIENCE_S)
+        assert found.offset == 123
+        consumer.seek(found)
+        assert self.consume(consumer, 1)[0].timestamp()[1] == BASE_MS + 123
         assert consumer.get_watermark_offsets(TopicPartition(topic, 0), PATIENCE_S) == (0, COUNT)
         consumer.close()
 
@@ -177,8 +185,32 @@ class TestAiokafka:
             (answer,) = await admin.describe_configs([resource])
             entries = {entry[0]: entry[1] for entry in answer.resources[0][4]}
             assert entries["cleanup.policy"] == "compact"
+            cluster = await admin.describe_cluster()
+            here = tierlog_session_broker.bootstrap
+            assert [f"{node['host']}:{node['port']}" for node in cluster["brokers"]] == [here]
             deleted = await admin.delete_topics([topic])
             assert [error for _, error in deleted.topic_error_codes] == [0]
+        finally:
+            await admin.close()
+
+    async def test_admin_of_offsets_and_groups(self, tierlog_session_broker: TierlogBroker) -> None:
+        topic, bootstrap = new_name(), tierlog_session_broker.bootstrap
+        place, group = AioTopicPartition(topic, 0), f"g-{topic}"
+        async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+            for number in range(10):
+                await producer.send_and_wait(topic, value(number), partition=0)
+        settings = {"bootstrap_servers": bootstrap, "group_id": group, "enable_auto_commit": False}
+        async with AIOKafkaConsumer(**settings) as consumer:
+            consumer.assign([place])
+            await consumer.commit({place: 4})
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await admin.start()
+        try:
+            assert await admin.delete_records({place: RecordsToDelete(3)}) == {place: 3}
+            assert group in {each[0] for each in await admin.list_consumer_groups()}
+            assert (await admin.list_consumer_group_offsets(group))[place].offset == 4
+            (described,) = await admin.describe_consumer_groups([group])
+            assert described.groups[0][1:3] == (group, "Empty")
         finally:
             await admin.close()
 
@@ -213,6 +245,35 @@ class TestKafkaPython:
         assert len(described["partitions"]) == 2
         sizes = admin.describe_log_dirs()
         assert str(topic) in str(sizes)
+        admin.create_partitions({topic: 3})
+        (described,) = admin.describe_topics([topic])
+        assert len(described["partitions"]) == 3
+        admin.alter_configs([PyConfigResource(PyConfigResourceType.TOPIC, topic, {"retention.ms": "-1"})])
+        told = admin.describe_configs([PyConfigResource(PyConfigResourceType.TOPIC, topic)])
+        assert told["topic"][topic]["retention.ms"]["value"] == "-1"
         admin.delete_topics([topic])
         assert topic not in admin.list_topics()
+        admin.close()
+
+    def test_admin_of_offsets_and_groups(self, tierlog_session_broker: TierlogBroker) -> None:
+        topic, bootstrap = new_name(), tierlog_session_broker.bootstrap
+        place, group = PyTopicPartition(topic, 0), f"g-{topic}"
+        with contextlib.closing(KafkaProducer(bootstrap_servers=bootstrap)) as producer:
+            for number in range(10):
+                producer.send(topic, value(number), partition=0)
+            producer.flush(PATIENCE_S)
+        with contextlib.closing(
+            KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
+        ) as consumer:
+            consumer.assign([place])
+            consumer.commit({place: OffsetAndMetadata(4, "", -1)})
+        admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+        assert admin.list_partition_offsets({place: -1})[place].offset == 10
+        admin.delete_records({place: 3})
+        assert admin.list_partition_offsets({place: -2})[place].offset == 3
+        assert group in {each["group_id"] for each in admin.list_groups()}
+        assert admin.list_group_offsets([group])[group][place].offset == 4
+        assert admin.describe_groups([group])[group]["group_state"] == "Empty"
+        admin.delete_groups([group])
+        assert group not in {each["group_id"] for each in admin.list_groups()}
         admin.close()

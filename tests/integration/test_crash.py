@@ -47,6 +47,7 @@ def produce_through_kills(
             "reconnect.backoff.max.ms": 200,
             "retry.backoff.ms": 20,
             "message.timeout.ms": 120_000,
+            "log_level": 0,
         }
     )
     sent = 0

@@ -65,6 +65,7 @@ class Member:
                 "heartbeat.interval.ms": 200,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
+                "log_level": 0,  # brokers are killed under it
                 **settings,
             }
         )

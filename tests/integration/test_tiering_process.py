@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from wire_client import Client
+from wire_client import message as request_of
 
+from tierlog.broker.wire.errors import ErrorCode
 from tierlog.cli.admin import AdminApi
 from tierlog.testing import TierlogBroker
 
@@ -96,6 +99,38 @@ def test_offsets_over_both_tiers(tiered: TierlogBroker) -> None:
     place = AdminApi(tiered.admin_url).get("/v1/tier/explain", topic=TOPIC, partition=0, offset=7777)
     assert place["tier"] == "remote"
     assert place["base_offset"] <= 7777 <= place["last_offset"]
+
+
+def look_up(broker: TierlogBroker, position: int, topic: str, version: int = 11) -> tuple[int, int, int]:
+    """Error, offset and leader epoch of one of ListOffsets' positions."""
+    asked = [{"partition_index": 0, "timestamp": position}]
+    request = {"replica_id": -1, "topics": [{"name": topic, "partitions": asked}]}
+    client = Client(broker.bootstrap)
+    (answer,) = client.send("ListOffsets", version, request_of("ListOffsets", request)).topics[0].partitions
+    client.close()
+    return answer.error_code, answer.offset, answer.leader_epoch
+
+
+LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
+
+
+def test_positions_of_the_tiers(tiered: TierlogBroker) -> None:
+    producer = Producer({"bootstrap.servers": tiered.bootstrap})
+    producer.produce(TOPIC, b"not uploaded")
+    producer.produce("untiered", b"local")
+    assert producer.flush(PATIENCE_S) == 0
+    assert look_up(tiered, LATEST, TOPIC) == (0, COUNT + 1, 0)
+    assert look_up(tiered, EARLIEST, TOPIC) == (0, 0, 0)
+    assert look_up(tiered, EARLIEST_LOCAL, TOPIC) == (0, COUNT, 0)
+    assert look_up(tiered, LATEST_TIERED, TOPIC) == (0, COUNT - 1, 0)
+    assert look_up(tiered, EARLIEST_PENDING_UPLOAD, TOPIC) == (0, COUNT, 0)
+    assert look_up(tiered, EARLIEST_LOCAL, "untiered") == look_up(tiered, EARLIEST, "untiered") == (0, 0, 0)
+    for position in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        assert look_up(tiered, position, "untiered") == (0, -1, -1)
+    first_versions = {EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+    for position, first in first_versions.items():
+        assert look_up(tiered, position, TOPIC, first)[0] == ErrorCode.NONE
+        assert look_up(tiered, position, TOPIC, first - 1)[0] == ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_deleting_records_moves_the_start_of_the_remote_range(tiered: TierlogBroker) -> None:

@@ -35,7 +35,7 @@ class S3Server:
             self._process = subprocess.Popen(
                 command, env={**os.environ, **environment}, stdout=log, stderr=log
             )
-        _await_answer(self._process, self.address, log_path)
+        await_answer(self._process, self.address, log_path)
 
     def kill(self) -> None:
         """SIGKILL, as when the server's machine fails."""
@@ -73,7 +73,7 @@ def available() -> list[str]:
 @contextmanager
 def running(name: str, directory: Path) -> Iterator[S3Server]:
     """A server with an empty bucket; stopped at the end."""
-    server = S3Server(name, f"127.0.0.1:{_free_port()}", directory)
+    server = S3Server(name, f"127.0.0.1:{free_port()}", directory)
     try:
         server.start()
         server.outside().make_bucket(BUCKET)
@@ -103,13 +103,13 @@ def _built(name: str) -> bool:
     return version is not None and (cache / "bin" / f"{name}-{version.group(1)}").exists()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _await_answer(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
+def await_answer(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
     host, port = address.split(":")
     for _ in range(600):
         if process.poll() is not None:

@@ -108,6 +108,28 @@ async def test_a_flush_without_room_delays_no_other_replica(tmp_path: Path) -> N
     assert node.fatal == []
 
 
+async def test_flush_ms_bounds_how_long_records_wait_for_an_fsync(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(flush_ms="50")
+    node.clock.now += 49
+    await node.upkeep.flush_due()
+    assert [replica.recovery_point for replica in node.replicas] == [0, 0]
+    node.clock.now += 1
+    await node.upkeep.flush_due()
+    assert [replica.recovery_point for replica in node.replicas] == [1, 1]
+
+
+async def test_segments_of_one_topic_are_not_rolled_all_at_once(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(segment_ms="100000", segment_jitter_ms="90000")
+    rolled_at: dict[int, int] = {}
+    for elapsed_ms in range(5_000, 100_001, 5_000):
+        for number in (0, 1):
+            replica = node.replica(number)
+            if number not in rolled_at and replica.maybe_roll(node.clock.now_ms() + elapsed_ms):
+                rolled_at[number] = elapsed_ms
+    assert len(set(rolled_at.values())) == 2
+    assert all(10_000 <= elapsed_ms <= 100_000 for elapsed_ms in rolled_at.values())
+
+
 async def test_a_failed_fsync_is_fatal(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.disk.broken = True

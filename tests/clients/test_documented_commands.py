@@ -1,0 +1,30 @@
+"""The quick start's commands for kcat and for Kafka's own tools, as they stand there."""
+
+from pathlib import Path
+
+import pytest
+from docs_pages import run_page
+
+from tierlog.testing import TierlogBroker
+
+pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
+
+PAGE = "docs/tutorial/quickstart.md"
+TOOLS = {
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+    "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+}
+
+
+def test_the_commands_for_kcat_work(kcat: str, tierlog_broker: TierlogBroker) -> None:
+    assert run_page(PAGE, tierlog_broker, "kcat") > 0
+
+
+def test_the_commands_for_java_work(
+    java_classpath: str, tierlog_broker: TierlogBroker, tmp_path: Path
+) -> None:
+    for name, tool in TOOLS.items():  # as a Kafka distribution has them
+        script = tmp_path / name
+        script.write_text(f"#!/bin/sh\nexec java -Xmx256m -cp '{java_classpath}' {tool} \"$@\"\n")
+        script.chmod(0o755)
+    assert run_page(PAGE, tierlog_broker, "java", tools=tmp_path) > 0

@@ -1,0 +1,61 @@
+"""The commands on the pages of docs, as programs against a broker.
+
+A block ```console holds commands after `$ ` and, below them, what they print (not compared: it has offsets
+and times). ```python blocks are programs. ```console kcat and ```console java need those clients.
+`tierlog dev` stands for the broker given; its addresses are put in place.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tierlog.testing import TierlogBroker
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(console|python)(?: (\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BROKER_COMMANDS = ("tierlog dev", "tierlog server")
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    client: str
+    text: str
+
+    def programs(self) -> list[list[str]]:
+        """What to execute, one after the other."""
+        if self.language == "python":
+            return [[sys.executable, "-c", self.text]]
+        commands = [line[2:] for line in self.text.splitlines() if line.startswith("$ ")]
+        return [["bash", "-ec", command] for command in commands if not command.startswith(BROKER_COMMANDS)]
+
+
+def blocks(page: str) -> list[Block]:
+    found = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+    return [Block(language, client, text) for language, client, text in found]
+
+
+def run_page(page: str, broker: TierlogBroker, client: str = "", *, tools: Path | None = None) -> int:
+    """Runs the blocks that need no client but the given one; returns how many of them need it.
+
+    `tools` is a directory of commands that goes before the PATH.
+    """
+    environment = {**os.environ, "TIERLOG_BOOTSTRAP": broker.bootstrap, "TIERLOG_ADMIN": broker.admin_url}
+    places = [*([tools] if tools else []), Path(sys.executable).parent, os.environ["PATH"]]
+    environment["PATH"] = os.pathsep.join(map(str, places))
+    ran = 0
+    for block in blocks(page):
+        for program in block.programs() if block.client in ("", client) else []:
+            *words, text = program
+            text = text.replace("127.0.0.1:9092", broker.bootstrap).replace(
+                "http://127.0.0.1:9644", broker.admin_url
+            )
+            ended = subprocess.run(
+                [*words, text], env=environment, capture_output=True, text=True, timeout=60, check=False
+            )
+            assert ended.returncode == 0, f"{text}\n{ended.stdout}\n{ended.stderr}"
+            ran += block.client == client
+    return ran
