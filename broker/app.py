@@ -34,7 +34,9 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
+from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.group_service import GroupService
+from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
 from tierlog.broker.runtime.replica_manager import ReplicaManager
@@ -83,6 +85,7 @@ class Broker:
         self.clock: Clock = clock or SystemClock()
         self.rng = rng or random.Random()
         self.stats = RequestStats()
+        self.loop_lag = LoopLag()
         self.bootstrap = self.admin_url = ""
         self._parts = contextlib.AsyncExitStack()
         self._stops_clean = True
@@ -106,6 +109,8 @@ class Broker:
 
     async def _start_metadata(self) -> None:
         settings = self.settings
+        self.loop_lag.start()
+        self._parts.callback(self.loop_lag.stop)
         self.directories = DataDirectories([Path(path) for path in settings.log_dirs], self.files, self.rng)
         self.identity = self.directories.claim(
             settings.node_id, settings.cluster_id, metadata=settings.metadata_directory
@@ -127,7 +132,7 @@ class Broker:
             peers=_peers(settings, self.identity.cluster_id, secret, metadata_tasks),
         )
         self.metadata = MetadataClient(self.metadata_node)
-        self.admin_node = Node(settings, self.metadata, self.stats)
+        self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag)
         raft = raft_routes(self.metadata_node, secret) if len(settings.voters) > 1 else []
         self.admin = AdminServer([*admin_routes(self.admin_node), *raft])
         self._parts.push_async_callback(self.admin.close)
@@ -140,6 +145,8 @@ class Broker:
         settings = self.settings
         self.tasks = TaskGroup(self._report)
         self.purgatory = Purgatory(settings.purgatory_max_operations)
+        self.commits = GroupCommit()
+        self._parts.push_async_callback(self.commits.close)
         self.replicas = ReplicaManager(
             settings,
             self.directories,
@@ -148,6 +155,7 @@ class Broker:
             self.rng,
             moved=self._moved,
             fatal=self._fatal,
+            flusher=self.commits.request,
         )
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
@@ -179,7 +187,7 @@ class Broker:
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
         self.replicas.went_offline += [self.groups.replicas_changed, self.tiering.driver.wake_all]
-        self.upkeep = Upkeep(settings, self.replicas, self.files, self.clock, self.tasks)
+        self.upkeep = Upkeep(settings, self.replicas, self.files, self.clock, self.tasks, self.commits)
         self._parts.push_async_callback(self.upkeep.stop)
         self.upkeep.start()
         await self.tiering.start()
@@ -217,6 +225,7 @@ class Broker:
     async def _stop_serving(self) -> None:
         self.admin_node.stop_serving()
         self.listener.stop_accepting()
+        await self.commits.drain()  # who waits for an fsync is acknowledged
         self.purgatory.close()
         await asyncio.sleep(0)  # what waited is answered before its connection closes
         await self.listener.close()

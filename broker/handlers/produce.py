@@ -1,4 +1,6 @@
-"""Produce (v3-13): batches to replicas. Synchronous unless acks=all has to wait for the high watermark."""
+"""Produce (v3-13): batches to replicas. Synchronous unless acks=all has to wait for the high watermark, or
+flush.messages makes any acknowledgement wait for an fsync.
+"""
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -29,10 +31,11 @@ ZSTD_FROM = 7  # KIP-110
 
 @dataclass(slots=True)
 class _Pending:
-    """An appended batch whose answer waits for the high watermark to reach `end_offset`."""
+    """An appended batch whose answer waits until the replica acknowledges `end_offset`."""
 
     replica: Replica
     end_offset: int
+    acks: int
     answer: PartitionProduceResponse
 
 
@@ -89,8 +92,9 @@ def _append(
             for bad in result.bad_records
         ],
     )
-    if acks == ACKS_ALL and result.error == 0 and replica.high_watermark <= result.last_offset:
-        pending.append(_Pending(replica, result.last_offset + 1, answer))
+    reached = replica.high_watermark if acks == ACKS_ALL else replica.settled_offset
+    if acks != ACKS_NONE and result.error == 0 and reached <= result.last_offset:
+        pending.append(_Pending(replica, result.last_offset + 1, acks, answer))
     return answer
 
 
@@ -122,13 +126,15 @@ def _when_committed(
 
 
 def _settled(deps: Dependencies, item: _Pending) -> bool:
-    if item.replica.high_watermark >= item.end_offset:
-        return True
-    if deps.replicas.holds(item.replica):
+    code = item.replica.acknowledgement(item.end_offset, item.acks)
+    if code != ErrorCode.NONE and not deps.replicas.holds(item.replica):
+        lost = deps.replicas.is_offline(item.replica.name)
+        code = ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if code is None:
         return False
-    lost = deps.replicas.is_offline(item.replica.name)
-    item.answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NOT_LEADER_OR_FOLLOWER
-    item.answer.base_offset = -1
+    if code != ErrorCode.NONE:
+        item.answer.error_code = code
+        item.answer.base_offset = -1
     return True
 
 

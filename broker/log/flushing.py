@@ -37,6 +37,7 @@ class Flushed(Protocol):
 class Flushing:
     __slots__ = (
         "_directory",
+        "_directory_dirty",
         "_epochs",
         "_epochs_dirty",
         "_failure",
@@ -62,6 +63,7 @@ class Flushing:
         self.unflushed_since_ms = now_ms
         self._files = files
         self._directory = directory
+        self._directory_dirty = True  # names were added or taken away that no fsync covers
         self._epochs = epochs
         self._epochs_dirty = epochs_dirty
         self._unsynced = unsynced  # rolled segments
@@ -115,13 +117,16 @@ class Flushing:
 
     def rolled(self, segment: Segment) -> None:
         self._unsynced.append(segment)
+        self._directory_dirty = True
 
     def dropped(self, segment: Segment) -> None:
         self._unsynced = [other for other in self._unsynced if other is not segment]
+        self._directory_dirty = True
 
     def cut(self, log: Flushed) -> None:
         """The log ends earlier now; its active segment may be one that was rolled."""
         self.recovery_point = min(self.recovery_point, log.log_end_offset)
+        self._directory_dirty = True
         self._unsynced = [segment for segment in self._unsynced if segment.rolled and log.has(segment)]
 
     def epochs_changed(self) -> None:
@@ -143,7 +148,9 @@ class Flushing:
             self._sync_segment(log, segment)
         if active not in rolled:
             self._sync_segment(log, active)
-        self._files.sync_directory(self._directory)
+        if self._directory_dirty:
+            self._directory_dirty = False  # first: what changes from here on needs another one
+            self._files.sync_directory(self._directory)
 
     def _sync_epochs(self) -> None:
         if self._epochs_dirty:

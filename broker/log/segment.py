@@ -12,6 +12,7 @@ last batch. Called by PartitionLog alone, from the event loop.
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,6 +147,8 @@ class Segment:
             self.files.writev_at(self.file.fd, (buffer,), position)
         except OSError:
             self._ragged = True
+            with suppress(OSError):  # gives back the room at once; if that fails too, the next use cuts
+                self.trim()
             raise
         self.size = position + len(buffer)
         self.note(position, header, base_offset, interval_bytes)

@@ -29,6 +29,9 @@ from tierlog.broker.runtime.data_directory import (
 PLACEMENT_UNIT_BYTES = 1 << 20
 """Free space is compared in this unit: less of a difference is somebody's append between two looks."""
 
+ROOM_AGAIN_BYTES = 2 << 20
+"""Free bytes from which on a full directory takes appends again: more than a batch of the default size."""
+
 _log = structlog.get_logger("tierlog.directories")
 
 
@@ -158,6 +161,15 @@ class DataDirectories:
         chosen = max(candidates, key=self._rank) if len(candidates) > 1 else candidates[0]
         self._put(name, chosen)
         return chosen
+
+    def look_for_room(self) -> bool:
+        """Opens full directories that have room again; whether there was one. May run in a thread."""
+        found = False
+        for directory in self.online:
+            if directory.is_full and directory.space().usable >= ROOM_AGAIN_BYTES:
+                directory.has_room()
+                found = True
+        return found
 
     def forget(self, name: TopicPartition) -> None:
         self._place.pop(name, None)

@@ -109,10 +109,6 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    @property
-    def partition_count(self) -> int:
-        return sum(len(session.partitions) for session in self._sessions.values())
-
     def begin(
         self,
         session_id: int,

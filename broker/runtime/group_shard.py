@@ -2,9 +2,9 @@
 that wait.
 
 All events pass one inbox and are handled one after another on the event loop; effects are carried out
-before the next event. An append is reported back to the core when the high watermark has passed it, in the
-order of the appends. A core that breaks an invariant is thrown away and rebuilt from the log: its memory is
-never more than the log says. Owned by the group service.
+before the next event. An append is reported back to the core when the high watermark has passed it, or its
+flush has failed, in the order of the appends. A core that breaks an invariant is thrown away and rebuilt from
+the log: its memory is never more than the log says. Owned by the group service.
 """
 
 import asyncio
@@ -63,6 +63,7 @@ class ShardReplica(Protocol):
     def append(
         self, records: memoryview, now_ms: int, *, acks: int = -1, from_client: bool = True
     ) -> Any: ...
+    def acknowledgement(self, end_offset: int) -> ErrorCode | None: ...
     def read(self, offset: int, max_bytes: int) -> Any: ...
 
 
@@ -230,9 +231,13 @@ class GroupShard:
 
     def _report_durable(self) -> None:
         """In the order of the appends, also where a later one failed at once."""
-        while self._written and self._written[0].end_offset <= self.replica.high_watermark:
-            written = self._written.popleft()
-            self.submit(Appended(write_id=written.write_id, error=written.error))
+        while self._written:
+            written = self._written[0]
+            error = written.error or self.replica.acknowledgement(written.end_offset)
+            if error is None:
+                return
+            self._written.popleft()
+            self.submit(Appended(write_id=written.write_id, error=error))
 
 
 def _bytes_of(found: LogSlice) -> bytes:

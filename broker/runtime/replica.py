@@ -1,9 +1,10 @@
 """One partition's replica on this broker: the leader core joined to the log.
 
 Every produce and fetch of the partition passes here. The core decides, the log writes, and listeners hear
-when the log end or the high watermark has moved. Errors leave as Kafka's codes; an OSError becomes
-KAFKA_STORAGE_ERROR and leaves the log as it was. One owner: the event loop; only `flush` may run in a
-thread. Called by the replica manager.
+when the high watermark has moved or a flush has failed. Errors leave as Kafka's codes; an OSError becomes
+KAFKA_STORAGE_ERROR and leaves the log as it was. Where flush.messages asks for an fsync, the high watermark
+and the acknowledgement of acks=1 wait for it, the caller does not: see `acknowledgement`. One owner: the
+event loop; only `flush` may run in a thread. Called by the replica manager.
 """
 
 import random
@@ -16,7 +17,7 @@ from tierlog.broker.log.flushing import SyncFailed
 from tierlog.broker.log.log import FoundTimestamp, PartitionLog, SegmentExport, SegmentInfo
 from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.partition.epochs import EpochEnd
-from tierlog.broker.partition.leader import LeaderCore
+from tierlog.broker.partition.leader import ALL_IN_SYNC, LeaderCore
 from tierlog.broker.partition.producers import BadRecord, Duplicate, Refused
 from tierlog.broker.partition.retention import expired
 from tierlog.broker.partition.validation import decompressed_limit, judge_header, judge_records, refusal
@@ -89,6 +90,16 @@ class _Always:
     refusal: str | None = None
 
 
+def flush_at_once(replica: "Replica") -> None:
+    """The flusher of those who own no threads: the caller waits for the disk."""
+    try:
+        replica.flush()
+    except OSError as failure:
+        replica.flushed(failure)
+    else:
+        replica.flushed()
+
+
 class Replica:
     def __init__(
         self,
@@ -103,10 +114,13 @@ class Replica:
         self.log = log
         self.listeners: list[Callable[[Replica], None]] = []
         self.room: Room = _Always()
+        self.flusher: Callable[[Replica], None] = flush_at_once
+        """Sees to it that `flush` is called, and then `flushed` on the event loop."""
         self.failed: str | None = None
         """Why nothing of this replica can be trusted any more (a failed fsync, or it is closed)."""
         self._producer_expiration_ms = producer_expiration_ms
         self._core = LeaderCore(broker_id, log.log_end_offset, log.log_start_offset)
+        self._refused_end = 0  # what lies below it and is not settled was refused: its flush failed
 
     @classmethod
     def open(
@@ -125,7 +139,11 @@ class Replica:
         rng: random.Random,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
     ) -> "Replica":
-        """Opens the log in the partition's own directory; raises OSError. May run in a thread."""
+        """Opens the log in the partition's own directory; raises OSError. May run in a thread.
+
+        What a killed process left unsynced is synced here if flush.messages would have: a retry of it is
+        acknowledged at once.
+        """
         log = PartitionLog.open(
             directory,
             config,
@@ -136,7 +154,10 @@ class Replica:
             clean=clean,
             rng=rng,
         )
-        return cls(name, topic_id, broker_id, log, producer_expiration_ms)
+        replica = cls(name, topic_id, broker_id, log, producer_expiration_ms)
+        if replica.wants_flush:
+            replica.flush()
+        return replica
 
     # -- where it stands --
 
@@ -167,6 +188,11 @@ class Replica:
     @property
     def log_end_offset(self) -> int:
         return self.log.log_end_offset
+
+    @property
+    def settled_offset(self) -> int:
+        """Everything below it is on this broker as durable as flush.messages asks: what acks=1 waits for."""
+        return self._core.log_end_offset
 
     @property
     def log_start_offset(self) -> int:
@@ -249,38 +275,52 @@ class Replica:
         assign(records, 0, base_offset, core.leader_epoch)
         try:
             log.append(records, header, base_offset, core.leader_epoch, now_ms)
-            self._settle()
         except OSError as error:
-            return self._refuse(self._storage_error(error))
+            return self._refuse(self._storage_error(error.strerror))
+        self._settle()
+        if self._refused_end > base_offset:
+            return self._refuse(self._storage_error(self.failed))
         last_offset = base_offset + header.last_offset_delta
         return AppendResult(ErrorCode.NONE, base_offset, last_offset, append_time, log.log_start_offset)
 
     def _settle(self) -> None:
         """After an append: fsync if flush.messages wants it, and only then the high watermark."""
-        log = self.log
-        if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
-            self.flush()
-        if self._core.appended(log.log_end_offset):
-            log.producers.high_watermark_moved(self._core.high_watermark)
-        for listener in self.listeners:
-            listener(self)
+        if self.wants_flush:
+            self._refused_end = 0
+            self.flusher(self)
+        else:
+            self._settled(self.log.log_end_offset)
+
+    def _settled(self, end_offset: int) -> None:
+        if self._core.appended(end_offset):
+            self.log.producers.high_watermark_moved(self._core.high_watermark)
+        self._tell()
+
+    def acknowledgement(self, end_offset: int, acks: int = -1) -> ErrorCode | None:
+        """NONE when an appended batch that ends there may be acknowledged, an error if it may not be, None as
+        long as neither is known; listeners hear when that changes.
+        """
+        reached = self._core.high_watermark if acks == ALL_IN_SYNC else self._core.log_end_offset
+        if reached >= end_offset:
+            return ErrorCode.NONE
+        refused = self.failed is not None or reached < end_offset <= self._refused_end
+        return ErrorCode.KAFKA_STORAGE_ERROR if refused else None
 
     def _answer(self, verdict: Duplicate | Refused) -> AppendResult:
         if isinstance(verdict, Refused):
             return self._refuse(verdict)
         if self.log.log_end_offset > self._core.log_end_offset:
-            try:
-                self._settle()  # the first copy was written, and then something failed
-            except OSError as error:
-                return self._refuse(self._storage_error(error))
+            self._settle()  # the first copy was written, and its flush is under way or has failed
+            if self.acknowledgement(verdict.last_offset + 1, 1):
+                return self._refuse(self._storage_error(self.failed))
         by_log = self.log.config.message_timestamp_type == "LogAppendTime"
         append_time = verdict.timestamp if by_log else -1
         return AppendResult(
             ErrorCode.NONE, verdict.base_offset, verdict.last_offset, append_time, self.log.log_start_offset
         )
 
-    def _storage_error(self, error: OSError) -> Refused:
-        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {error.strerror}")
+    def _storage_error(self, what: str | None) -> Refused:
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {what or 'not flushed'}")
 
     def _refuse(self, refused: Refused) -> AppendResult:
         return AppendResult(
@@ -410,6 +450,12 @@ class Replica:
         """Whether flush.ms has passed over records that are not yet durable."""
         return self.log.must_flush(now_ms)
 
+    @property
+    def wants_flush(self) -> bool:
+        """Whether flush.messages has been reached."""
+        log = self.log
+        return log.log_end_offset - log.recovery_point >= log.config.flush_messages
+
     def flush(self) -> int:
         """fsync; returns the recovery point. Raises OSError; after SyncFailed the replica has failed for
         good.
@@ -419,6 +465,17 @@ class Replica:
         except SyncFailed as error:
             self.failed = f"{self.name}: fsync failed: {error.strerror}"
             raise
+
+    def flushed(self, failure: BaseException | None = None) -> None:
+        """A flush has ended; on the event loop. What it confirmed is settled; if it failed, all that waits is
+        refused, and a retry asks for the next one.
+        """
+        if failure is not None:
+            self._refused_end = self.log.log_end_offset
+            self._tell()
+        elif self.failed is None:
+            end = self.log.recovery_point if self.wants_flush else self.log.log_end_offset
+            self._settled(max(end, self._core.log_end_offset))
 
     def close(self, *, clean: bool) -> None:
         """From here on every call answers 56. Raises OSError if the log cannot be made clean."""
@@ -432,6 +489,9 @@ class Replica:
 
     def _moved(self) -> None:
         self.log.producers.high_watermark_moved(self._core.high_watermark)
+        self._tell()
+
+    def _tell(self) -> None:
         for listener in self.listeners:
             listener(self)
 

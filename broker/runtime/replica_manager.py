@@ -31,7 +31,7 @@ from tierlog.broker.runtime.data_directory import (
     DataDirectory,
     DirectoryUnusable,
 )
-from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica import Replica, flush_at_once
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -58,6 +58,7 @@ class ReplicaManager:
         *,
         moved: Moved,
         fatal: Fatal = lambda what, failure: None,
+        flusher: Callable[[Replica], None] = flush_at_once,
     ) -> None:
         self.directories = directories
         self.went_offline: list[Callable[[], None]] = []
@@ -68,6 +69,7 @@ class ReplicaManager:
         self._rng = rng
         self._moved = moved
         self._fatal = fatal
+        self._flusher = flusher
         self._replicas: dict[tuple[str | uuid.UUID, int], Replica] = {}
         self._all: dict[TopicPartition, Replica] = {}
         self._image: ClusterImage | None = None
@@ -364,6 +366,7 @@ class ReplicaManager:
         self._replicas[replica.name] = replica
         self._replicas[replica.topic_id, replica.name.partition] = replica
         replica.listeners.append(self._on_moved)
+        replica.flusher = self._flusher
 
     def _on_moved(self, replica: Replica) -> None:
         self._moved(replica.name)

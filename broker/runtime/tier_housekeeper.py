@@ -14,6 +14,7 @@ import structlog
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.broker.settings.topic import TOPIC_SETTINGS
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import ConfirmRemoteDeleted
 from tierlog.metadata.image import ClusterImage, QueuedDelete, TopicImage
@@ -47,7 +48,6 @@ class TierHousekeeper:
         tasks: TaskGroup,
         delete_grace_ms: int,
         quiet: Quiet,
-        tiered_by_default: bool = False,
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
@@ -57,7 +57,6 @@ class TierHousekeeper:
         self._tasks = tasks
         self._grace_ms = delete_grace_ms
         self._quiet = quiet
-        self._tiered_by_default = tiered_by_default
         self._changed = asyncio.Event()
         self._described: dict[UUID, TopicDocument] | None = None
         self._described_of: tuple[object, object] | None = None  # the topics and configs last described
@@ -139,8 +138,8 @@ class TierHousekeeper:
         )
 
     def _tiered(self, image: ClusterImage, topic: TopicImage) -> bool:
-        chosen = image.topic_overrides(topic.name).get("remote.storage.enable")
-        if chosen == "true" or (chosen is None and self._tiered_by_default):
+        chosen = image.topic_overrides(topic.name).get("remote.storage.enable", "false")
+        if TOPIC_SETTINGS["remote.storage.enable"].parse(chosen):
             return True
         return any(TopicIdPartition(topic.topic_id, n) in image.remote for n in range(len(topic.partitions)))
 

@@ -15,10 +15,14 @@ from tierlog.broker.log.flushing import SyncFailed
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
+
+ROOM_CHECK_MS = 1_000
+"""How often a full disk is asked whether there is room again."""
 
 _log = structlog.get_logger("tierlog.upkeep")
 
@@ -31,12 +35,14 @@ class Upkeep:
         files: Files,
         clock: Clock,
         tasks: TaskGroup,
+        commits: GroupCommit,
     ) -> None:
         self._settings = settings
         self._replicas = replicas
         self._files = files
         self._clock = clock
         self._tasks = tasks
+        self._commits = commits
         self._running: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -44,6 +50,7 @@ class Upkeep:
         for name, interval_ms, work in (
             ("retention", settings.log_retention_check_interval_ms, self.apply_retention),
             ("flush", settings.log_flush_scheduler_interval_ms, self.flush_due),
+            ("room", ROOM_CHECK_MS, self.look_for_room),
             ("checkpoint", settings.log_flush_offset_checkpoint_interval_ms, self.checkpoint),
         ):
             self._running.append(self._tasks.spawn(name, self._repeat(interval_ms, work)))
@@ -68,9 +75,10 @@ class Upkeep:
     async def flush_due(self) -> None:
         """flush.ms: fsyncs logs whose oldest unsynced record is that old."""
         now_ms = self._clock.now_ms()
-        for replica in self._replicas:
-            if replica.must_flush(now_ms):
-                await self._flush(replica)
+        due = [replica for replica in self._replicas if replica.must_flush(now_ms)]
+        ends = await asyncio.gather(*map(self._flush, due), return_exceptions=True)
+        for failure in filter(None, ends):
+            raise failure
 
     async def checkpoint(self) -> None:
         """Flushes what is new and writes recovery points, so that recovery after a crash reads little."""
@@ -80,15 +88,22 @@ class Upkeep:
         await self._replicas.write_checkpoints()
         await self._replicas.make_missing()
 
+    async def look_for_room(self) -> None:
+        """Where a disk was full: appends go on, and what could not be made is made, once there is room."""
+        directories = self._replicas.directories
+        if any(directory.is_full for directory in directories.online) and await asyncio.to_thread(
+            directories.look_for_room
+        ):
+            await self._replicas.make_missing()
+
     async def _flush(self, replica: Replica) -> None:
         try:
-            await asyncio.to_thread(replica.flush)
+            await self._commits.flush(replica)
         except SyncFailed as failure:
             if self._replicas.holds(replica):  # a deleted one may have lost its files meanwhile
-                _log.error("fsync failed", partition=str(replica.name), error=str(failure))
                 self._replicas.fail(replica, failure)
-        except OSError as failure:  # no room for a small file: the other replicas have their turn
-            _log.error("flush failed", partition=str(replica.name), error=str(failure))
+        except OSError:  # no room for a small file, which is logged: the other replicas have their turn
+            return
 
     def _try(self, replica: Replica, work: Callable[[int], object], now_ms: int) -> None:
         try:

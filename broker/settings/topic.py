@@ -135,7 +135,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "remote.log.delete.on.disable",
             BOOLEAN,
             False,
-            "Delete remote data when tiering is switched off (KIP-950).",
+            "Allow tiering to be switched off (KIP-950); what is remote goes with the topic, not before.",
         ),
         _setting("retention.bytes", LONG, -1, "Bytes per partition over both tiers; -1: no limit.", least=-1),
         _setting(

@@ -222,22 +222,6 @@ def partitions_by_leader(body):
     return leaders
 
 
-def quorum_leader(address):
-    """The active controller by DescribeQuorum v0; None where unknown."""
-    topic = compact_string("__cluster_metadata")
-    frame = request(55, 0, uvarint(2) + topic + uvarint(2) + struct.pack(">i", 0) + b"\x00\x00\x00", True)
-    try:
-        with connect(address, 5) as connection:
-            connection.sendall(frame)
-            body = read_frame(connection)
-        if struct.unpack_from(">h", body, 5)[0]:
-            return None
-        error, leader = struct.unpack_from(">hi", body, 7 + 1 + len(topic) + 1 + 4)
-        return None if error or leader < 0 else leader
-    except (OSError, struct.error):
-        return None
-
-
 LATEST, EARLIEST, EARLIEST_LOCAL = -1, -2, -4
 
 

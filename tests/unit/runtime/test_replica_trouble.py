@@ -50,15 +50,16 @@ def batch(sequence: int = 0, *, at_ms: int = NOW, codec: Codec = Codec.NONE) -> 
 def test_a_retry_of_what_was_written_but_not_flushed_is_settled(tmp_path: Path) -> None:
     files, heard = NoRoom(), []
     replica = open_replica(tmp_path, TopicConfig(flush_messages=1), files)
-    replica.listeners.append(lambda moved: heard.append(moved.high_watermark))
+    replica.listeners.append(lambda moved: heard.append((moved.high_watermark, moved.acknowledgement(1))))
+    refused, settled = (0, ErrorCode.KAFKA_STORAGE_ERROR), (1, ErrorCode.NONE)
     files.full = True  # the leader epoch's file cannot be replaced
     for _ in range(2):
         assert replica.append(batch(), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
-        assert (replica.log_end_offset, replica.high_watermark, heard) == (1, 0, [])
+        assert (replica.log_end_offset, replica.high_watermark) == (1, 0)
     files.full = False
-    settled = replica.append(batch(), NOW)
-    assert (settled.error, settled.base_offset) == (ErrorCode.NONE, 0)
-    assert (replica.log_end_offset, replica.recovery_point, heard) == (1, 1, [1])
+    again = replica.append(batch(), NOW)
+    assert (again.error, again.base_offset) == (ErrorCode.NONE, 0)
+    assert (replica.log_end_offset, replica.recovery_point, heard) == (1, 1, [refused, refused, settled])
     assert replica.append(batch(1), NOW).base_offset == 1
     replica.check()
 

@@ -242,6 +242,24 @@ async def test_status_tells_both_tiers(tmp_path: Path) -> None:
         assert (second.remote_start, second.remote_end, second.remote_bytes) == (-1, -1, 0)
 
 
+async def test_uploads_stop_and_go_on_as_the_topic_says(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        produce(replica, 20)
+        await node.driver.flush("t")
+        end = node.remote(replica).end_offset
+        await node.metadata.submit(c.AlterConfigs(resources=(_set("t", "remote.log.copy.disable", "true"),)))
+        produce(replica, 60)
+        await settled(node)
+        assert node.remote(replica).end_offset == end
+        with pytest.raises(TierRefused, match=r"remote\.log\.copy\.disable is set"):
+            await node.driver.flush("t")
+        assert await node.fetch(replica, 0), "what is remote stays readable"
+        await node.metadata.submit(c.AlterConfigs(resources=(_set("t", "remote.log.copy.disable", "false"),)))
+        await node.driver.flush("t")
+        assert node.remote(replica).end_offset == replica.log_end_offset
+
+
 async def test_flush_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         await node.create("plain", remote_storage_enable="false")

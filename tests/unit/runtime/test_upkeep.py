@@ -8,6 +8,7 @@ from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.upkeep import Upkeep
@@ -70,6 +71,7 @@ class Node:
             self.disk,
             clock,
             tasks,
+            GroupCommit(),
         )
 
     async def start(self, **configs: str) -> "Node":
@@ -105,6 +107,28 @@ async def test_a_flush_without_room_delays_no_other_replica(tmp_path: Path) -> N
     await node.upkeep.checkpoint()
     assert node.replica(0).recovery_point == 1
     assert node.fatal == []
+
+
+async def test_flush_ms_bounds_how_long_records_wait_for_an_fsync(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(flush_ms="50")
+    node.clock.now += 49
+    await node.upkeep.flush_due()
+    assert [replica.recovery_point for replica in node.replicas] == [0, 0]
+    node.clock.now += 1
+    await node.upkeep.flush_due()
+    assert [replica.recovery_point for replica in node.replicas] == [1, 1]
+
+
+async def test_segments_of_one_topic_are_not_rolled_all_at_once(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(segment_ms="100000", segment_jitter_ms="90000")
+    rolled_at: dict[int, int] = {}
+    for elapsed_ms in range(5_000, 100_001, 5_000):
+        for number in (0, 1):
+            replica = node.replica(number)
+            if number not in rolled_at and replica.maybe_roll(node.clock.now_ms() + elapsed_ms):
+                rolled_at[number] = elapsed_ms
+    assert len(set(rolled_at.values())) == 2
+    assert all(10_000 <= elapsed_ms <= 100_000 for elapsed_ms in rolled_at.values())
 
 
 async def test_a_failed_fsync_takes_the_directory_and_with_the_last_one_the_node(tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""Group commit: fsync in worker threads, and one of them for all who wait.
+
+Appends of one turn of the event loop share a flush, and so do all that arrive while a flush of their log is
+under way: theirs is the next one. Invariants: of one replica at most one flush is under way; a flush begins
+after what it confirms was appended, and the replica hears of its end on the event loop. Called by replicas
+(flush.messages), upkeep (flush.ms, checkpoints) and the composition root.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import structlog
+
+from tierlog.broker.runtime.replica import Replica
+
+FLUSH_THREADS = 8
+"""Logs synced at once: a file system commits several fsyncs together, and one that hangs stops no other. The
+threads are their own, so that a slow disk keeps nothing else waiting.
+"""
+
+Waiters = list["asyncio.Future[None]"]
+_log = structlog.get_logger("tierlog.flush")
+
+
+class GroupCommit:
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(FLUSH_THREADS, "flush")
+        self._asked: dict[Replica, Waiters] = {}  # not begun
+        self._under_way: dict[Replica, Waiters] = {}
+
+    def request(self, replica: Replica) -> None:
+        """Soon a flush begins that covers all that was appended; `Replica.flushed` hears of its end."""
+        if replica in self._asked:
+            return
+        self._asked[replica] = []
+        if replica not in self._under_way:
+            self._loop.call_soon(self._begin, replica)  # after what the sockets of this turn bring
+
+    async def flush(self, replica: Replica) -> None:
+        """Returns when all that was appended before the call is durable. Raises OSError, above all
+        SyncFailed.
+        """
+        self.request(replica)
+        ended: asyncio.Future[None] = self._loop.create_future()
+        self._asked[replica].append(ended)
+        await ended
+
+    async def drain(self) -> None:
+        """Waits for all that was asked for so far; its failures are its askers'."""
+        busy = {**self._asked, **self._under_way}
+        await asyncio.gather(*map(self.flush, busy), return_exceptions=True)
+
+    async def close(self) -> None:
+        await self.drain()
+        self._pool.shutdown()
+
+    def _begin(self, replica: Replica) -> None:
+        self._under_way[replica] = self._asked.pop(replica)
+        work = self._loop.run_in_executor(self._pool, replica.flush)
+        work.add_done_callback(partial(self._ended, replica))
+
+    def _ended(self, replica: Replica, work: "asyncio.Future[int]") -> None:
+        waiters, failure = self._under_way.pop(replica), work.exception()
+        if failure is not None:
+            _log.error("flush failed", partition=str(replica.name), error=str(failure))
+        replica.flushed(failure)
+        for waiter in waiters:
+            if waiter.done():  # cancelled
+                continue
+            if failure is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(failure)
+        if replica not in self._asked:
+            return
+        if self._asked[replica] or replica.wants_flush:
+            self._begin(replica)
+        else:
+            del self._asked[replica]  # the flush that has ended confirmed that too
