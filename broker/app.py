@@ -35,6 +35,7 @@ from tierlog.broker.runtime.data_directory import DataDirectory
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.group_service import GroupService
+from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
 from tierlog.broker.runtime.replica_manager import ReplicaManager
@@ -83,6 +84,7 @@ class Broker:
         self.clock: Clock = clock or SystemClock()
         self.rng = rng or random.Random()
         self.stats = RequestStats()
+        self.loop_lag = LoopLag()
         self.bootstrap = self.admin_url = ""
         self._parts = contextlib.AsyncExitStack()
         self._stops_clean = True
@@ -106,6 +108,8 @@ class Broker:
 
     async def _start_metadata(self) -> None:
         settings = self.settings
+        self.loop_lag.start()
+        self._parts.callback(self.loop_lag.stop)
         self.directory = DataDirectory(settings.data_directory, self.files, self.rng)
         self.identity = self.directory.claim(settings.node_id, settings.cluster_id)
         self._parts.callback(self.directory.release)
@@ -125,7 +129,7 @@ class Broker:
             peers=_peers(settings, self.identity.cluster_id, secret, metadata_tasks),
         )
         self.metadata = MetadataClient(self.metadata_node)
-        self.admin_node = Node(settings, self.metadata, self.stats)
+        self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag)
         raft = raft_routes(self.metadata_node, secret) if len(settings.voters) > 1 else []
         self.admin = AdminServer([*admin_routes(self.admin_node), *raft])
         self._parts.push_async_callback(self.admin.close)

@@ -1,13 +1,11 @@
 """Prometheus metrics, under names that Kafka's exporters use where they have one. Collected when scraped."""
 
 from collections.abc import Callable, Iterator
-from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from tierlog.broker.gateway.node import Node
-from tierlog.broker.handlers.stats import BUCKETS_S
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.api import APIS
 
@@ -25,6 +23,13 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric]:
         yield from self._requests()
+        lag = self._node.loop_lag.seconds
+        yield HistogramMetricFamily(
+            "tierlog_loop_lag_seconds",
+            "How late a timer fires: what holds up the event loop holds up every client",
+            buckets=list(lag.cumulative()),
+            sum_value=lag.total,
+        )
         if self._node.listener is not None:
             yield CounterMetricFamily(
                 "kafka_server_bytes_in", "Bytes received from clients", self._node.listener.received_bytes
@@ -54,11 +59,9 @@ class _Collector:
             "kafka_network_request_failures", "Requests that failed as a whole", labels=["request"]
         )
         for api, stats in sorted(self._node.stats.by_api.items()):
-            if not stats.requests:
+            if not stats.seconds.count:
                 continue
-            bounds = [*map(str, BUCKETS_S), "+Inf"]
-            counts = accumulate(stats.buckets)
-            times.add_metric([APIS[api].name], list(zip(bounds, counts, strict=True)), stats.seconds)
+            times.add_metric([APIS[api].name], list(stats.seconds.cumulative()), stats.seconds.total)
             failures.add_metric([APIS[api].name], stats.failures)
         yield times
         yield failures

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.tier_driver import TierDriver
 from tierlog.broker.settings.node import NodeSettings
@@ -31,10 +32,13 @@ class Listener(Protocol):
 
 
 class Node:
-    def __init__(self, settings: NodeSettings, metadata: MetadataClient, stats: RequestStats) -> None:
+    def __init__(
+        self, settings: NodeSettings, metadata: MetadataClient, stats: RequestStats, loop_lag: LoopLag
+    ) -> None:
         self.settings = settings
         self.metadata = metadata
         self.stats = stats
+        self.loop_lag = loop_lag
         self.replicas: ReplicaManager | None = None
         self.listener: Listener | None = None
         self.tiering: TierDriver | None = None

@@ -7,29 +7,20 @@ from types import CoroutineType
 from typing import Any
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.ports.histogram import Histogram
 
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 class ApiStats:
-    """Of one API: `buckets[i]` counts requests that took at most BUCKETS_S[i] (the last: any longer)."""
+    """Of one API: how long requests took, and how many failed."""
 
-    __slots__ = ("buckets", "failures", "requests", "seconds")
+    __slots__ = ("failures", "seconds", "took")
 
     def __init__(self) -> None:
-        self.requests = 0
         self.failures = 0
-        self.seconds = 0.0
-        self.buckets = [0] * (len(BUCKETS_S) + 1)
-
-    def took(self, seconds: float) -> None:
-        self.requests += 1
-        self.seconds += seconds
-        for number, bound in enumerate(BUCKETS_S):
-            if seconds <= bound:
-                self.buckets[number] += 1
-                return
-        self.buckets[-1] += 1
+        self.seconds = Histogram(BUCKETS_S)
+        self.took = self.seconds.observe
 
 
 class RequestStats:

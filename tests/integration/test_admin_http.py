@@ -77,7 +77,7 @@ async def test_metrics_say_where_logs_stand_and_what_was_asked(tierlog_broker: T
 async def test_every_metric_is_in_the_reference(tierlog_broker: TierlogBroker) -> None:
     async with aiohttp.ClientSession(tierlog_broker.admin_url) as session, session.get("/metrics") as answer:
         exposed = {family.name for family in text_string_to_metric_families(await answer.text())}
-    assert exposed == set(re.findall(r"`(kafka_\w+)`", REFERENCE.read_text(encoding="utf-8")))
+    assert exposed == set(re.findall(r"`((?:kafka|tierlog)_\w+)`", REFERENCE.read_text(encoding="utf-8")))
 
 
 async def test_events_follow_the_cluster_until_the_broker_stops(tierlog_broker: TierlogBroker) -> None:

@@ -1,0 +1,26 @@
+"""Counts of observations by size, as Prometheus has them. Plain numbers; the gateway reads them on demand."""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import accumulate
+
+
+class Histogram:
+    """`buckets[i]` counts observations of at most `bounds[i]`; the last one, any larger."""
+
+    __slots__ = ("bounds", "buckets", "count", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.buckets = [0] * (len(bounds) + 1)
+        self.count = 0
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.buckets[bisect_left(self.bounds, value)] += 1
+        self.count += 1
+        self.total += value
+
+    def cumulative(self) -> Iterator[tuple[str, int]]:
+        """Each bound and how many observations were at most that."""
+        return zip([*map(str, self.bounds), "+Inf"], accumulate(self.buckets), strict=True)
