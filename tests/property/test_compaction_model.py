@@ -148,13 +148,14 @@ class Compaction(RuleBasedStateMachine):
     def committed(self, records: list[Record]) -> list[Record]:
         """As a client with read_committed filters, by the aborted list of the fetch."""
         aborted = self.log.aborted(0, self.log.log_end_offset)
+        transactions = {r.offset: self.written[r.offset][1] for r in records}
         hidden = {
-            r.offset
-            for r in records
+            offset
+            for offset, transaction in transactions.items()
             for entry in aborted
-            if self.fates.get(self.written[r.offset][1] or 0) == ABORTED
-            and self.written[r.offset][1] is not None
-            and entry.first_offset <= r.offset <= entry.last_offset
+            if transaction is not None
+            and self.fates[transaction] == ABORTED
+            and entry.first_offset <= offset <= entry.last_offset
         }
         return [r for r in records if r.offset not in hidden]
 
@@ -168,7 +169,10 @@ class Compaction(RuleBasedStateMachine):
         assert offsets == sorted(set(offsets))
         for record in stored:
             assert record == self.written[record.offset][0]
-        fate = {at: self.fates[txn] if txn is not None else COMMITTED for at, (_, txn) in self.written.items()}
+        fate = {
+            at: COMMITTED if transaction is None else self.fates[transaction]
+            for at, (_, transaction) in self.written.items()
+        }
         model: dict[bytes, Record] = {}
         for at in sorted(self.written):
             record = self.written[at][0]

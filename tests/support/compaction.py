@@ -90,9 +90,7 @@ def batches_of(log: PartitionLog) -> list[tuple[BatchHeader, list[Record]]]:
     found = log.read(log.local_log_start_offset, 1 << 30, log.log_end_offset, min_one=True)
     data = b"".join(part.read() for part in found.parts if isinstance(part, FileSlice))
     assert len(data) == found.size
-    return [
-        (header, list(iter_records(data, at, max_bytes=1 << 20))) for at, header in iter_batches(data)
-    ]
+    return [(header, list(iter_records(data, at, max_bytes=1 << 20))) for at, header in iter_batches(data)]
 
 
 def records_of(log: PartitionLog) -> list[Record]:
