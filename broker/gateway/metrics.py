@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from tierlog.broker.gateway.node import Node
+from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.api import APIS
 
@@ -49,6 +50,12 @@ class _Collector:
             )
         if self._node.replicas is not None:
             yield from self._logs(list(self._node.replicas))
+            yield GaugeMetricFamily(
+                "kafka_server_replica_manager_offline_replica_count",
+                "Replicas whose log or log directory has failed",
+                self._node.replicas.offline_count,
+            )
+            yield from _directories(self._node.replicas.directories)
         yield from self._remote()
 
     def _requests(self) -> Iterator[Metric]:
@@ -117,3 +124,17 @@ class _Collector:
             "Objects that wait for their deletion",
             len(image.delete_queue),
         )
+
+
+def _directories(directories: DataDirectories) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "kafka_log_log_manager_offline_log_directory_count",
+        "Log directories that have failed",
+        len(directories.offline),
+    )
+    full = GaugeMetricFamily(
+        "tierlog_log_directory_full", "Whether appends wait for room in it", labels=["directory"]
+    )
+    for directory in directories.online:
+        full.add_metric([str(directory.path)], int(directory.is_full))
+    yield full

@@ -16,11 +16,11 @@ class Graveyard:
         self._directory = directory
         self._due: list[tuple[int, Path]] = []
 
-    def bury(self, base_offset: int, due_ms: int) -> None:
+    def bury(self, base_offset: int, due_ms: int, *, keep_snapshot: bool = False) -> None:
         """Renames what there is of a segment, the log first: without it the rest is cleaned up at the next
         open.
         """
-        for suffix in (LOG, *INDEXES, SNAPSHOT):
+        for suffix in (LOG, *INDEXES) if keep_snapshot else (LOG, *INDEXES, SNAPSHOT):
             path = segment_file(self._directory, base_offset, suffix)
             if self._files.exists(path):
                 target = path.with_name(path.name + DELETED)

@@ -10,17 +10,18 @@ beside appends.
 import random
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tierlog.broker.log.flushing import Flushing
 from tierlog.broker.log.graveyard import Graveyard
-from tierlog.broker.log.names import LOG, SNAPSHOT, segment_file
+from tierlog.broker.log.names import DELETED, LOG, SNAPSHOT, segment_file
 from tierlog.broker.log.recovery import Loaded, load, read_marker, rebuild_producers, write_plain
 from tierlog.broker.log.segment import BatchAt, Segment
+from tierlog.broker.log.swap import Swaps
 from tierlog.broker.partition.epochs import EpochEntry
-from tierlog.broker.partition.retention import idle_must_roll, must_roll
+from tierlog.broker.partition.retention import age_limit_ms, idle_must_roll, must_roll
 from tierlog.broker.partition.segments import SegmentInfo
 from tierlog.broker.ports.files import Files, FileSlice
 from tierlog.broker.ports.slices import LogSlice, empty_slice
@@ -74,6 +75,7 @@ class PartitionLog:
         log_start_offset: int,
         recovery_point: int,
         rng: random.Random,
+        cleaned_to: int | None = None,
     ) -> None:
         self.directory = directory
         self.config = config
@@ -86,12 +88,17 @@ class PartitionLog:
         self._bases = [segment.base_offset for segment in loaded.segments]
         self._active = loaded.segments[-1]
         self._rng = rng
-        self._jitter_ms = self._draw_jitter()
+        self._age_limit_ms = self._draw_age_limit()
         self._graveyard = Graveyard(files, directory)
+        self.swaps = Swaps(files, directory, self._graveyard)
         self._hints: dict[int, tuple[Segment, int]] = {}
         self._open: OrderedDict[int, Segment] = OrderedDict()
         self.log_end_offset = self._active.end_offset
         self.log_start_offset = log_start_offset
+        if cleaned_to is not None and cleaned_to > self.log_end_offset:
+            cleaned_to = log_start_offset  # the log lost its end: what has been compacted is not known
+        self.cleaned_to = cleaned_to
+        """Compaction has seen everything below it; None: it has never been here."""
         self._flushing = Flushing(
             files,
             directory,
@@ -114,6 +121,7 @@ class PartitionLog:
         recovery_point: int = 0,
         clean: bool,
         rng: random.Random,
+        cleaned_to: int | None = None,
     ) -> "PartitionLog":
         """Opens or creates the log; raises OSError. May run in a thread: it touches nothing shared."""
         loaded = load(
@@ -124,12 +132,12 @@ class PartitionLog:
             start_offset=log_start_offset,
             recovery_point=recovery_point,
             clean=clean,
-            gaps="compact" in config.cleanup_policy,
+            gaps="compact" in config.cleanup_policy or cleaned_to is not None,
         )
         first, end = loaded.segments[0].base_offset, loaded.segments[-1].end_offset
         start = log_start_offset if config.remote_storage_enable else max(first, log_start_offset)
         recovery_point = end if clean else min(recovery_point, end)
-        return cls(directory, config, files, loaded, min(start, end), recovery_point, rng)
+        return cls(directory, config, files, loaded, min(start, end), recovery_point, rng, cleaned_to)
 
     # -- what there is --
 
@@ -188,7 +196,7 @@ class PartitionLog:
             last_offset,
             header.max_timestamp,
             now_ms,
-            self._jitter_ms,
+            self._age_limit_ms,
         ):
             self.roll(now_ms)
             active = self._active
@@ -227,13 +235,13 @@ class PartitionLog:
         self._bases.append(following.base_offset)
         self._flushing.rolled(active)
         self._active = following
-        self._jitter_ms = self._draw_jitter()
+        self._age_limit_ms = self._draw_age_limit()
         self._used(active)
         return True
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Rolls an active segment that nobody appends to and that is older than segment.ms."""
-        return idle_must_roll(self._active, self.config, now_ms, self._jitter_ms) and self.roll(now_ms)
+        return idle_must_roll(self._active, now_ms, self._age_limit_ms) and self.roll(now_ms)
 
     def flush(self) -> int:
         """Makes everything appended so far durable; returns the recovery point. Raises OSError, above all
@@ -260,6 +268,7 @@ class PartitionLog:
         self._open.clear()
         for segment in self._segments:
             segment.close()
+        self.swaps.close()
 
     # -- reading --
 
@@ -365,6 +374,8 @@ class PartitionLog:
             count += 1
         if not count:
             return 0
+        if self.swaps.complete(self, now_ms):
+            return self.delete_local_before(offset, now_ms)
         dropped, self._segments = self._segments[:count], self._segments[count:]
         self._bases = self._bases[count:]
         if not self.config.remote_storage_enable:
@@ -380,6 +391,7 @@ class PartitionLog:
         """Cuts the log so that no record at or above `offset` remains (a batch that holds it goes whole)."""
         if offset >= self.log_end_offset:
             return False
+        self.swaps.complete(self, now_ms)
         if offset <= self._bases[0]:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
@@ -394,6 +406,7 @@ class PartitionLog:
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Forgets everything: the log is empty at an offset (a new replica, or a leader far ahead)."""
         self._hints.clear()
+        self.swaps.complete(self, now_ms)
         while self._segments:
             self._drop_last(now_ms)
         self._files.sync_directory(self.directory)
@@ -406,6 +419,23 @@ class PartitionLog:
         )
         self.epochs.clear()
         self._after_cut(segment, now_ms)
+
+    # -- compaction --
+
+    def rolled_below(self, offset: int) -> tuple[Segment, ...]:
+        """The rolled segments that end at or below an offset."""
+        return tuple(s for s in self._segments if s.rolled and s.end_offset <= offset)
+
+    def replace(self, sources: Sequence[Segment], cleaned: Segment) -> None:
+        """Readers get the cleaned segment from here on; called by `swaps` alone."""
+        at = self._segments.index(sources[0])
+        self._segments[at : at + len(sources)] = [cleaned]
+        self._bases[at : at + len(sources)] = [cleaned.base_offset]
+        for source in sources:
+            self._forget(source)
+            source.close()
+            source.ending = DELETED  # whoever still walks over it finds the file for a while
+        self._used(cleaned)
 
     def take_due(self, now_ms: int) -> list[Path]:
         """Files of deleted segments whose file.delete.delay.ms has passed; the caller unlinks them off the
@@ -437,7 +467,7 @@ class PartitionLog:
 
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
-        self._jitter_ms = self._draw_jitter()
+        self._age_limit_ms = self._draw_age_limit()
 
     def batches(self, offset: int) -> Iterator[tuple[BatchAt, bytes]]:
         """Every local batch from the one that holds an offset on, with its bytes: for replay by a
@@ -481,6 +511,7 @@ class PartitionLog:
         self._active = segment
         self.log_end_offset = segment.end_offset
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        self.cleaned_to = self.cleaned_to and min(self.cleaned_to, self.log_end_offset)
         self._flushing.cut(self)
         self.epochs.truncate_from_end(self.log_end_offset)
         self._flushing.write_epochs()
@@ -539,6 +570,7 @@ class PartitionLog:
     def _snapshot_path(self, offset: int) -> Path:
         return segment_file(self.directory, offset, SNAPSHOT)
 
-    def _draw_jitter(self) -> int:
+    def _draw_age_limit(self) -> int:
+        """How old the active segment may be, less a random part, so that not all are rolled at once."""
         most = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        return self._rng.randrange(most) if most > 0 else 0
+        return age_limit_ms(self.config) - (self._rng.randrange(most) if most > 0 else 0)

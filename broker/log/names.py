@@ -7,6 +7,10 @@ from tierlog.broker.ports.types import TopicPartition
 
 LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
 DELETED = ".deleted"
+CLEANED = ".cleaned"
+"""Being written by compaction: nothing yet."""
+SWAP = ".swap"
+"""Complete, and in the place of what it replaces from the moment its `.log` is called so."""
 INDEXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 DELETED_DIRECTORY = "-delete"

@@ -19,6 +19,7 @@ from tierlog.broker.log.names import (
     LOG,
     OFFSET_INDEX,
     SNAPSHOT,
+    SWAP,
     TIME_INDEX,
     TXN_INDEX,
     is_leftover,
@@ -26,6 +27,7 @@ from tierlog.broker.log.names import (
     segment_file,
 )
 from tierlog.broker.log.segment import BatchAt, CorruptLog, Segment
+from tierlog.broker.log.swap import complete_swaps
 from tierlog.broker.partition.epochs import LeaderEpochs, MalformedEpochs
 from tierlog.broker.partition.producers import (
     BATCHES_KEPT,
@@ -87,7 +89,7 @@ def load(
     begins.
     """
     files.make_directory(directory)
-    bases = _clean_directory(files, directory)
+    bases = _clean_directory(files, directory, now_ms)
     loaded = Loaded([], _load_epochs(files, directory), ProducerState())
     for at, base in enumerate(bases):
         end = bases[at + 1] if at + 1 < len(bases) else None
@@ -272,9 +274,14 @@ def write_plain(files: Files, path: Path, content: bytes) -> None:
         files.close(fd)
 
 
-def _clean_directory(files: Files, directory: Path) -> list[int]:
-    """Removes what a crash left half done; returns the base offsets of the segments, ascending."""
+def _clean_directory(files: Files, directory: Path, now_ms: int) -> list[int]:
+    """Completes or removes what a crash left half done; returns the base offsets of the segments,
+    ascending.
+    """
     names = files.list_directory(directory)
+    if any(name.endswith(LOG + SWAP) for name in names):
+        complete_swaps(files, directory, now_ms)
+        names = files.list_directory(directory)
     found = {name: parsed for name in names if (parsed := parse_segment_file(name)) is not None}
     bases = sorted(base for base, suffix in found.values() if suffix == LOG)
     for name in names:
@@ -324,7 +331,7 @@ def _resume(segment: Segment, end: int | None) -> None:
     Raises CorruptLog.
     """
     first = next(segment.scan(0)).header
-    segment.first_timestamp = first.max_timestamp if first.log_append_time else first.base_timestamp
+    segment.first_timestamp = first.first_timestamp
     relative_offset, position = _last_entry(OFFSET_ENTRY, segment.offset_index) or (0, 0)
     time_entry = _last_entry(TIME_ENTRY, segment.time_index)
     _last_entry(TXN_ENTRY, segment.txn_index)
@@ -339,7 +346,7 @@ def _resume(segment: Segment, end: int | None) -> None:
         raise CorruptLog(f"{segment.path(TIME_INDEX)} is empty")
     for batch in segment.scan(position):
         segment.end_offset = batch.header.next_offset
-        if batch.header.max_timestamp > segment.max_timestamp:
+        if batch.header.max_timestamp > segment.max_timestamp and batch.header.record_count:
             segment.max_timestamp, maximum_offset = batch.header.max_timestamp, batch.header.last_offset
     segment.resume_index(position, maximum_offset)
     if end is not None:

@@ -12,6 +12,7 @@ last batch. Called by PartitionLog alone, from the event loop.
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,6 +63,7 @@ class Segment:
         "created_ms",
         "directory",
         "end_offset",
+        "ending",
         "files",
         "first_timestamp",
         "has_aborts",
@@ -76,6 +78,8 @@ class Segment:
         self.files = files
         self.directory = directory
         self.base_offset = base_offset
+        self.ending = ""
+        """What its files' names have at the end while compaction makes or replaces it."""
         self.end_offset = base_offset
         self.size = 0
         self.first_timestamp = NO_TIMESTAMP
@@ -96,7 +100,7 @@ class Segment:
     # -- what it is made of --
 
     def path(self, suffix: str = LOG) -> Path:
-        return segment_file(self.directory, self.base_offset, suffix)
+        return segment_file(self.directory, self.base_offset, suffix + self.ending)
 
     @property
     def file(self) -> SharedFile:
@@ -146,6 +150,8 @@ class Segment:
             self.files.writev_at(self.file.fd, (buffer,), position)
         except OSError:
             self._ragged = True
+            with suppress(OSError):  # gives back the room at once; if that fails too, the next use cuts
+                self.trim()
             raise
         self.size = position + len(buffer)
         self.note(position, header, base_offset, interval_bytes)
@@ -158,11 +164,11 @@ class Segment:
         it).
         """
         last_offset = base_offset + header.last_offset_delta
-        if header.max_timestamp > self.max_timestamp:
+        if header.max_timestamp > self.max_timestamp and header.record_count:
             self.max_timestamp = header.max_timestamp
             self._maximum_offset = last_offset
         if position == 0:
-            self.first_timestamp = header.max_timestamp if header.log_append_time else header.base_timestamp
+            self.first_timestamp = header.first_timestamp
         if header.attributes & 0x10:
             self.has_transactions = True
         if self._bytes_since_entry > interval_bytes:
@@ -273,11 +279,11 @@ class Segment:
     def scan(self, position: int, end: int | None = None) -> Iterator[BatchAt]:
         """Position and header of each batch from a batch boundary on; raises CorruptLog."""
         end = self.size if end is None else end
-        fd, read_at = self.file.fd, self.files.read_at
+        file, read_at = self.file, self.files.read_at  # held: the segment may be unloaded meanwhile
         chunk, chunk_at = b"", position
         while position < end:
             if position - chunk_at + HEADER_SIZE > len(chunk):
-                chunk, chunk_at = read_at(fd, SCAN_BYTES, position), position
+                chunk, chunk_at = read_at(file.fd, SCAN_BYTES, position), position
                 if len(chunk) < HEADER_SIZE:
                     raise CorruptLog(f"{self.path()}: cut at {position}")
             header = read_header(chunk, position - chunk_at)
@@ -298,7 +304,9 @@ class Segment:
         if offset >= self.end_offset:
             return Cut(self.size, self.end_offset)
         batch = self.find(offset)
-        return Cut(batch.position, batch.header.base_offset) if batch else Cut(self.size, self.end_offset)
+        if batch is None:
+            return Cut(self.size, self.end_offset)
+        return Cut(batch.position, min(offset, batch.header.base_offset))  # compaction leaves gaps
 
     def cut_within(self, start: int, max_bytes: int, upper: Cut) -> Cut | None:
         """The last batch boundary at most `max_bytes` after `start` and not after `upper`; None if none

@@ -40,7 +40,7 @@ def must_roll(
     last_offset: int,
     max_timestamp: int,
     now_ms: int,
-    jitter_ms: int,
+    age_limit_ms: int,
 ) -> bool:
     """Whether a batch of `size` bytes that ends at `last_offset` belongs into a new segment (Kafka's
     LogSegment).
@@ -52,13 +52,19 @@ def must_roll(
         or last_offset - fill.base_offset > LARGEST_RELATIVE_OFFSET
         or fill.index_entries >= config.segment_index_bytes // 8
         or fill.time_entries >= config.segment_index_bytes // 12
-        or _age_ms(fill, max_timestamp, now_ms) > config.segment_ms - jitter_ms
+        or _age_ms(fill, max_timestamp, now_ms) > age_limit_ms
     )
 
 
-def idle_must_roll(fill: Fill, config: TopicConfig, now_ms: int, jitter_ms: int) -> bool:
+def age_limit_ms(config: TopicConfig) -> int:
+    """How old the active segment of a topic may be: what is compacted must be rolled first (KIP-354)."""
+    compacts = "compact" in config.cleanup_policy
+    return min(config.segment_ms, config.max_compaction_lag_ms) if compacts else config.segment_ms
+
+
+def idle_must_roll(fill: Fill, now_ms: int, age_limit_ms: int) -> bool:
     """Whether an active segment that nobody appends to is rolled, so that its records can be tiered."""
-    return fill.size > 0 and now_ms - fill.created_ms > config.segment_ms - jitter_ms
+    return fill.size > 0 and now_ms - fill.created_ms > age_limit_ms
 
 
 def expired(

@@ -46,6 +46,8 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+DELETE_HORIZON = 0x40
+"""The base timestamp is the time from which compaction may drop the batch's tombstones (KIP-534)."""
 
 
 class BatchHeader(NamedTuple):
@@ -88,6 +90,18 @@ class BatchHeader(NamedTuple):
     @property
     def log_append_time(self) -> bool:
         return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When tombstones and a superfluous marker may go; None: no cleaning has said so yet (KIP-534)."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
+
+    @property
+    def first_timestamp(self) -> int:
+        """Of the first record; -1 if compaction left none; the newest if the header knows no better."""
+        if self.attributes & (LOG_APPEND_TIME | DELETE_HORIZON) and self.record_count:
+            return self.max_timestamp
+        return min(self.base_timestamp, self.max_timestamp)
 
     @property
     def is_transactional(self) -> bool:

@@ -79,7 +79,9 @@ class NodeSettings:
     broker_rack: str = _string("", "Zone and host of this broker, for placement.")
 
     # Directories and the object store
-    log_dirs: tuple[str, ...] = _list(("tierlog-data",), "Directories of partition data; the first is used.")
+    log_dirs: tuple[str, ...] = _list(
+        ("tierlog-data",), "Directories of partition data; a new partition goes where most is free."
+    )
     metadata_log_dir: str = _string("", "Directory of the metadata log; empty: inside the first of log.dirs.")
     object_store_url: str = _string(
         "", "file:///dir, s3://bucket/prefix?endpoint=…, memory://; empty: a directory inside log.dirs."
@@ -246,6 +248,8 @@ class NodeSettings:
         """Checks what a single field cannot say; raises InvalidSetting."""
         if not self.log_dirs:
             raise InvalidSetting("log.dirs: at least one directory is needed")
+        if len({Path(path).absolute() for path in self.log_dirs}) < len(self.log_dirs):
+            raise InvalidSetting("log.dirs: a directory is named twice")
         if len(self.listeners) != 1 or not self.listeners[0].startswith("PLAINTEXT://"):
             raise InvalidSetting(
                 f"listeners: one PLAINTEXT://host:port is accepted, not {','.join(self.listeners)!r}"

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tierlog.broker.partition.retention import expired, idle_must_roll, must_roll
+from tierlog.broker.partition.retention import age_limit_ms, expired, idle_must_roll, must_roll
 from tierlog.broker.partition.segments import SegmentInfo
 from tierlog.broker.settings.topic import TopicConfig
 
@@ -87,12 +87,19 @@ def fill(**changes: int) -> SimpleNamespace:
     ],
 )
 def test_when_to_roll(changes: dict, config: dict, last_offset: int, newest: int, rolls: bool) -> None:
-    assert must_roll(fill(**changes), TopicConfig(**config), 100, last_offset, newest, NOW, 0) is rolls
+    topic = TopicConfig(**config)
+    limit = age_limit_ms(topic)
+    assert must_roll(fill(**changes), topic, 100, last_offset, newest, NOW, limit) is rolls
 
 
 def test_an_idle_segment_is_rolled_by_age_but_never_empty() -> None:
-    config = TopicConfig(segment_ms=100)
-    assert not idle_must_roll(fill(created_ms=NOW - 100), config, NOW, 0)
-    assert idle_must_roll(fill(created_ms=NOW - 101), config, NOW, 0)
-    assert idle_must_roll(fill(created_ms=NOW - 91), config, NOW, 10)
-    assert not idle_must_roll(fill(created_ms=0, size=0), config, NOW, 0)
+    assert not idle_must_roll(fill(created_ms=NOW - 100), NOW, 100)
+    assert idle_must_roll(fill(created_ms=NOW - 101), NOW, 100)
+    assert not idle_must_roll(fill(created_ms=0, size=0), NOW, 100)
+
+
+def test_what_must_be_compacted_soon_is_rolled_soon() -> None:
+    lag = {"segment_ms": 100, "max_compaction_lag_ms": 40}
+    assert age_limit_ms(TopicConfig(**lag)) == 100
+    assert age_limit_ms(TopicConfig(**lag, cleanup_policy=("compact",))) == 40
+    assert age_limit_ms(TopicConfig(segment_ms=10, cleanup_policy=("compact",))) == 10

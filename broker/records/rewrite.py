@@ -1,0 +1,123 @@
+"""Batches from which records were taken out: what compaction writes instead of what it read.
+
+Offsets, sequences, producer and leader epoch stay as they were, and so do the bytes of every record that is
+kept, but for one thing: a delete horizon takes the place of the base timestamp (KIP-534, attribute bit 6),
+and then the timestamp delta of each record is written anew. Called by the log cleaner.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tierlog.broker.records.batch import (
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    TRANSACTIONAL,
+    BatchHeader,
+    seal,
+)
+from tierlog.broker.records.codecs import Codec, compress
+from tierlog.broker.records.errors import RecordsError, RecordsFault
+from tierlog.broker.records.record import LONG, read_varint
+from tierlog.broker.records.writer import append_varint
+
+NO_TIMESTAMP = -1
+
+
+class Span(NamedTuple):
+    """Where a record lies in the plain bytes of its batch, and what decides whether it is kept.
+
+    [start, stop) with its length; its timestamp delta stands in [delta_at, delta_end).
+    """
+
+    start: int
+    stop: int
+    delta_at: int
+    delta_end: int
+    timestamp_delta: int
+    offset: int
+    key: bytes | None
+    is_tombstone: bool
+
+
+def spans(plain: bytes, header: BatchHeader) -> list[Span]:
+    """The records of a batch, in order. Raises INVALID on the first length that is wrong."""
+    found: list[Span] = []
+    at, size = 0, len(plain)
+    base_offset = header.base_offset
+    for _ in range(header.record_count):
+        start = at
+        length, at = read_varint(plain, at, size)
+        stop = at + length
+        if not at < stop <= size:
+            raise RecordsError(RecordsFault.INVALID, f"a record of {length} bytes where {size - at} are left")
+        delta_at = at + 1  # after the attributes, unused
+        timestamp_delta, delta_end = read_varint(plain, delta_at, stop, LONG)
+        offset_delta, at = read_varint(plain, delta_end, stop)
+        key_length, at = read_varint(plain, at, stop)
+        key = None if key_length < 0 else plain[at : at + key_length]
+        at += max(key_length, 0)
+        value_length, at = read_varint(plain, at, stop)
+        if at + max(value_length, 0) > stop or not 0 <= offset_delta <= header.last_offset_delta:
+            raise RecordsError(RecordsFault.INVALID, f"a record at {start} does not fit into its batch")
+        offset = base_offset + offset_delta
+        found.append(Span(start, stop, delta_at, delta_end, timestamp_delta, offset, key, value_length < 0))
+        at = stop
+    return found
+
+
+def rewritten(
+    header: BatchHeader, plain: bytes, kept: Sequence[Span], delete_horizon_ms: int | None
+) -> bytes:
+    """The batch with the kept records alone, compressed as it was. A horizon that it has stays, and none else
+    may be given then.
+    """
+    base_timestamp = header.base_timestamp if delete_horizon_ms is None else delete_horizon_ms
+    shift = header.base_timestamp - base_timestamp
+    parts = [plain[span.start : span.stop] if not shift else _shifted(plain, span, shift) for span in kept]
+    codec = header.codec
+    section = b"".join(parts) if codec is Codec.NONE else compress(codec, b"".join(parts))
+    newest = header.max_timestamp
+    if not header.log_append_time:
+        newest = header.base_timestamp + max(span.timestamp_delta for span in kept)
+    attributes = header.attributes | (0 if delete_horizon_ms is None else DELETE_HORIZON)
+    return _sealed(header, attributes, base_timestamp, newest, len(kept), section)
+
+
+def emptied(header: BatchHeader) -> bytes:
+    """The batch without records: it still says what the last sequence of its producer is, or where the log
+    ends.
+    """
+    attributes = header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL) & ~CODEC_MASK
+    return _sealed(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
+
+
+def _shifted(plain: bytes, span: Span, shift: int) -> bytes:
+    """A record whose timestamp is told relative to another base; the rest of its bytes is copied."""
+    body = bytearray(plain[span.delta_at - 1 : span.delta_at])
+    append_varint(body, span.timestamp_delta + shift)
+    body += plain[span.delta_end : span.stop]
+    record = bytearray()
+    append_varint(record, len(body))
+    return bytes(record + body)
+
+
+def _sealed(
+    header: BatchHeader, attributes: int, base_timestamp: int, newest: int, count: int, section: bytes
+) -> bytes:
+    batch = bytearray(HEADER_SIZE + len(section))
+    changed = header._replace(
+        batch_length=len(batch) - LOG_OVERHEAD,
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=newest,
+        record_count=count,
+    )
+    HEADER.pack_into(batch, 0, *changed)
+    batch[HEADER_SIZE:] = section
+    seal(batch, 0, len(batch))
+    return bytes(batch)

@@ -1,0 +1,97 @@
+"""A whole cleaning of one log in one call, as the runtime does it over several threads and turns."""
+
+import random
+import threading
+from pathlib import Path
+
+from tierlog.broker.log.cleaner import Cleaning, Pace, take_job
+from tierlog.broker.log.log import PartitionLog
+from tierlog.broker.log.swap import Swap
+from tierlog.broker.partition.compaction import Dirty, dirty_part
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import FileSlice, OsFiles
+from tierlog.broker.records.batch import BatchHeader, assign, iter_batches, read_header
+from tierlog.broker.records.record import Record, iter_records
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.settings.topic import TopicConfig
+
+NOW = 1_700_000_000_000
+BUDGET = 1 << 20
+
+
+def open_log(
+    directory: Path, config: TopicConfig, files: OsFiles | None = None, **options: object
+) -> PartitionLog:
+    options = {"clean": False, "rng": random.Random(1), "recovery_point": 0, "cleaned_to": 0, **options}
+    return PartitionLog.open(directory, config, files or OsFiles(), NOW, **options)  # type: ignore[arg-type]
+
+
+def append(log: PartitionLog, records: list[NewRecord], now_ms: int = NOW, **options: object) -> int:
+    base = log.log_end_offset
+    batch = memoryview(encode_batch(records, **options))  # type: ignore[arg-type]
+    assign(batch, 0, base, 0)
+    log.append(batch, read_header(batch), base, 0, now_ms)
+    return base
+
+
+def put(log: PartitionLog, key: str, value: str | None, **options: object) -> int:
+    encoded = None if value is None else value.encode()
+    return append(log, [NewRecord(NOW, key.encode(), encoded)], **options)
+
+
+def dirty_of(log: PartitionLog, now_ms: int = NOW, stable: int | None = None) -> Dirty:
+    return dirty_part(
+        log.segments,
+        log.config,
+        cleaned_to=log.cleaned_to or 0,
+        log_start_offset=log.log_start_offset,
+        last_stable_offset=log.log_end_offset if stable is None else stable,
+        now_ms=now_ms,
+    )
+
+
+def begin(log: PartitionLog, files: OsFiles, now_ms: int, budget: int, stable: int | None = None) -> Cleaning:
+    log.flush()
+    pace = Pace(SystemClock(), threading.Event(), 1e12)
+    return Cleaning(files, take_job(log, dirty_of(log, now_ms, stable), now_ms), pace, budget)
+
+
+def swap_in(log: PartitionLog, files: OsFiles, swap: Swap, now_ms: int) -> None:
+    assert log.swaps.begin(log, swap)
+    files.sync_directory(log.directory)
+    log.swaps.install(log, swap, now_ms)
+    files.sync_directory(log.directory)
+    log.swaps.finish(swap)
+
+
+def clean(
+    log: PartitionLog,
+    now_ms: int = NOW,
+    *,
+    files: OsFiles | None = None,
+    budget: int = BUDGET,
+    stable: int | None = None,
+) -> int:
+    """One pass; returns how many segments it swapped in."""
+    files = files or OsFiles()
+    cleaning = begin(log, files, now_ms, budget, stable)
+    count = 0
+    for group in cleaning.map_keys():
+        swap = cleaning.clean(group)
+        if swap is not None:
+            swap_in(log, files, swap, now_ms)
+            count += 1
+    log.cleaned_to = cleaning.cleaned_to
+    log.check()
+    return count
+
+
+def batches_of(log: PartitionLog) -> list[tuple[BatchHeader, list[Record]]]:
+    found = log.read(log.local_log_start_offset, 1 << 30, log.log_end_offset, min_one=True)
+    data = b"".join(part.read() for part in found.parts if isinstance(part, FileSlice))
+    assert len(data) == found.size
+    return [(header, list(iter_records(data, at, max_bytes=1 << 20))) for at, header in iter_batches(data)]
+
+
+def records_of(log: PartitionLog) -> list[Record]:
+    return [record for _, records in batches_of(log) for record in records]
