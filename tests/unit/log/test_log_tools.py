@@ -299,13 +299,13 @@ def test_a_damaged_log_keeps_its_indexes(data: Path) -> None:
 
 def test_a_directory_in_use_is_locked(data: Path) -> None:
     running = DataDirectory(data, OsFiles(), random.Random(1))
-    running.claim(1, "")
+    running.lock()
     assert data_directory_of(data / "t-0") == data_directory_of(first(data, "*.log")) == data
     with pytest.raises(InUse), locked(data):
         pass
     running.release()
     with locked(data), pytest.raises(OSError, match="another process"):
-        running.claim(1, "")
+        running.lock()
 
 
 def test_what_is_no_log_is_told(data: Path, tmp_path: Path) -> None:
@@ -315,3 +315,18 @@ def test_what_is_no_log_is_told(data: Path, tmp_path: Path) -> None:
             find_partitions(path)
         with pytest.raises(NotALog):
             list(dump(path, Wanted()))
+
+
+def test_a_start_makes_anew_what_was_moved_away(data: Path) -> None:
+    """As the runbook has it: what is wrong beside the log, and the two files that vouch for all of them."""
+    directory = data / "t-0"
+    epochs(data, b"0\n2\n0 0\n1 20\n")
+    stale_snapshot(data)
+    assert damage(data)
+    moved = [directory / EPOCH_CHECKPOINT, first(data, "*.snapshot", 2)]
+    for path in (*moved, data / CLEAN_SHUTDOWN, data / RECOVERY_POINTS):
+        path.unlink()
+    log = PartitionLog.open(directory, CONFIG, OsFiles(), NOW, clean=False, rng=random.Random(1))
+    log.close(clean=True)
+    assert problems(data) == []
+    assert all(path.exists() for path in moved)
