@@ -344,6 +344,8 @@ def _bounds(settings: NodeSettings) -> Bounds:
         connections=settings.max_connections,
         in_flight=settings.max_in_flight_requests_per_connection,
         queued_response_bytes=settings.queued_max_response_bytes,
+        send_buffer_bytes=settings.socket_send_buffer_bytes,
+        receive_buffer_bytes=settings.socket_receive_buffer_bytes,
         idle_s=settings.connections_max_idle_ms / 1000,
     )
 

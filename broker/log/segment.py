@@ -173,7 +173,7 @@ class Segment:
             self.has_transactions = True
         if self._bytes_since_entry > interval_bytes:
             self.offset_index.extend(OFFSET_ENTRY.pack(last_offset - self.base_offset, position))
-            self._add_time_entry()
+            self.add_time_entry()
             self._bytes_since_entry = 0
         self._bytes_since_entry += header.batch_length + LOG_OVERHEAD
         self.end_offset = last_offset + 1
@@ -186,7 +186,7 @@ class Segment:
         """Makes the segment immutable: the last time entry is its maximum, and the indexes go to their
         files.
         """
-        self._add_time_entry()
+        self.add_time_entry()
         self.persist()
         self.rolled = True
 
@@ -344,7 +344,7 @@ class Segment:
         )
         return int(OFFSET_ENTRY.unpack_from(index, (at - 1) * size)[1]) if at else 0
 
-    def _add_time_entry(self) -> None:
+    def add_time_entry(self) -> None:
         """Only if it says something new, as Kafka's `maybeAppend`."""
         index = self.time_index
         last = TIME_ENTRY.unpack_from(index, len(index) - TIME_ENTRY.size)[0] if index else NO_TIMESTAMP

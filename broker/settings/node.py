@@ -23,7 +23,7 @@ NOT_SETTINGS = frozenset(
 )  # fmt: skip
 """Variables with the prefix that the command line, Spark and the tests read."""
 BROKER, CONTROLLER = "broker", "controller"
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 
 
 def _setting(type: SettingType, default: Value, doc: str, **bounds: Any) -> Any:
@@ -93,6 +93,12 @@ class NodeSettings:
 
     # Bounds of the network side
     socket_request_max_bytes: int = _int(100 * MIB, "The largest request.", least=1024)
+    socket_send_buffer_bytes: int = _int(
+        512 * KIB, "SO_SNDBUF of a client's socket; -1 leaves it to the operating system.", least=-1
+    )
+    socket_receive_buffer_bytes: int = _int(
+        -1, "SO_RCVBUF of a client's socket; -1 leaves it to the operating system.", least=-1
+    )
     max_connections: int = _int(10_000, "Connections in all; a further one is closed at once.", least=1)
     connections_max_idle_ms: int = _long(600_000, "An idle connection is closed after this time.", least=1)
     max_in_flight_requests_per_connection: int = _int(
