@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from tierlog.broker.gateway.node import Node
+from tierlog.broker.runtime.log_cleaner import LogCleaner
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.api import APIS
 
@@ -49,6 +50,8 @@ class _Collector:
             )
         if self._node.replicas is not None:
             yield from self._logs(list(self._node.replicas))
+        if self._node.cleaner is not None:
+            yield from _cleaner(self._node.cleaner)
         yield from self._remote()
 
     def _requests(self) -> Iterator[Metric]:
@@ -117,3 +120,22 @@ class _Collector:
             "Objects that wait for their deletion",
             len(image.delete_queue),
         )
+
+
+def _cleaner(cleaner: LogCleaner) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "kafka_log_log_cleaner_manager_uncleanable_partitions_count",
+        "Logs whose compaction failed, left alone until the next start",
+        cleaner.uncleanable,
+    )
+    yield GaugeMetricFamily(
+        "kafka_log_log_cleaner_manager_max_dirty_percent",
+        "Dirty share of the dirtiest log",
+        100 * cleaner.most_dirty,
+    )
+    yield CounterMetricFamily(
+        "tierlog_log_cleaner_read_bytes", "Bytes that compaction read", cleaner.bytes_read
+    )
+    yield CounterMetricFamily(
+        "tierlog_log_cleaner_written_bytes", "Bytes that compaction kept", cleaner.bytes_written
+    )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tierlog.broker.log.checkpoints import (
+    CLEANER_OFFSETS,
     LOG_STARTS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
@@ -57,6 +58,8 @@ class Checkpoints:
     clean: bool
     recovery_points: Mapping[TopicPartition, int]
     log_starts: Mapping[TopicPartition, int]
+    cleaned: Mapping[TopicPartition, int]
+    """Up to where compaction has been; every log in which it ever was has an entry."""
 
 
 class DataDirectory:
@@ -67,6 +70,7 @@ class DataDirectory:
         self._lock = -1
         self._checkpointing = threading.Lock()
         self._checkpointed: set[TopicPartition] = set()
+        self._cleaned: set[TopicPartition] = set()
 
     def claim(self, node_id: int, cluster_id: str) -> Identity:
         """Locks it, checks or writes its identity (`cluster_id` may be empty); raises DirectoryUnusable."""
@@ -164,7 +168,9 @@ class DataDirectory:
     def take_checkpoints(self) -> Checkpoints:
         """What the last run left; the marker of its clean stop is gone after this call."""
         clean = take_clean_shutdown(self._files, self.path)
-        found = Checkpoints(clean, self._read(RECOVERY_POINTS), self._read(LOG_STARTS))
+        cleaned = self._read(CLEANER_OFFSETS)
+        found = Checkpoints(clean, self._read(RECOVERY_POINTS), self._read(LOG_STARTS), cleaned)
+        self._cleaned = set(cleaned)
         self._checkpointed = {*found.recovery_points, *found.log_starts}
         return found
 
@@ -178,8 +184,22 @@ class DataDirectory:
             self._write({name: point for name, point, _ in rows}, {name: start for name, _, start in rows})
             self._checkpointed = {name for name, _, _ in rows}
 
+    def write_cleaned(self, take_offsets: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        """Up to where each log is compacted; in a thread, as `write_checkpoints`."""
+        with self._checkpointing:
+            offsets = take_offsets()
+            self._cleaned |= offsets.keys()
+            write_offsets(self._files, self.path / CLEANER_OFFSETS, offsets)
+            self._cleaned = set(offsets)
+
     def _forget_checkpoints(self, partition: TopicPartition) -> None:
         """A topic made anew must not start where the old one of its name did: records would be hidden."""
+        if partition in self._cleaned:
+            with self._checkpointing:
+                cleaned = self._read(CLEANER_OFFSETS)
+                cleaned.pop(partition, None)
+                write_offsets(self._files, self.path / CLEANER_OFFSETS, cleaned)
+                self._cleaned = set(cleaned)
         if partition not in self._checkpointed:
             return
         with self._checkpointing:

@@ -28,7 +28,7 @@ from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 PROGRESS_EVERY = 100
 """Logs recovered between two progress lines."""
 
-NO_CHECKPOINTS = Checkpoints(clean=False, recovery_points={}, log_starts={})
+NO_CHECKPOINTS = Checkpoints(clean=False, recovery_points={}, log_starts={}, cleaned={})
 
 Moved = Callable[[TopicPartition], None]
 _log = structlog.get_logger("tierlog.replicas")
@@ -134,6 +134,7 @@ class ReplicaManager:
             log_start_offset=max(known.log_starts.get(name, 0), remote.log_start_offset),
             recovery_point=known.recovery_points.get(name, 0),
             clean=known.clean,
+            cleaned_to=known.cleaned.get(name),
             rng=self._rng,
             producer_expiration_ms=self._settings.producer_id_expiration_ms,
         )
@@ -164,6 +165,10 @@ class ReplicaManager:
     async def write_checkpoints(self) -> None:
         """Recovery points and log starts as they are now, durable when this returns. Raises OSError."""
         await asyncio.to_thread(self.directory.write_checkpoints, lambda: _rows(self))
+
+    async def write_cleaned(self) -> None:
+        """Up to where each log is compacted, durable when this returns. Raises OSError."""
+        await asyncio.to_thread(self.directory.write_cleaned, lambda: _cleaned(self))
 
     # -- following the image --
 
@@ -250,3 +255,9 @@ class ReplicaManager:
 
 def _rows(replicas: Iterable[Replica]) -> list[CheckpointRow]:
     return [(replica.name, replica.recovery_point, replica.log_start_offset) for replica in replicas]
+
+
+def _cleaned(replicas: Iterable[Replica]) -> dict[TopicPartition, int]:
+    return {
+        replica.name: replica.log.cleaned_to for replica in replicas if replica.log.cleaned_to is not None
+    }
