@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -31,7 +32,7 @@ from tierlog.broker.ports.clock import Clock, SystemClock
 from tierlog.broker.ports.files import Files, OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition, random_uuid
-from tierlog.broker.runtime.data_directory import DataDirectory
+from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.group_service import GroupService
@@ -111,9 +112,11 @@ class Broker:
         settings = self.settings
         self.loop_lag.start()
         self._parts.callback(self.loop_lag.stop)
-        self.directory = DataDirectory(settings.data_directory, self.files, self.rng)
-        self.identity = self.directory.claim(settings.node_id, settings.cluster_id)
-        self._parts.callback(self.directory.release)
+        self.directories = DataDirectories([Path(path) for path in settings.log_dirs], self.files, self.rng)
+        self.identity = self.directories.claim(
+            settings.node_id, settings.cluster_id, metadata=settings.metadata_directory
+        )
+        self._parts.callback(self.directories.release)
 
         metadata_tasks = TaskGroup(self._fatal)
         self._parts.push_async_callback(metadata_tasks.close)
@@ -147,12 +150,12 @@ class Broker:
         self._parts.push_async_callback(self.commits.close)
         self.replicas = ReplicaManager(
             settings,
-            self.directory,
-            self.files,
+            self.directories,
             self.clock,
             self.tasks,
             self.rng,
             moved=self._moved,
+            fatal=self._fatal,
             flusher=self.commits.request,
         )
         self._parts.push_async_callback(self._close_replicas)
@@ -168,6 +171,7 @@ class Broker:
             self._report,
             cluster_id=self.identity.cluster_id,
             data_directory=settings.data_directory,
+            cache_directory=self.directories.online[0].path,
             objects=self.objects,
         )
         self._parts.push_async_callback(self.tiering.close)
@@ -183,12 +187,11 @@ class Broker:
 
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
-        self.upkeep = Upkeep(
-            settings, self.replicas, self.files, self.clock, self.tasks, self.commits, fatal=self._fatal
-        )
+        self.replicas.went_offline += [self.groups.replicas_changed, self.tiering.driver.wake_all]
+        self.upkeep = Upkeep(settings, self.replicas, self.files, self.clock, self.tasks, self.commits)
         self._parts.push_async_callback(self.upkeep.stop)
         self.upkeep.start()
-        self.cleaner = LogCleaner(settings, self.replicas, self.files, self.clock, self.tasks, self.commits)
+        self.cleaner = LogCleaner(settings, self.replicas, self.clock, self.tasks, self.commits)
         self._parts.push_async_callback(self.cleaner.stop)
         self.cleaner.start()
         await self.tiering.start()
@@ -341,6 +344,8 @@ def _bounds(settings: NodeSettings) -> Bounds:
         connections=settings.max_connections,
         in_flight=settings.max_in_flight_requests_per_connection,
         queued_response_bytes=settings.queued_max_response_bytes,
+        send_buffer_bytes=settings.socket_send_buffer_bytes,
+        receive_buffer_bytes=settings.socket_receive_buffer_bytes,
         idle_s=settings.connections_max_idle_ms / 1000,
     )
 

@@ -71,6 +71,18 @@ def size(count: float) -> str:
     return f"{value:.1f} {_UNITS[-1]}"
 
 
+def readable(data: bytes | None) -> Any:
+    """Text where the bytes are UTF-8, else `{"base64": …}`; None stays None."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        import base64
+
+        return {"base64": base64.b64encode(data).decode()}
+
+
 def _cell(value: Any) -> str:
     from rich.markup import escape
 

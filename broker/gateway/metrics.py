@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from tierlog.broker.gateway.node import Node
+from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.log_cleaner import LogCleaner
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.api import APIS
@@ -50,6 +51,12 @@ class _Collector:
             )
         if self._node.replicas is not None:
             yield from self._logs(list(self._node.replicas))
+            yield GaugeMetricFamily(
+                "kafka_server_replica_manager_offline_replica_count",
+                "Replicas whose log or log directory has failed",
+                self._node.replicas.offline_count,
+            )
+            yield from _directories(self._node.replicas.directories)
         if self._node.cleaner is not None:
             yield from _cleaner(self._node.cleaner)
         yield from self._remote()
@@ -139,3 +146,17 @@ def _cleaner(cleaner: LogCleaner) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "tierlog_log_cleaner_written_bytes", "Bytes that compaction kept", cleaner.bytes_written
     )
+
+
+def _directories(directories: DataDirectories) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "kafka_log_log_manager_offline_log_directory_count",
+        "Log directories that have failed",
+        len(directories.offline),
+    )
+    full = GaugeMetricFamily(
+        "tierlog_log_directory_full", "Whether appends wait for room in it", labels=["directory"]
+    )
+    for directory in directories.online:
+        full.add_metric([str(directory.path)], int(directory.is_full))
+    yield full

@@ -5,6 +5,7 @@ from collections.abc import Awaitable
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -90,12 +91,10 @@ def _metadata(
     every = request.topics is None or (context.version <= EMPTY_MEANS_ALL_UNTIL and not request.topics)
     if every:
         names = sorted(image.topic_ids)
-        topics = [
-            _topic(found, context.version) for name in names if (found := image.topic(name)) is not None
-        ]
+        topics = [_topic(deps, found) for name in names if (found := image.topic(name)) is not None]
     else:
         once = {(asked.name, asked.topic_id): asked for asked in request.topics or ()}
-        topics = [_asked_topic(image, asked, context.version, errors) for asked in once.values()]
+        topics = [_asked_topic(deps, image, asked, context.version, errors) for asked in once.values()]
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.error_code == 0:
@@ -116,7 +115,11 @@ def _metadata(
 
 
 def _asked_topic(
-    image: ClusterImage, asked: MetadataRequestTopic, version: int, errors: dict[str, ErrorCode]
+    deps: Dependencies,
+    image: ClusterImage,
+    asked: MetadataRequestTopic,
+    version: int,
+    errors: dict[str, ErrorCode],
 ) -> MetadataResponseTopic:
     if asked.topic_id != ZERO_UUID:
         found = image.topics.get(asked.topic_id)
@@ -124,11 +127,11 @@ def _asked_topic(
             return MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=_no_name(version), topic_id=asked.topic_id
             )
-        return _topic(found, version)
+        return _topic(deps, found)
     name = asked.name or ""
     found = image.topic(name)
     if found is not None:
-        return _topic(found, version)
+        return _topic(deps, found)
     unknown = (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
     )
@@ -140,23 +143,33 @@ def _no_name(version: int) -> str | None:
     return None if version >= 12 else ""
 
 
-def _topic(found: TopicImage, version: int) -> MetadataResponseTopic:
+def _topic(deps: Dependencies, found: TopicImage) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=found.name,
         topic_id=found.topic_id,
         is_internal=found.name in INTERNAL_TOPICS,
-        partitions=[_partition(number, partition) for number, partition in enumerate(found.partitions)],
+        partitions=[
+            _partition(deps, TopicPartition(found.name, number), partition)
+            for number, partition in enumerate(found.partitions)
+        ],
     )
 
 
-def _partition(number: int, partition: PartitionImage) -> MetadataResponsePartition:
+def _partition(
+    deps: Dependencies, name: TopicPartition, partition: PartitionImage
+) -> MetadataResponsePartition:
+    """A partition whose only leader has lost its disk has no leader, as after KIP-858's report of it."""
+    own = deps.settings.node_id
+    lost = own in partition.replicas and deps.replicas.is_offline(name)
+    leader = -1 if lost and partition.leader == own else partition.leader
     return MetadataResponsePartition(
-        error_code=ErrorCode.LEADER_NOT_AVAILABLE if partition.leader < 0 else ErrorCode.NONE,
-        partition_index=number,
-        leader_id=partition.leader,
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader < 0 else ErrorCode.NONE,
+        partition_index=name.partition,
+        leader_id=leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.in_sync),
+        offline_replicas=[own] if lost else [],
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
@@ -39,4 +40,6 @@ class Dependencies:
             return ErrorCode.UNKNOWN_TOPIC_ID
         if found is None or not 0 <= partition < len(found.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if self.replicas.is_offline(TopicPartition(found.name, partition)):
+            return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NOT_LEADER_OR_FOLLOWER

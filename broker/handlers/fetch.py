@@ -229,7 +229,7 @@ class _Fetcher:
                 aborted = list(
                     await reader.aborted(topic_id, partition, remote, item.offset, found.end_offset)
                 )
-        except ObjectStoreError:
+        except (ObjectStoreError, OSError):  # the store is away, or the cache's disk
             return ErrorCode.KAFKA_STORAGE_ERROR, []  # retriable: never a skip, never a false end of the log
         return found, aborted
 

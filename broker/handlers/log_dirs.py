@@ -1,10 +1,12 @@
-"""DescribeLogDirs (v1-5): bytes per partition on local disk, and room on the disk (KIP-827)."""
+"""DescribeLogDirs (v1-5): per directory the bytes of its partitions and the room (KIP-827), or failure."""
 
-import os
 from collections import defaultdict
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.runtime.data_directory import DataDirectory
+from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -18,29 +20,41 @@ def describe_log_dirs_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: DescribeLogDirsRequest) -> Reply:
         wanted = None
         if request.topics is not None:
-            wanted = {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
-        by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
-        for replica in sorted(deps.replicas, key=lambda replica: replica.name):
-            if wanted is None or replica.name in wanted:
-                by_topic[replica.name.topic].append(
-                    DescribeLogDirsPartition(
-                        partition_index=replica.name.partition, partition_size=replica.log.size_bytes
-                    )
-                )
-        directory = deps.settings.data_directory
-        disk = os.statvfs(directory)
+            wanted = {
+                TopicPartition(topic.topic, partition)
+                for topic in request.topics
+                for partition in topic.partitions
+            }
         return DescribeLogDirsResponse(
-            results=[
-                DescribeLogDirsResult(
-                    log_dir=str(directory.absolute()),
-                    topics=[
-                        DescribeLogDirsTopic(name=topic, partitions=partitions)
-                        for topic, partitions in by_topic.items()
-                    ],
-                    total_bytes=disk.f_blocks * disk.f_frsize,
-                    usable_bytes=disk.f_bavail * disk.f_frsize,
-                )
-            ]
+            results=[_result(deps, directory, wanted) for directory in deps.replicas.directories.all]
         )
 
     return handle
+
+
+def _result(
+    deps: Dependencies, directory: DataDirectory, wanted: set[TopicPartition] | None
+) -> DescribeLogDirsResult:
+    """Of one that is offline no more than that, as Kafka answers."""
+    result = DescribeLogDirsResult(log_dir=str(directory.path.absolute()))
+    try:
+        space = directory.space() if directory.failure is None else None
+    except OSError:
+        space = None
+    if space is None:
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return result
+    result.total_bytes, result.usable_bytes = space
+    by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
+    for name in deps.replicas.directories.held_by(directory):
+        replica = deps.replicas.get(*name)
+        if replica is not None and (wanted is None or name in wanted):
+            by_topic[name.topic].append(
+                DescribeLogDirsPartition(
+                    partition_index=name.partition, partition_size=replica.log.size_bytes
+                )
+            )
+    result.topics = [
+        DescribeLogDirsTopic(name=topic, partitions=partitions) for topic, partitions in by_topic.items()
+    ]
+    return result

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.delete_records import (
@@ -189,7 +190,7 @@ async def _remote_by_timestamp(
         found = await deps.remote.offset_for_timestamp(
             replica.topic_id, replica.name.partition, remote, timestamp
         )
-    except ObjectStoreError:
+    except (ObjectStoreError, OSError):  # the store is away, or the cache's disk
         return ErrorCode.KAFKA_STORAGE_ERROR
     return NOTHING if found is None else _Found(*found)
 
@@ -247,7 +248,14 @@ def delete_records_handler(deps: Dependencies) -> Handler:
                 )
             response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
         # What a client was told is gone stays gone over a crash (guarantee 6).
-        await deps.replicas.write_checkpoints()
+        named = {
+            TopicPartition(t.name, each.partition_index) for t in response.topics for each in t.partitions
+        }
+        unwritten = await deps.replicas.write_checkpoints(named)
+        for topic_result in response.topics:
+            for result in topic_result.partitions:
+                if result.error_code == 0 and (topic_result.name, result.partition_index) in unwritten:
+                    result.error_code, result.low_watermark = ErrorCode.KAFKA_STORAGE_ERROR, -1
         return response
 
     return handle

@@ -128,7 +128,8 @@ def _when_committed(
 def _settled(deps: Dependencies, item: _Pending) -> bool:
     code = item.replica.acknowledgement(item.end_offset, item.acks)
     if code != ErrorCode.NONE and not deps.replicas.holds(item.replica):
-        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        lost = deps.replicas.is_offline(item.replica.name)
+        code = ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NOT_LEADER_OR_FOLLOWER
     if code is None:
         return False
     if code != ErrorCode.NONE:

@@ -12,6 +12,7 @@ last batch. Called by PartitionLog alone, from the event loop.
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -149,6 +150,8 @@ class Segment:
             self.files.writev_at(self.file.fd, (buffer,), position)
         except OSError:
             self._ragged = True
+            with suppress(OSError):  # gives back the room at once; if that fails too, the next use cuts
+                self.trim()
             raise
         self.size = position + len(buffer)
         self.note(position, header, base_offset, interval_bytes)
@@ -170,7 +173,7 @@ class Segment:
             self.has_transactions = True
         if self._bytes_since_entry > interval_bytes:
             self.offset_index.extend(OFFSET_ENTRY.pack(last_offset - self.base_offset, position))
-            self._add_time_entry()
+            self.add_time_entry()
             self._bytes_since_entry = 0
         self._bytes_since_entry += header.batch_length + LOG_OVERHEAD
         self.end_offset = last_offset + 1
@@ -183,7 +186,7 @@ class Segment:
         """Makes the segment immutable: the last time entry is its maximum, and the indexes go to their
         files.
         """
-        self._add_time_entry()
+        self.add_time_entry()
         self.persist()
         self.rolled = True
 
@@ -341,7 +344,7 @@ class Segment:
         )
         return int(OFFSET_ENTRY.unpack_from(index, (at - 1) * size)[1]) if at else 0
 
-    def _add_time_entry(self) -> None:
+    def add_time_entry(self) -> None:
         """Only if it says something new, as Kafka's `maybeAppend`."""
         index = self.time_index
         last = TIME_ENTRY.unpack_from(index, len(index) - TIME_ENTRY.size)[0] if index else NO_TIMESTAMP

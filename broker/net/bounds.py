@@ -44,6 +44,10 @@ class Bounds:
     """bytes of frames that are not whole yet, over all connections; who passes it is closed"""
     idle_s: float = 600.0
     """connections.max.idle.ms; also the longest that a client may take nothing of its responses"""
+    send_buffer_bytes: int = 512 * KIB
+    """socket.send.buffer.bytes; more is not faster: what waits in the kernel falls out of the CPU's caches"""
+    receive_buffer_bytes: int = -1
+    """socket.receive.buffer.bytes; -1 (of either) leaves it to the operating system"""
     header_s: float = 5.0
     """from a frame's first byte to its request header"""
     frame_s: float = 30.0

@@ -81,6 +81,14 @@ class Listener:
         self._socket = socket.socket(family, kind, protocol)
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # connections inherit them; set here, as the window's scale is agreed on when a connection begins
+        sizes = {
+            socket.SO_SNDBUF: self.bounds.send_buffer_bytes,
+            socket.SO_RCVBUF: self.bounds.receive_buffer_bytes,
+        }
+        for option, size in sizes.items():
+            if size >= 0:
+                self._socket.setsockopt(socket.SOL_SOCKET, option, size)
         self._socket.bind(address)
         self._host, self._port = self._socket.getsockname()[:2]
         self._bound = True

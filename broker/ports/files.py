@@ -9,9 +9,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
+
+
+class Space(NamedTuple):
+    """Bytes of a file system: all of it, and what this process may still take."""
+
+    total: int
+    usable: int
 
 
 class Files(Protocol):
@@ -40,6 +47,8 @@ class Files(Protocol):
     def list_directory(self, path: Path) -> list[str]: ...
     def read_whole(self, path: Path) -> bytes: ...
     def exists(self, path: Path) -> bool: ...
+    def space(self, path: Path) -> Space:
+        """Of the file system that holds an existing path."""
 
 
 class OsFiles:
@@ -93,6 +102,10 @@ class OsFiles:
 
     def exists(self, path: Path) -> bool:
         return path.exists()
+
+    def space(self, path: Path) -> Space:
+        disk = os.statvfs(path)
+        return Space(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
 
 def write_atomically(files: Files, path: Path, content: bytes) -> None:

@@ -1,27 +1,32 @@
-"""The directory that holds this node's partitions: whose it is, what lies in it, what must outlive a restart.
+"""A directory that holds partitions: whose it is, what lies in it, what must outlive a restart, how it fares.
 
 One process at a time (`.lock`), one node of one cluster (`meta.properties`). A directory in it belongs
 to a topic; one that the cluster does not know is kept aside as `-stray`, not deleted (KIP-858). Checkpoints
-say how much of a log needs no check after a crash. Called by the composition root and the replica manager.
+say how much of a log needs no check after a crash. Whatever goes through `files` and fails because of the
+device takes the directory offline until the next start; want of room only stops appends. Called by
+DataDirectories and the replica manager; failures are noted in any thread.
 """
 
+import errno
 import fcntl
 import os
 import random
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import structlog
 
 from tierlog.broker.log.checkpoints import (
     CLEANER_OFFSETS,
     LOG_STARTS,
+    META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
     MalformedCheckpoint,
     decode_uuid,
-    encode_uuid,
     mark_clean_shutdown,
     read_meta_properties,
     read_offsets,
@@ -32,17 +37,27 @@ from tierlog.broker.log.checkpoints import (
     write_partition_metadata,
 )
 from tierlog.broker.log.names import DELETED_DIRECTORY, parse_partition_directory, renamed_directory
-from tierlog.broker.ports.files import Files
+from tierlog.broker.ports.files import Files, Space
 from tierlog.broker.ports.types import TopicPartition, random_uuid
+from tierlog.broker.runtime.watched_files import DEVICE_ERRORS, NO_ROOM, WatchedFiles
 
 STRAY = "-stray"
 
 CheckpointRow = tuple[TopicPartition, int, int]
 """Partition, recovery point, log start."""
 
+_log = structlog.get_logger("tierlog.directories")
+
 
 class DirectoryUnusable(OSError):
     """The node cannot start on this directory; the message tells the operator why."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+class ForeignDirectory(DirectoryUnusable):
+    """It is another node's or another cluster's: a mistake in the settings, not a broken disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +70,39 @@ class Identity:
 class Checkpoints:
     """`clean`: the last stop closed every log; then recovery points need not be trusted or used."""
 
-    clean: bool
-    recovery_points: Mapping[TopicPartition, int]
-    log_starts: Mapping[TopicPartition, int]
-    cleaned: Mapping[TopicPartition, int]
+    clean: bool = False
+    recovery_points: Mapping[TopicPartition, int] = field(default_factory=dict)
+    log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    cleaned: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Up to where compaction has been; every log in which it ever was has an entry."""
+
+
+NO_CHECKPOINTS = Checkpoints()
 
 
 class DataDirectory:
     def __init__(self, path: Path, files: Files, rng: random.Random) -> None:
         self.path = path
-        self._files = files
+        self.files: Files = WatchedFiles(files, self)
+        self.failure: str | None = None
+        """Why it is offline, until the next start."""
+        self.is_full = False
+        self.refusal: str | None = None
+        """Why nothing may be appended: it is offline, or full."""
+        self.on_failure: Callable[[DataDirectory], None] = lambda directory: None
+        self.checkpoints = NO_CHECKPOINTS
+        """What the last run left, of the partitions that are not open yet."""
         self._rng = rng
         self._lock = -1
         self._checkpointing = threading.Lock()
         self._checkpointed: set[TopicPartition] = set()
         self._cleaned: set[TopicPartition] = set()
 
-    def claim(self, node_id: int, cluster_id: str) -> Identity:
-        """Locks it, checks or writes its identity (`cluster_id` may be empty); raises DirectoryUnusable."""
-        self._files.make_directory(self.path)
+    # -- whose it is --
+
+    def lock(self) -> dict[str, str]:
+        """Takes it for this process; its meta.properties, empty if it is new. Raises OSError."""
+        self.files.make_directory(self.path)
         self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,44 +110,95 @@ class DataDirectory:
             self.release()
             raise DirectoryUnusable(failure.errno, "another process uses it", str(self.path)) from None
         try:
-            return self._identify(node_id, cluster_id)
-        except (MalformedCheckpoint, ValueError) as failure:
+            return read_meta_properties(self.files, self.path)
+        except MalformedCheckpoint as failure:
             self.release()
             raise DirectoryUnusable(None, str(failure), str(self.path)) from None
+
+    def identify(self, known: Mapping[str, str], node_id: int, cluster_id: str) -> Identity:
+        """Checks or writes whose it is. Raises OSError, above all ForeignDirectory."""
+        if not known:
+            identity = Identity(cluster_id, random_uuid(self._rng))
+            write_meta_properties(self.files, self.path, cluster_id, node_id, identity.directory_id)
+            return identity
+        if known.get("node.id") != str(node_id):
+            whose = f"it belongs to node {known.get('node.id')}, this is node {node_id}"
+            raise ForeignDirectory(None, whose, str(self.path))
+        if known.get("cluster.id") != cluster_id:
+            whose = f"it belongs to cluster {known.get('cluster.id')!r}, not to {cluster_id!r}"
+            raise ForeignDirectory(None, whose, str(self.path))
+        try:
+            return Identity(cluster_id, decode_uuid(known.get("directory.id", "")))
+        except ValueError as failure:
+            raise DirectoryUnusable(None, f"{META_PROPERTIES}: {failure}", str(self.path)) from None
 
     def release(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
-    def _identify(self, node_id: int, cluster_id: str) -> Identity:
-        known = read_meta_properties(self._files, self.path)
-        if not known:
-            identity = Identity(cluster_id or encode_uuid(random_uuid(self._rng)), random_uuid(self._rng))
-            write_meta_properties(self._files, self.path, identity.cluster_id, node_id, identity.directory_id)
-            return identity
-        if known.get("node.id") != str(node_id):
-            raise ValueError(f"it belongs to node {known.get('node.id')}, this is node {node_id}")
-        if cluster_id and known.get("cluster.id") != cluster_id:
-            raise ValueError(f"it belongs to cluster {known.get('cluster.id')!r}, not to {cluster_id!r}")
-        return Identity(known["cluster.id"], decode_uuid(known.get("directory.id", "")))
+    # -- how it fares --
+
+    def space(self) -> Space:
+        """Raises OSError."""
+        return self.files.space(self.path)
+
+    def note(self, error: OSError) -> None:
+        """Judges what an operation in it met. May run in a thread."""
+        if error.errno in DEVICE_ERRORS:
+            self.fail(error.strerror or str(error))
+        elif error.errno in NO_ROOM:
+            self.fill()
+        elif error.errno == errno.ENOENT and self._lock >= 0 and not self.files.exists(self.path / ".lock"):
+            self.fail("it is gone: unmounted or removed")
+
+    def note_sync(self, error: OSError) -> None:
+        """A failed fsync, whatever the reason: the kernel may have dropped what it could not write, so only
+        a new start, which reads the disk, can tell what is there.
+        """
+        self.fail(f"fsync failed: {error.strerror}")
+
+    def fail(self, why: str) -> None:
+        """Takes it offline. May run in a thread."""
+        if self.failure is None:
+            self.failure = why
+            self.refusal = f"log directory {self.path} is offline: {why}"
+            self.on_failure(self)
+
+    def fill(self) -> None:
+        """Nothing is appended until `has_room`: what little is left is for checkpoints and metadata."""
+        if not self.is_full:
+            self.is_full = True
+            self.refusal = self.refusal or f"log directory {self.path} is full"
+            _log.error("a log directory is full: appends are refused", directory=str(self.path))
+
+    def has_room(self) -> None:
+        """There is room again."""
+        if self.is_full:
+            self.is_full = False
+            self.refusal = None if self.failure is None else self.refusal
+            _log.info("a log directory has room again", directory=str(self.path))
 
     # -- what lies in it --
 
-    def partitions(self) -> dict[TopicPartition, uuid.UUID | None]:
+    def partitions(self) -> dict[TopicPartition, uuid.UUID | MalformedCheckpoint | None]:
         """Every partition's directory and the topic id that it belongs to (None: it does not say)."""
-        found = {}
-        for name in self._files.list_directory(self.path):
+        found: dict[TopicPartition, uuid.UUID | MalformedCheckpoint | None] = {}
+        for name in self.files.list_directory(self.path):
             partition = None if name.endswith(STRAY) else parse_partition_directory(name)
-            if partition is not None:
-                found[partition] = read_partition_metadata(self._files, self.path / name)
+            if partition is None:
+                continue
+            try:
+                found[partition] = read_partition_metadata(self.files, self.path / name)
+            except MalformedCheckpoint as failure:
+                found[partition] = failure
         return found
 
     def deleted(self) -> list[Path]:
         """Directories of deleted partitions that a stop left behind."""
         return [
             self.path / name
-            for name in self._files.list_directory(self.path)
+            for name in self.files.list_directory(self.path)
             if name.endswith(DELETED_DIRECTORY)
         ]
 
@@ -128,7 +207,7 @@ class DataDirectory:
 
     def holds(self, partition: TopicPartition) -> bool:
         """Whether a replica of it was made: no log is opened before its directory says whose it is."""
-        return self._files.exists(self.directory(partition) / PARTITION_METADATA)
+        return self.files.exists(self.directory(partition) / PARTITION_METADATA)
 
     def create(self, partition: TopicPartition, topic_id: uuid.UUID) -> Path:
         """The directory of a new replica, with its topic id in it; both durable, as what is synced in it
@@ -136,9 +215,9 @@ class DataDirectory:
         """
         self._forget_checkpoints(partition)
         directory = self.directory(partition)
-        self._files.make_directory(directory)
-        self._files.sync_directory(self.path)
-        write_partition_metadata(self._files, directory, topic_id)
+        self.files.make_directory(directory)
+        self.files.sync_directory(self.path)
+        write_partition_metadata(self.files, directory, topic_id)
         return directory
 
     def bury(self, partition: TopicPartition) -> Path:
@@ -153,26 +232,32 @@ class DataDirectory:
 
     def _rename(self, partition: TopicPartition, name: str) -> Path:
         target = self.path / name
-        self._files.rename(self.directory(partition), target)
-        self._files.sync_directory(self.path)
+        self.files.rename(self.directory(partition), target)
+        self.files.sync_directory(self.path)
         return target
 
     def remove(self, directory: Path) -> None:
         """Unlinks a directory and its files. May run in a thread."""
-        for name in self._files.list_directory(directory):
-            self._files.unlink(directory / name, missing_ok=True)
-        self._files.remove_directory(directory)
+        for name in self.files.list_directory(directory):
+            self.files.unlink(directory / name, missing_ok=True)
+        self.files.remove_directory(directory)
 
     # -- checkpoints --
 
     def take_checkpoints(self) -> Checkpoints:
         """What the last run left; the marker of its clean stop is gone after this call."""
-        clean = take_clean_shutdown(self._files, self.path)
-        cleaned = self._read(CLEANER_OFFSETS)
-        found = Checkpoints(clean, self._read(RECOVERY_POINTS), self._read(LOG_STARTS), cleaned)
-        self._cleaned = set(cleaned)
+        clean = take_clean_shutdown(self.files, self.path)
+        found = Checkpoints(
+            clean, self._read(RECOVERY_POINTS), self._read(LOG_STARTS), self._read(CLEANER_OFFSETS)
+        )
+        self._cleaned = set(found.cleaned)
         self._checkpointed = {*found.recovery_points, *found.log_starts}
+        self.checkpoints = found
         return found
+
+    def untrust(self) -> None:
+        """From here on a log that is not open yet has been touched: it is not as the clean stop left it."""
+        self.checkpoints = replace(self.checkpoints, clean=False)
 
     def write_checkpoints(self, take_rows: Callable[[], Sequence[CheckpointRow]]) -> None:
         """Of every log. May run in a thread: rows are taken when nothing else is being written, so that
@@ -189,7 +274,7 @@ class DataDirectory:
         with self._checkpointing:
             offsets = take_offsets()
             self._cleaned |= offsets.keys()
-            write_offsets(self._files, self.path / CLEANER_OFFSETS, offsets)
+            write_offsets(self.files, self.path / CLEANER_OFFSETS, offsets)
             self._cleaned = set(offsets)
 
     def _forget_checkpoints(self, partition: TopicPartition) -> None:
@@ -198,8 +283,9 @@ class DataDirectory:
             with self._checkpointing:
                 cleaned = self._read(CLEANER_OFFSETS)
                 cleaned.pop(partition, None)
-                write_offsets(self._files, self.path / CLEANER_OFFSETS, cleaned)
+                write_offsets(self.files, self.path / CLEANER_OFFSETS, cleaned)
                 self._cleaned = set(cleaned)
+                self.checkpoints = replace(self.checkpoints, cleaned=cleaned)
         if partition not in self._checkpointed:
             return
         with self._checkpointing:
@@ -212,14 +298,14 @@ class DataDirectory:
             self._checkpointed = kept
 
     def _write(self, points: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]) -> None:
-        write_offsets(self._files, self.path / RECOVERY_POINTS, points)
-        write_offsets(self._files, self.path / LOG_STARTS, starts)
+        write_offsets(self.files, self.path / RECOVERY_POINTS, points)
+        write_offsets(self.files, self.path / LOG_STARTS, starts)
 
     def mark_clean(self) -> None:
-        mark_clean_shutdown(self._files, self.path)
+        mark_clean_shutdown(self.files, self.path)
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         try:
-            return read_offsets(self._files, self.path / name)
+            return read_offsets(self.files, self.path / name)
         except MalformedCheckpoint:
             return {}  # then everything is checked, which costs time only

@@ -28,7 +28,7 @@ from tierlog.broker.coordinator.states import GroupState
 from tierlog.broker.coordinator.turn import GroupSettings
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import Rng, random_uuid
+from tierlog.broker.ports.types import Rng, TopicPartition, random_uuid
 from tierlog.broker.runtime.group_shard import GroupShard, LoadFailed, ShardReplica
 from tierlog.broker.runtime.timers import Timers
 from tierlog.broker.settings.node import NodeSettings
@@ -49,6 +49,7 @@ class Replicas(Protocol):
     """What the service asks of runtime.replica_manager.ReplicaManager."""
 
     def get(self, topic: str, partition: int) -> Any: ...
+    def is_offline(self, name: TopicPartition) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +140,11 @@ class GroupService:
         partitions = self._partitions()
         if not partitions:
             return None
-        leader = partitions[partition_of(group_id, len(partitions))].leader
+        partition = partition_of(group_id, len(partitions))
+        leader = partitions[partition].leader
         broker = self.image.brokers.get(leader)
-        if broker is None or broker.fenced:
+        lost = leader == self._settings.node_id and self._is_offline(partition)
+        if broker is None or broker.fenced or lost:
             return CoordinatorAddress(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return CoordinatorAddress(ErrorCode.NONE, broker)
 
@@ -188,7 +191,8 @@ class GroupService:
         shard = self._shards.get(partition) or self._open(partition, partitions[partition])
         if shard is None:
             leads = partitions[partition].leader == self._settings.node_id
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if leads else ErrorCode.NOT_COORDINATOR
+            loads = leads and not self._is_offline(partition)
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loads else ErrorCode.NOT_COORDINATOR
         return shard if shard.ready else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _open(self, partition: int, image: PartitionImage) -> GroupShard | None:
@@ -244,6 +248,13 @@ class GroupService:
                 self._timers.cancel((OFFSETS_TOPIC, partition))
         for partition in sorted(led - self._shards.keys()):
             self._open(partition, partitions[partition])
+
+    def replicas_changed(self) -> None:
+        """Some went offline, and their shards with them."""
+        self._follow(self.image)
+
+    def _is_offline(self, partition: int) -> bool:
+        return self._replicas.is_offline(TopicPartition(OFFSETS_TOPIC, partition))
 
     def _tell_all(self, event: Event) -> None:
         for shard in self._shards.values():

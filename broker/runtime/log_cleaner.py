@@ -19,7 +19,6 @@ from tierlog.broker.log.cleaner import Cleaning, CleaningStopped, Pace, take_job
 from tierlog.broker.log.swap import Swap, discard
 from tierlog.broker.partition.compaction import Dirty, dirty_part
 from tierlog.broker.ports.clock import Clock
-from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.replica import Replica
@@ -38,14 +37,12 @@ class LogCleaner:
         self,
         settings: NodeSettings,
         replicas: ReplicaManager,
-        files: Files,
         clock: Clock,
         tasks: TaskGroup,
         commits: GroupCommit,
     ) -> None:
         self._settings = settings
         self._replicas = replicas
-        self._files = files
         self._clock = clock
         self._tasks = tasks
         self._commits = commits
@@ -140,10 +137,10 @@ class LogCleaner:
         if log.cleaned_to is None:
             # From here on there may be gaps in the log, and recovery must know that, whatever the policy.
             log.cleaned_to = log.log_start_offset
-            await self._replicas.write_cleaned()
+            await self._replicas.write_cleaned(replica)
         budget = self._settings.log_cleaner_dedupe_buffer_size
         pace = Pace(self._clock, self._stop_thread, self._settings.log_cleaner_io_max_bytes_per_second)
-        cleaning = Cleaning(self._files, take_job(log, dirty, self._clock.now_ms()), pace, budget)
+        cleaning = Cleaning(take_job(log, dirty, self._clock.now_ms()), pace, budget)
         try:
             for group in await self._in_thread(cleaning.map_keys):
                 swap = await self._in_thread(lambda group=group: cleaning.clean(group))  # type: ignore[misc]
@@ -155,7 +152,7 @@ class LogCleaner:
         if not self._replicas.holds(replica):
             return False
         log.cleaned_to = min(cleaning.cleaned_to, log.log_end_offset)
-        await self._replicas.write_cleaned()
+        await self._replicas.write_cleaned(replica)
         _log.info(
             "compacted a log",
             partition=str(replica.name),
@@ -172,11 +169,11 @@ class LogCleaner:
         if not self._replicas.holds(replica) or not swaps.begin(log, swap):
             await self._in_thread(lambda: discard(swap.cleaned))
             return False
-        await self._in_thread(lambda: self._files.sync_directory(log.directory))
+        await self._in_thread(lambda: swap.cleaned.files.sync_directory(log.directory))
         if not self._replicas.holds(replica):
             return False
         swaps.install(log, swap, self._clock.now_ms())
-        await self._in_thread(lambda: self._files.sync_directory(log.directory))
+        await self._in_thread(lambda: swap.cleaned.files.sync_directory(log.directory))
         if not self._replicas.holds(replica):
             return False
         swaps.finish(swap)

@@ -11,7 +11,7 @@ import random
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tierlog.broker.log.flushing import SyncFailed
 from tierlog.broker.log.log import FoundTimestamp, PartitionLog, SegmentExport, SegmentInfo
@@ -78,6 +78,18 @@ class ReadResult(NamedTuple):
     remote: bool = False
 
 
+class Room(Protocol):
+    """The log directory of a replica, as far as appends ask."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing may be appended: it is full, or offline."""
+
+
+class _Always:
+    refusal: str | None = None
+
+
 def flush_at_once(replica: "Replica") -> None:
     """The flusher of those who own no threads: the caller waits for the disk."""
     try:
@@ -101,6 +113,7 @@ class Replica:
         self.topic_id = topic_id
         self.log = log
         self.listeners: list[Callable[[Replica], None]] = []
+        self.room: Room = _Always()
         self.flusher: Callable[[Replica], None] = flush_at_once
         """Sees to it that `flush` is called, and then `flushed` on the event loop."""
         self.failed: str | None = None
@@ -242,6 +255,8 @@ class Replica:
 
     def _write(self, records: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
         log, core = self.log, self._core
+        if self.room.refusal is not None:
+            return self._refuse(Refused(ErrorCode.KAFKA_STORAGE_ERROR, self.room.refusal))
         config = log.config
         if config.compression_type != "producer" and _CODECS[config.compression_type] != header.codec:
             try:

@@ -1,25 +1,36 @@
-"""All replicas of this broker: made, led and removed as the cluster image says; recovered at start.
+"""All replicas of this broker: made, led and removed as the cluster image says; recovered at start; given up
+with their directory.
 
 The image is the only authority: `follow` is called with each committed one, before any handler sees it. Logs
 are opened in threads at start; later changes, which are small, happen on the event loop, which owns replicas.
 Handlers look replicas up by name or by topic id; `moved` is told whenever one of them has something new.
+A log that cannot be read is offline until the next start, and so are all those of a directory that failed;
+`fatal` is told when no directory is left, or when the one with the metadata has failed.
 """
 
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import structlog
 
+from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.ports.clock import Clock
-from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.runtime.data_directory import CheckpointRow, Checkpoints, DataDirectory
+from tierlog.broker.records.errors import RecordsError
+from tierlog.broker.runtime.data_directories import DataDirectories, holds
+from tierlog.broker.runtime.data_directory import (
+    NO_CHECKPOINTS,
+    CheckpointRow,
+    DataDirectory,
+    DirectoryUnusable,
+)
 from tierlog.broker.runtime.replica import Replica, flush_at_once
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
@@ -28,8 +39,10 @@ from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 PROGRESS_EVERY = 100
 """Logs recovered between two progress lines."""
 
-NO_CHECKPOINTS = Checkpoints(clean=False, recovery_points={}, log_starts={}, cleaned={})
+UNREADABLE = (CorruptLog, RecordsError, ValueError)
+"""What opening a log raises that no disk and no waiting will change."""
 
+Fatal = Callable[[str, BaseException], None]
 Moved = Callable[[TopicPartition], None]
 _log = structlog.get_logger("tierlog.replicas")
 
@@ -38,27 +51,30 @@ class ReplicaManager:
     def __init__(
         self,
         settings: NodeSettings,
-        directory: DataDirectory,
-        files: Files,
+        directories: DataDirectories,
         clock: Clock,
         tasks: TaskGroup,
         rng: random.Random,
         *,
         moved: Moved,
+        fatal: Fatal = lambda what, failure: None,
         flusher: Callable[[Replica], None] = flush_at_once,
     ) -> None:
-        self.directory = directory
+        self.directories = directories
+        self.went_offline: list[Callable[[], None]] = []
+        """Called after partitions of this broker have gone offline."""
         self._settings = settings
-        self._files = files
         self._clock = clock
         self._tasks = tasks
         self._rng = rng
         self._moved = moved
+        self._fatal = fatal
         self._flusher = flusher
         self._replicas: dict[tuple[str | uuid.UUID, int], Replica] = {}
         self._all: dict[TopicPartition, Replica] = {}
         self._image: ClusterImage | None = None
-        self._missing = False  # a log could not be made: the disk was full
+        self._offline: dict[TopicPartition, str] = {}  # until the next start; and why
+        self._missing: dict[TopicPartition, bool] = {}  # not open for now (no room): whether one is at it
 
     def __len__(self) -> int:
         return len(self._all)
@@ -75,61 +91,105 @@ class ReplicaManager:
         """Whether the replica still serves; not so after its topic was deleted."""
         return self._all.get(replica.name) is replica
 
+    def is_offline(self, name: TopicPartition) -> bool:
+        """Whether a replica of it is placed here and cannot serve: its log or its directory has failed."""
+        return name in self._offline or name in self._missing
+
+    @property
+    def offline_count(self) -> int:
+        return len(self._offline) + len(self._missing)
+
     # -- start and stop --
 
     async def open_all(self, image: ClusterImage) -> None:
         """Opens what the image places here, in threads; sets aside what it does not know."""
-        checkpoints = self.directory.take_checkpoints()
-        present = self.directory.partitions()
+        self._loop = asyncio.get_running_loop()
+        for directory in self.directories.all:
+            directory.on_failure = self._failed_anywhere
+        for directory in self.directories.online:
+            try:
+                directory.take_checkpoints()
+            except OSError as failure:
+                directory.fail(failure.strerror or str(failure))
         wanted = {
             TopicPartition(topic.name, number): topic
             for topic in image.topics.values()
             for number, partition in enumerate(topic.partitions)
             if self._settings.node_id in partition.replicas
         }
-        for name, topic_id in present.items():
-            if name not in wanted or (topic_id is not None and topic_id != wanted[name].topic_id):
-                target = self.directory.set_aside(name)
-                _log.warning("the cluster does not know this partition; kept aside", directory=str(target))
-        await self._open_in_threads(image, wanted, checkpoints)
+        refused, aside = self.directories.find({name: topic.topic_id for name, topic in wanted.items()})
+        for target in aside:
+            _log.warning("the cluster does not know this partition; kept aside", directory=str(target))
+        for name, why in refused.items():
+            self._give_up(name, why)
+        await self._open_in_threads(image, {name: wanted[name] for name in wanted if name not in refused})
+        for directory in self.directories.all:
+            directory.untrust()
         self._image = image
         for topic in image.topics.values():
             self._apply_topic(image, topic)
-        for leftover in self.directory.deleted():
-            self._tasks.spawn(f"remove {leftover.name}", asyncio.to_thread(self.directory.remove, leftover))
+        for directory, leftover in self.directories.deleted():
+            self._tasks.spawn(f"remove {leftover.name}", asyncio.to_thread(directory.remove, leftover))
 
-    async def _open_in_threads(
-        self, image: ClusterImage, wanted: dict[TopicPartition, TopicImage], checkpoints: Checkpoints
-    ) -> None:
+    async def _open_in_threads(self, image: ClusterImage, wanted: dict[TopicPartition, TopicImage]) -> None:
         if not wanted:
             return
         loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(self._settings.num_recovery_threads_per_data_dir, "recovery") as pool:
+        threads = self._settings.num_recovery_threads_per_data_dir
+        with ExitStack() as stack:
+            pools = {
+                directory: stack.enter_context(ThreadPoolExecutor(threads, "recovery"))
+                for directory in self.directories.all
+            }
             opening = [
-                loop.run_in_executor(pool, partial(self._open, image, topic, name.partition, checkpoints))
+                loop.run_in_executor(pools[self.directories.choose(name)], self._try_open, image, topic, name)
                 for name, topic in wanted.items()
             ]
             for number, future in enumerate(asyncio.as_completed(opening), 1):
-                self._adopt(await future)
+                self._take(*await future)
                 if number % PROGRESS_EVERY == 0 or number == len(opening):
-                    _log.info("logs opened", opened=number, of=len(opening), clean=checkpoints.clean)
+                    _log.info("logs opened", opened=number, of=len(opening))
 
-    def _open(
-        self, image: ClusterImage, topic: TopicImage, number: int, checkpoints: Checkpoints | None = None
-    ) -> Replica:
-        """Opens or creates a log; may run in a thread."""
-        name = TopicPartition(topic.name, number)
-        config = self._config(image, topic.name)
-        remote = image.remote_partition(topic.topic_id, number)
-        is_new = not self.directory.holds(name)
-        known = checkpoints if checkpoints is not None and not is_new else NO_CHECKPOINTS
+    def _try_open(
+        self, image: ClusterImage, topic: TopicImage, name: TopicPartition
+    ) -> tuple[TopicPartition, Replica | Exception]:
+        """May run in a thread."""
+        try:
+            return name, self._open(image, topic, name)
+        except (OSError, *UNREADABLE) as failure:
+            return name, failure
+
+    def _take(self, name: TopicPartition, opened: Replica | Exception) -> None:
+        """A replica comes in, or what kept it from that: want of room passes, the rest does not."""
+        self._missing.pop(name, None)
+        directory = self.directories.directory_of(name)
+        if directory is not None and isinstance(opened, OSError):
+            directory.note(opened)
+        if directory is not None and directory.failure is not None:
+            self._give_up(name, directory.refusal or directory.failure)
+        elif isinstance(opened, Replica):
+            self._adopt(opened)
+        elif isinstance(opened, OSError):
+            _log.error("cannot open a log for now", partition=str(name), error=str(opened))
+            self._missing[name] = False
+        else:
+            self._give_up(name, str(opened))
+
+    def _open(self, image: ClusterImage, topic: TopicImage, name: TopicPartition) -> Replica:
+        """Opens or creates a log in its place; may run in a thread."""
+        directory = self.directories.directory_of(name)
+        if directory is None or directory.failure is not None:
+            raise DirectoryUnusable(None, "the log directory is offline", str(name))
+        remote = image.remote_partition(topic.topic_id, name.partition)
+        is_new = not directory.holds(name)
+        known = NO_CHECKPOINTS if is_new else directory.checkpoints
         replica = Replica.open(
             name,
             topic.topic_id,
             self._settings.node_id,
-            self.directory.create(name, topic.topic_id) if is_new else self.directory.directory(name),
-            config,
-            self._files,
+            directory.create(name, topic.topic_id) if is_new else directory.directory(name),
+            self._config(image, topic.name),
+            directory.files,
             self._clock.now_ms(),
             log_start_offset=max(known.log_starts.get(name, 0), remote.log_start_offset),
             recovery_point=known.recovery_points.get(name, 0),
@@ -138,6 +198,7 @@ class ReplicaManager:
             rng=self._rng,
             producer_expiration_ms=self._settings.producer_id_expiration_ms,
         )
+        replica.room = directory
         used_end = remote.end_offset or remote.copied_end_offset or 0
         if replica.log_end_offset < used_end:
             # The disk is new or lost its end, the history is remote: no offset of it is used twice.
@@ -149,26 +210,119 @@ class ReplicaManager:
         return replica
 
     async def close(self, *, clean: bool) -> None:
-        """Closes every log, in threads; after a clean close the next start needs no recovery."""
+        """Closes every log, in threads; a directory whose logs all closed clean needs no recovery."""
         replicas = list(self._all.values())
         self._all.clear()
         self._replicas.clear()
         with ThreadPoolExecutor(self._settings.num_recovery_threads_per_data_dir, "closing") as pool:
             loop = asyncio.get_running_loop()
-            await asyncio.gather(
-                *(loop.run_in_executor(pool, partial(replica.close, clean=clean)) for replica in replicas)
-            )
+            closing = [
+                loop.run_in_executor(pool, partial(replica.close, clean=clean)) for replica in replicas
+            ]
+            ends = await asyncio.gather(*closing, return_exceptions=True)
+        unclean = {*self._offline, *self._missing}
+        for replica, end in zip(replicas, ends, strict=True):
+            if isinstance(end, BaseException):
+                _log.error("a log did not close clean", partition=str(replica.name), error=str(end))
+                unclean.add(replica.name)
         if clean:
-            self.directory.write_checkpoints(lambda: _rows(replicas))
-            self.directory.mark_clean()
+            await asyncio.to_thread(
+                self._mark_clean, {replica.name: replica for replica in replicas}, unclean
+            )
 
-    async def write_checkpoints(self) -> None:
-        """Recovery points and log starts as they are now, durable when this returns. Raises OSError."""
-        await asyncio.to_thread(self.directory.write_checkpoints, lambda: _rows(self))
+    def _mark_clean(self, replicas: dict[TopicPartition, Replica], unclean: set[TopicPartition]) -> None:
+        for directory in self.directories.online:
+            try:
+                directory.write_checkpoints(partial(self._rows, directory, replicas))
+                if unclean.isdisjoint(self.directories.held_by(directory)):
+                    directory.mark_clean()
+            except OSError as failure:
+                _log.error("no clean end for a directory", directory=str(directory.path), error=str(failure))
 
-    async def write_cleaned(self) -> None:
-        """Up to where each log is compacted, durable when this returns. Raises OSError."""
-        await asyncio.to_thread(self.directory.write_cleaned, lambda: _cleaned(self))
+    async def write_checkpoints(self, names: Collection[TopicPartition] | None = None) -> set[TopicPartition]:
+        """Recovery points and log starts as they are now, durable when this returns: of the directories that
+        hold `names`, else of all. Returns those of `names` whose directory could not be written.
+        """
+        failed: set[TopicPartition] = set()
+        for directory in self.directories.online:
+            held = self.directories.held_by(directory)
+            if names is not None and not set(names) & set(held):
+                continue
+            try:
+                await asyncio.to_thread(
+                    directory.write_checkpoints, partial(self._rows, directory, self._all)
+                )
+            except OSError as failure:
+                _log.error("cannot write checkpoints", directory=str(directory.path), error=str(failure))
+                failed.update(held)
+        return failed & set(names or ())
+
+    def _rows(self, directory: DataDirectory, replicas: dict[TopicPartition, Replica]) -> list[CheckpointRow]:
+        """May run in a thread."""
+        rows = self.directories.unopened(directory, replicas)
+        for name in self.directories.held_by(directory):
+            replica = replicas.get(name)
+            if replica is not None:
+                rows.append((name, replica.recovery_point, replica.log_start_offset))
+        return rows
+
+    async def write_cleaned(self, replica: Replica) -> None:
+        """Up to where the logs of a replica's directory are compacted, durable when this returns. Raises
+        OSError.
+        """
+        directory = self.directories.directory_of(replica.name)
+        if directory is not None:
+            await asyncio.to_thread(directory.write_cleaned, partial(self._cleaned, directory))
+
+    def _cleaned(self, directory: DataDirectory) -> dict[TopicPartition, int]:
+        """May run in a thread."""
+        found = dict[TopicPartition, int]()
+        for name in self.directories.held_by(directory):
+            replica = self._all.get(name)
+            at = directory.checkpoints.cleaned.get(name) if replica is None else replica.log.cleaned_to
+            if at is not None:
+                found[name] = at
+        return found
+
+    # -- trouble --
+
+    def fail(self, replica: Replica, why: OSError) -> None:
+        """The disk under a replica has failed (a thread found out, or a flush): its directory goes."""
+        directory = self.directories.directory_of(replica.name)
+        if directory is not None:
+            directory.note_sync(why)
+
+    def _failed_anywhere(self, directory: DataDirectory) -> None:
+        """In whatever thread; also on the loop it must not run inside the operation that failed."""
+        self._loop.call_soon_threadsafe(self._lose, directory)
+
+    def _lose(self, directory: DataDirectory) -> None:
+        """Takes the partitions of a directory that has failed offline; on the loop."""
+        why = directory.refusal or "offline"
+        names = self.directories.held_by(directory)
+        for name in names:
+            replica = self._all.get(name)
+            if replica is not None:
+                self._drop(replica)
+                replica.failed = why
+                self._tasks.spawn(f"close {name}", asyncio.to_thread(replica.close, clean=False))
+            self._missing.pop(name, None)
+            self._offline[name] = why
+        for name in names:
+            self._moved(name)  # who waits for it is told
+        _log.error(
+            "a log directory went offline", directory=str(directory.path), why=why, partitions=len(names)
+        )
+        for listener in self.went_offline:
+            listener()
+        if not self.directories.online:
+            self._fatal("the last log directory", OSError(why))
+        elif holds(directory, self._settings.metadata_directory):
+            self._fatal("the log directory with the metadata", OSError(why))
+
+    def _give_up(self, name: TopicPartition, why: str) -> None:
+        _log.error("a partition is offline", partition=str(name), why=why)
+        self._offline[name] = why
 
     # -- following the image --
 
@@ -188,12 +342,23 @@ class ReplicaManager:
                 if old.topic_overrides(name) is not new.topic_overrides(name):
                     replica.update_config(self._config(new, name))
 
-    def make_missing(self) -> None:
-        """Tries again to make the logs for which there was no room."""
-        if self._missing and self._image is not None:
-            self._missing = False
-            for topic in self._image.topics.values():
-                self._apply_topic(self._image, topic)
+    async def make_missing(self) -> None:
+        """Tries again to open or make the logs for which there was no room; in threads: some are large."""
+        for name in [name for name, at_it in self._missing.items() if not at_it]:
+            image = self._image
+            topic = image.topic(name.topic) if image is not None else None
+            if image is None or topic is None or name not in self._missing:
+                continue
+            self._missing[name] = True
+            self.directories.choose(name)
+            opened = await asyncio.to_thread(self._try_open, image, topic, name)
+            if name not in self._missing:  # deleted meanwhile, or its directory failed
+                if isinstance(opened[1], Replica):
+                    await asyncio.to_thread(opened[1].close, clean=False)
+                continue
+            self._take(*opened)
+            if self._image is not None and (now := self._image.topics.get(topic.topic_id)) is not None:
+                self._apply_topic(self._image, now)
 
     def _apply_topic(self, image: ClusterImage, topic: TopicImage) -> None:
         for number, partition in enumerate(topic.partitions):
@@ -203,16 +368,16 @@ class ReplicaManager:
     def _apply_partition(
         self, image: ClusterImage, topic: TopicImage, number: int, partition: PartitionImage
     ) -> None:
-        replica = self._all.get(TopicPartition(topic.name, number))
-        if replica is None:
+        name = TopicPartition(topic.name, number)
+        replica = self._all.get(name)
+        if replica is None and not self.is_offline(name):
             try:
-                replica = self._open(image, topic, number)
-            except OSError as failure:
-                _log.error("cannot create a log", partition=f"{topic.name}-{number}", error=str(failure))
-                self._missing = True
-                return
-            self._adopt(replica)
-        if partition.leader == self._settings.node_id:
+                self.directories.choose(name)
+                self._take(*self._try_open(image, topic, name))
+            except DirectoryUnusable as failure:
+                self._give_up(name, str(failure))
+            replica = self._all.get(name)
+        if replica is not None and partition.leader == self._settings.node_id:
             replica.become_leader(partition.leader_epoch, partition.partition_epoch, partition.in_sync)
 
     def _adopt(self, replica: Replica) -> None:
@@ -225,39 +390,37 @@ class ReplicaManager:
     def _on_moved(self, replica: Replica) -> None:
         self._moved(replica.name)
 
+    def _drop(self, replica: Replica) -> None:
+        self._all.pop(replica.name, None)
+        self._replicas.pop(replica.name, None)
+        self._replicas.pop((replica.topic_id, replica.name.partition), None)
+
     def _remove_topic(self, topic: TopicImage) -> None:
         for number in range(len(topic.partitions)):
-            replica = self._all.pop(TopicPartition(topic.name, number), None)
-            if replica is None:
-                continue
-            self._replicas.pop(replica.name, None)
-            self._replicas.pop((replica.topic_id, number), None)
-            replica.close(clean=False)
-            self._moved(replica.name)
-            self._bury(replica)
+            name = TopicPartition(topic.name, number)
+            self._offline.pop(name, None)
+            self._missing.pop(name, None)
+            replica, directory = self._all.get(name), self.directories.directory_of(name)
+            self.directories.forget(name)
+            if replica is not None:
+                self._drop(replica)
+                replica.close(clean=False)
+                self._moved(name)
+            if directory is not None and directory.failure is None:
+                delay_ms = replica.config.file_delete_delay_ms if replica is not None else 0
+                self._bury(name, directory, delay_ms)
 
-    def _bury(self, replica: Replica) -> None:
+    def _bury(self, name: TopicPartition, directory: DataDirectory, delay_ms: int) -> None:
         try:
-            directory = self.directory.bury(replica.name)
+            if directory.holds(name):
+                grave = directory.bury(name)
+                self._tasks.spawn(f"remove {grave.name}", self._remove_later(directory, grave, delay_ms))
         except OSError as failure:
-            _log.error("cannot remove a deleted partition", partition=str(replica.name), error=str(failure))
-            return
-        delay_s = replica.config.file_delete_delay_ms / 1000
-        self._tasks.spawn(f"remove {directory.name}", self._remove_later(directory, delay_s))
+            _log.error("cannot remove a deleted partition", partition=str(name), error=str(failure))
 
-    async def _remove_later(self, directory: Path, delay_s: float) -> None:
-        await asyncio.sleep(delay_s)  # fetches that are being answered still read the files
-        await asyncio.to_thread(self.directory.remove, directory)
+    async def _remove_later(self, directory: DataDirectory, grave: Path, delay_ms: int) -> None:
+        await asyncio.sleep(delay_ms / 1000)  # fetches that are being answered still read the files
+        await asyncio.to_thread(directory.remove, grave)
 
     def _config(self, image: ClusterImage, topic: str) -> TopicConfig:
         return self._settings.topic_config(image.topic_overrides(topic))
-
-
-def _rows(replicas: Iterable[Replica]) -> list[CheckpointRow]:
-    return [(replica.name, replica.recovery_point, replica.log_start_offset) for replica in replicas]
-
-
-def _cleaned(replicas: Iterable[Replica]) -> dict[TopicPartition, int]:
-    return {
-        replica.name: replica.log.cleaned_to for replica in replicas if replica.log.cleaned_to is not None
-    }

@@ -137,7 +137,9 @@ class TierDriver:
             await asyncio.sleep(self._interval_s)
 
     def wake_all(self) -> None:
-        """Looks at every led partition anew."""
+        """Looks at every led partition anew; lets go of those whose disk has failed."""
+        for where in [where for where, state in self._states.items() if not state.replica.leads]:
+            self._let_go(where)
         for replica in self._replicas:
             self._consider(replica)
 

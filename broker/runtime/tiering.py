@@ -40,6 +40,7 @@ class Tiering:
         *,
         cluster_id: str,
         data_directory: Path,
+        cache_directory: Path | None = None,
         objects: ObjectStore | None = None,
     ) -> None:
         self._tasks = TaskGroup(report)
@@ -47,7 +48,7 @@ class Tiering:
         url = settings.object_store_url or (data_directory.absolute() / OBJECTS_DIRECTORY).as_uri()
         self.store = objects or store_from_url(url)
         self.cache = ChunkCache(
-            data_directory / CACHE_DIRECTORY,
+            (cache_directory or data_directory) / CACHE_DIRECTORY,
             settings.remote_cache_bytes,
             files,
             self._tasks,

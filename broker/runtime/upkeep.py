@@ -1,7 +1,8 @@
 """What keeps logs in shape while nobody asks: rolls, retention, flushes, checkpoints, and unlinking.
 
-Replicas belong to the event loop; only fsync and unlink, which take long, run in threads. A failed fsync is
-fatal: what the kernel dropped cannot be known (the page may be marked clean), so the node must recover.
+Replicas belong to the event loop; only fsync and unlink, which take long, run in threads. A failed fsync
+takes its log directory offline: what the kernel dropped cannot be known (the page may be marked clean), so
+only a recovery at the next start can tell.
 """
 
 import asyncio
@@ -20,7 +21,9 @@ from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
 
-Fatal = Callable[[str, BaseException], None]
+ROOM_CHECK_MS = 1_000
+"""How often a full disk is asked whether there is room again."""
+
 _log = structlog.get_logger("tierlog.upkeep")
 
 
@@ -33,8 +36,6 @@ class Upkeep:
         clock: Clock,
         tasks: TaskGroup,
         commits: GroupCommit,
-        *,
-        fatal: Fatal,
     ) -> None:
         self._settings = settings
         self._replicas = replicas
@@ -42,7 +43,6 @@ class Upkeep:
         self._clock = clock
         self._tasks = tasks
         self._commits = commits
-        self._fatal = fatal
         self._running: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -50,6 +50,7 @@ class Upkeep:
         for name, interval_ms, work in (
             ("retention", settings.log_retention_check_interval_ms, self.apply_retention),
             ("flush", settings.log_flush_scheduler_interval_ms, self.flush_due),
+            ("room", ROOM_CHECK_MS, self.look_for_room),
             ("checkpoint", settings.log_flush_offset_checkpoint_interval_ms, self.checkpoint),
         ):
             self._running.append(self._tasks.spawn(name, self._repeat(interval_ms, work)))
@@ -85,15 +86,22 @@ class Upkeep:
             if replica.recovery_point < replica.log_end_offset:
                 await self._flush(replica)
         await self._replicas.write_checkpoints()
-        self._replicas.make_missing()
+        await self._replicas.make_missing()
+
+    async def look_for_room(self) -> None:
+        """Where a disk was full: appends go on, and what could not be made is made, once there is room."""
+        directories = self._replicas.directories
+        if any(directory.is_full for directory in directories.online) and await asyncio.to_thread(
+            directories.look_for_room
+        ):
+            await self._replicas.make_missing()
 
     async def _flush(self, replica: Replica) -> None:
         try:
             await self._commits.flush(replica)
         except SyncFailed as failure:
             if self._replicas.holds(replica):  # a deleted one may have lost its files meanwhile
-                self._fatal(f"fsync of {replica.name}", failure)
-                raise
+                self._replicas.fail(replica, failure)
         except OSError:  # no room for a small file, which is logged: the other replicas have their turn
             return
 
@@ -113,7 +121,10 @@ class Upkeep:
 
     def _unlink(self, paths: list[Path]) -> None:
         for path in paths:
-            self._files.unlink(path, missing_ok=True)
+            try:
+                self._files.unlink(path, missing_ok=True)
+            except OSError as failure:  # one directory's trouble is not another's
+                _log.error("cannot unlink", path=str(path), error=str(failure))
 
 
 def _has_local_retention(config: TopicConfig) -> bool:

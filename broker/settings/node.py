@@ -23,7 +23,7 @@ NOT_SETTINGS = frozenset(
 )  # fmt: skip
 """Variables with the prefix that the command line, Spark and the tests read."""
 BROKER, CONTROLLER = "broker", "controller"
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 
 
 def _setting(type: SettingType, default: Value, doc: str, **bounds: Any) -> Any:
@@ -83,7 +83,9 @@ class NodeSettings:
     broker_rack: str = _string("", "Zone and host of this broker, for placement.")
 
     # Directories and the object store
-    log_dirs: tuple[str, ...] = _list(("tierlog-data",), "Directories of partition data; the first is used.")
+    log_dirs: tuple[str, ...] = _list(
+        ("tierlog-data",), "Directories of partition data; a new partition goes where most is free."
+    )
     metadata_log_dir: str = _string("", "Directory of the metadata log; empty: inside the first of log.dirs.")
     object_store_url: str = _string(
         "", "file:///dir, s3://bucket/prefix?endpoint=…, memory://; empty: a directory inside log.dirs."
@@ -92,6 +94,12 @@ class NodeSettings:
 
     # Bounds of the network side
     socket_request_max_bytes: int = _int(100 * MIB, "The largest request.", least=1024)
+    socket_send_buffer_bytes: int = _int(
+        512 * KIB, "SO_SNDBUF of a client's socket; -1 leaves it to the operating system.", least=-1
+    )
+    socket_receive_buffer_bytes: int = _int(
+        -1, "SO_RCVBUF of a client's socket; -1 leaves it to the operating system.", least=-1
+    )
     max_connections: int = _int(10_000, "Connections in all; a further one is closed at once.", least=1)
     connections_max_idle_ms: int = _long(600_000, "An idle connection is closed after this time.", least=1)
     max_in_flight_requests_per_connection: int = _int(
@@ -266,6 +274,8 @@ class NodeSettings:
         """Checks what a single field cannot say; raises InvalidSetting."""
         if not self.log_dirs:
             raise InvalidSetting("log.dirs: at least one directory is needed")
+        if len({Path(path).absolute() for path in self.log_dirs}) < len(self.log_dirs):
+            raise InvalidSetting("log.dirs: a directory is named twice")
         if len(self.listeners) != 1 or not self.listeners[0].startswith("PLAINTEXT://"):
             raise InvalidSetting(
                 f"listeners: one PLAINTEXT://host:port is accepted, not {','.join(self.listeners)!r}"

@@ -3,7 +3,7 @@
 import sys
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -155,7 +155,7 @@ def parse_time(text: str) -> int:
 
 
 def _print(topic: str, consumed: "Consumed", format: Format) -> None:
-    from tierlog.cli.output import print_json
+    from tierlog.cli.output import print_json, readable
 
     record = consumed.record
     if format == Format.RAW:
@@ -173,15 +173,3 @@ def _print(topic: str, consumed: "Consumed", format: Format) -> None:
             "headers": [[name, readable(value)] for name, value in record.headers],
         }
     )
-
-
-def readable(data: bytes | None) -> Any:
-    """Text where the bytes are UTF-8, else `{"base64": …}`; None stays None."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        import base64
-
-        return {"base64": base64.b64encode(data).decode()}

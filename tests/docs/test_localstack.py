@@ -5,15 +5,25 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from s3_servers import ACCESS_KEY, BUCKET, SCRIPT, SECRET_KEY, S3Server, await_answer, free_port
+from s3_servers import (
+    ACCESS_KEY,
+    BUCKET,
+    SCRIPT,
+    SECRET_KEY,
+    S3Server,
+    available,
+    await_answer,
+    free_port,
+)
 
 
 @pytest.mark.slow
-def test_the_documented_server_starts_with_a_bucket(tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", [name for name in available() if name != "moto"])
+def test_the_documented_server_starts_with_a_bucket(tmp_path: Path, server: str) -> None:
     port, log = free_port(), tmp_path / "log"
     kept = {name: text for name, text in os.environ.items() if not name.startswith("AWS_")}
     environment = {**kept, "S3_DATA": str(tmp_path / "data")}
-    command = [SCRIPT.with_name("start.sh"), "versitygw", str(port)]
+    command = [SCRIPT.with_name("start.sh"), server, str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     try:
@@ -21,7 +31,7 @@ def test_the_documented_server_starts_with_a_bucket(tmp_path: Path) -> None:
         told = log.read_text()
         assert f"s3://{BUCKET}/?endpoint=http://127.0.0.1:{port}&region=us-east-1" in told
         assert f"AWS_ACCESS_KEY_ID={ACCESS_KEY} AWS_SECRET_ACCESS_KEY={SECRET_KEY}" in told
-        assert S3Server("versitygw", f"127.0.0.1:{port}", tmp_path).outside().bucket_exists(BUCKET)
+        assert S3Server(server, f"127.0.0.1:{port}", tmp_path).outside().bucket_exists(BUCKET)
     finally:
         process.terminate()
         process.wait()

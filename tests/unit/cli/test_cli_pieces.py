@@ -4,11 +4,11 @@ import pytest
 from kafka.partitioner.default import murmur2 as reference_murmur2
 
 from tierlog.cli.admin import Event, parse_events
-from tierlog.cli.commands.consume import parse_time, readable
+from tierlog.cli.commands.consume import parse_time
 from tierlog.cli.commands.produce import split_line
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.options import parse_pairs
-from tierlog.cli.output import size
+from tierlog.cli.output import readable, size
 from tierlog.cli.partitioner import murmur2, partition_of
 
 

@@ -318,6 +318,16 @@ async def test_a_frame_is_not_late_while_it_was_the_broker_that_did_not_read(bro
 # ---- bounds of connections ------------------------------------------------------------------------
 
 
+async def test_connections_have_the_socket_buffers_of_the_settings(broker: Broker) -> None:
+    await broker.start(send_buffer_bytes=40_000, receive_buffer_bytes=50_000)
+    client = await broker.connect()
+    await client.ask(METADATA, 9, MetadataRequest())
+    [pump] = broker.listener._pumps
+    served = pump._socket
+    assert served.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 40_000  # the kernel doubles it
+    assert served.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 50_000
+
+
 async def test_connections_are_limited(broker: Broker) -> None:
     await broker.start(connections=2)
     first, second = await broker.connect(), await broker.connect()

@@ -8,22 +8,29 @@ import pytest
 
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.runtime.data_directory import DataDirectory, DirectoryUnusable
+from tierlog.broker.runtime.data_directories import Claimed, DataDirectories
+from tierlog.broker.runtime.data_directory import DataDirectory, DirectoryUnusable, ForeignDirectory
 
 TOPIC_ID = uuid.UUID(int=7)
 NAME = TopicPartition("orders", 3)
 
 
-def opened(path: Path) -> DataDirectory:
-    return DataDirectory(path, OsFiles(), random.Random(1))
+def opened(path: Path, seed: int = 1) -> DataDirectory:
+    return DataDirectory(path, OsFiles(), random.Random(seed))
+
+
+def claimed(
+    path: Path, node_id: int = 1, cluster_id: str = "", seed: int = 1
+) -> tuple[DataDirectories, Claimed]:
+    directories = DataDirectories([path], OsFiles(), random.Random(seed))
+    return directories, directories.claim(node_id, cluster_id)
 
 
 def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path) -> None:
-    directory = opened(tmp_path / "data")
-    identity = directory.claim(1, "")
-    directory.release()
-    again = DataDirectory(tmp_path / "data", OsFiles(), random.Random(2))
-    assert again.claim(1, "") == identity
+    directories, identity = claimed(tmp_path / "data")
+    directories.release()
+    again, same = claimed(tmp_path / "data", seed=2)
+    assert same == identity
     assert identity.cluster_id
     again.release()
 
@@ -34,20 +41,18 @@ def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path) -> None:
 def test_another_nodes_directory_is_refused(
     tmp_path: Path, node_id: int, cluster_id: str, message: str
 ) -> None:
-    directory = opened(tmp_path)
-    directory.claim(1, "mine")
-    directory.release()
-    with pytest.raises(DirectoryUnusable, match=message):
-        opened(tmp_path).claim(node_id, cluster_id)
+    claimed(tmp_path, 1, "mine")[0].release()
+    with pytest.raises(ForeignDirectory, match=message):
+        claimed(tmp_path, node_id, cluster_id)
+    claimed(tmp_path, 1, "mine")[0].release()
 
 
 def test_two_processes_cannot_share_it(tmp_path: Path) -> None:
-    directory = opened(tmp_path)
-    directory.claim(1, "")
+    directories, _ = claimed(tmp_path)
     with pytest.raises(DirectoryUnusable, match="another process"):
-        opened(tmp_path).claim(1, "")
-    directory.release()
-    opened(tmp_path).claim(1, "")
+        claimed(tmp_path)
+    directories.release()
+    claimed(tmp_path)[0].release()
 
 
 def test_partitions_are_found_with_their_topic(tmp_path: Path) -> None:

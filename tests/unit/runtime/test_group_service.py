@@ -68,6 +68,9 @@ class OneBroker:
         self.handlers = group_handlers(self.service)
         self.connection = Connection(1, "127.0.0.1", 5000, "127.0.0.1", 9092)
 
+    def is_offline(self, name: TopicPartition) -> bool:
+        return False
+
     def get(self, topic: str, partition: int) -> Replica | None:
         return self.replicas.get(TopicPartition(topic, partition))
 

@@ -13,7 +13,7 @@ from tierlog.broker.log.checkpoints import CLEANER_OFFSETS
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.runtime.data_directory import DataDirectory
+from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.log_cleaner import LogCleaner
 from tierlog.broker.runtime.replica import Replica
@@ -88,21 +88,21 @@ class Node:
             self.image = evolve_all(self.image, made)
         self.image = self.configure(**configs)
         tasks = TaskGroup(lambda *_: None)
-        self.directory = DataDirectory(self.path, self.disk, rng)
-        self.directory.claim(settings.node_id, "")
+        self.directories = DataDirectories([self.path], self.disk, rng)
+        self.directories.claim(settings.node_id, "")
         self.commits = GroupCommit()
         self.replicas = ReplicaManager(
-            settings, self.directory, self.disk, self.clock, tasks, rng, moved=lambda _: None
+            settings, self.directories, self.clock, tasks, rng, moved=lambda _: None
         )
         await self.replicas.open_all(self.image)
-        self.cleaner = LogCleaner(settings, self.replicas, self.disk, self.clock, tasks, self.commits)
+        self.cleaner = LogCleaner(settings, self.replicas, self.clock, tasks, self.commits)
         return self
 
     async def stop(self, *, clean: bool = True) -> None:
         await self.cleaner.stop()
         await self.commits.close()
         await self.replicas.close(clean=clean)
-        self.directory.release()
+        self.directories.release()
 
     def replica(self, topic: str = "t") -> Replica:
         found = self.replicas.get(topic, 0)

@@ -13,7 +13,7 @@ from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicIdPartition, TopicPartition
 from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.runtime.data_directory import DataDirectory
+from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.settings.node import settings_from
@@ -61,8 +61,7 @@ class Run:
         files, rng = OsFiles(), random.Random(1)
         self.manager = ReplicaManager(
             settings_from({"log.dirs": str(path), **settings}),
-            DataDirectory(path, files, rng),
-            files,
+            DataDirectories([path], files, rng),
             SystemClock(),
             self.tasks,
             rng,
@@ -153,7 +152,7 @@ async def test_a_topic_created_again_shares_nothing(tmp_path: Path) -> None:
     assert not run.manager.holds(old)
     run.manager.follow(without, created(without, AGAIN))
     assert run.replica().log_end_offset == 0
-    assert len(run.manager.directory.deleted()) == 1, "the old files wait for file.delete.delay.ms"
+    assert len(list(run.manager.directories.deleted())) == 1, "the old files wait for file.delete.delay.ms"
     await run.stop()
 
 

@@ -13,7 +13,7 @@ from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicIdPartition, TopicPartition
 from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.runtime.data_directory import DataDirectory
+from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.settings.node import NodeSettings
@@ -55,12 +55,12 @@ class Node:
         self.failures: list[BaseException] = []
         self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
         files, rng = files or OsFiles(), random.Random(1)
-        self.directory = DataDirectory(path, files, rng)
+        self.directories = DataDirectories([path], files, rng)
+        self.directory = self.directories.all[0]
         path.mkdir(exist_ok=True)
         self.manager = ReplicaManager(
             NodeSettings(node_id=1),
-            self.directory,
-            files,
+            self.directories,
             SystemClock(),
             self.tasks,
             rng,
@@ -195,5 +195,6 @@ async def test_a_partition_that_found_no_room_is_made_later(tmp_path: Path) -> N
     node.manager.follow(EMPTY, image)
     assert node.manager.get("t", 0) is None
     files.full = False
-    node.manager.make_missing()
+    node.directory.has_room()
+    await node.manager.make_missing()
     assert append(node.replica, 1) == 0

@@ -1,16 +1,13 @@
-"""Upkeep: one replica's full disk is not another's, and a failed fsync ends the node."""
+"""Upkeep: one replica's full disk is not another's, and a failed fsync ends its directory."""
 
 import random
 import uuid
 from pathlib import Path
 
-import pytest
-
-from tierlog.broker.log.flushing import SyncFailed
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.runtime.data_directory import DataDirectory
+from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
@@ -59,9 +56,14 @@ class Node:
         settings, rng, clock = settings_from({"log.dirs": str(path)}), random.Random(1), Hands()
         self.clock = clock
         tasks = TaskGroup(lambda name, failure: self.fatal.append((name, failure)))
-        directory = DataDirectory(path, self.disk, rng)
         self.replicas = ReplicaManager(
-            settings, directory, self.disk, clock, tasks, rng, moved=lambda name: None
+            settings,
+            DataDirectories([path], self.disk, rng),
+            clock,
+            tasks,
+            rng,
+            moved=lambda name: None,
+            fatal=lambda name, failure: self.fatal.append((name, failure)),
         )
         self.upkeep = Upkeep(
             settings,
@@ -70,7 +72,6 @@ class Node:
             clock,
             tasks,
             GroupCommit(),
-            fatal=lambda name, failure: self.fatal.append((name, failure)),
         )
 
     async def start(self, **configs: str) -> "Node":
@@ -130,14 +131,14 @@ async def test_segments_of_one_topic_are_not_rolled_all_at_once(tmp_path: Path) 
     assert all(10_000 <= elapsed_ms <= 100_000 for elapsed_ms in rolled_at.values())
 
 
-async def test_a_failed_fsync_is_fatal(tmp_path: Path) -> None:
+async def test_a_failed_fsync_takes_the_directory_and_with_the_last_one_the_node(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.disk.broken = True
-    with pytest.raises(SyncFailed):
-        await node.upkeep.checkpoint()
-    failed = [replica for replica in node.replicas if replica.failed is not None]
-    assert [name for name, _ in node.fatal] == [f"fsync of {replica.name}" for replica in failed]
-    assert len(failed) == 1
+    kept = list(node.replicas)
+    await node.upkeep.checkpoint()
+    assert [name for name, _ in node.fatal] == ["the last log directory"]
+    assert list(node.replicas) == []
+    assert all(replica.failed and "fsync failed" in replica.failed for replica in kept)
 
 
 async def test_the_flush_of_a_deleted_replica_harms_nobody(tmp_path: Path) -> None:

@@ -1,0 +1,215 @@
+"""The directories of `log.dirs` as one: which partition lies where, where the next one goes, what is offline.
+
+One that cannot be claimed goes offline and the others serve, except where the metadata lies in it; a foreign
+one stops the start, for no waiting heals a mistake in the settings. A partition has one place: found twice,
+it is refused, and nobody chooses between two histories. While a directory is offline, a partition that is
+nowhere to be found may lie there, so it is not begun anew. Called by app.py and the replica manager, on the
+event loop.
+"""
+
+import random
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from tierlog.broker.log.checkpoints import MalformedCheckpoint, encode_uuid
+from tierlog.broker.ports.files import Files
+from tierlog.broker.ports.types import TopicPartition, random_uuid
+from tierlog.broker.runtime.data_directory import (
+    CheckpointRow,
+    DataDirectory,
+    DirectoryUnusable,
+    ForeignDirectory,
+)
+
+PLACEMENT_UNIT_BYTES = 1 << 20
+"""Free space is compared in this unit: less of a difference is somebody's append between two looks."""
+
+ROOM_AGAIN_BYTES = 2 << 20
+"""Free bytes from which on a full directory takes appends again: more than a batch of the default size."""
+
+_log = structlog.get_logger("tierlog.directories")
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    cluster_id: str
+    directory_ids: tuple[uuid.UUID, ...]
+
+
+class DataDirectories:
+    def __init__(self, paths: Sequence[Path], files: Files, rng: random.Random) -> None:
+        self.all = tuple(DataDirectory(path, files, rng) for path in paths)
+        self._rng = rng
+        self._place: dict[TopicPartition, DataDirectory] = {}
+        self._held: dict[DataDirectory, set[TopicPartition]] = {directory: set() for directory in self.all}
+
+    @property
+    def online(self) -> list[DataDirectory]:
+        return [directory for directory in self.all if directory.failure is None]
+
+    @property
+    def offline(self) -> list[DataDirectory]:
+        return [directory for directory in self.all if directory.failure is not None]
+
+    # -- whose they are --
+
+    def claim(self, node_id: int, cluster_id: str, *, metadata: Path | None = None) -> Claimed:
+        """Locks and identifies them (`cluster_id` may be empty: then the one that they know, or a new one).
+
+        Raises DirectoryUnusable if one is foreign, none can be claimed, or not the one with the metadata.
+        """
+        try:
+            return self._claim(node_id, cluster_id, metadata)
+        except BaseException:
+            self.release()
+            raise
+
+    def _claim(self, node_id: int, cluster_id: str, metadata: Path | None) -> Claimed:
+        failures: dict[DataDirectory, OSError] = {}
+        known: dict[DataDirectory, dict[str, str]] = {}
+        for directory in self.all:
+            try:
+                known[directory] = directory.lock()
+            except OSError as failure:
+                failures[directory] = failure
+        said = (properties["cluster.id"] for properties in known.values() if properties.get("cluster.id"))
+        cluster_id = cluster_id or next(said, "") or encode_uuid(random_uuid(self._rng))
+        ids: dict[uuid.UUID, DataDirectory] = {}
+        for directory, properties in known.items():
+            try:
+                identity = directory.identify(properties, node_id, cluster_id)
+            except ForeignDirectory:
+                raise
+            except OSError as failure:
+                failures[directory] = failure
+                continue
+            if (twin := ids.get(identity.directory_id)) is not None:
+                what = f"it has the directory.id of {twin.path}: one is a copy of the other"
+                raise ForeignDirectory(None, what, str(directory.path))
+            ids[identity.directory_id] = directory
+        for directory, why in failures.items():
+            if not ids or (metadata is not None and holds(directory, metadata)):
+                raise why
+            directory.fail(why.strerror or str(why))
+            _log.error("a log directory is offline", directory=str(directory.path), error=str(why))
+        return Claimed(cluster_id, tuple(ids))
+
+    def release(self) -> None:
+        for directory in self.all:
+            directory.release()
+
+    # -- which partition lies where --
+
+    def find(
+        self, wanted: Mapping[TopicPartition, uuid.UUID]
+    ) -> tuple[dict[TopicPartition, str], list[Path]]:
+        """Looks for these partitions, gives each a place; what is not wanted is set aside.
+
+        Returns why some are refused, and what was set aside. A directory that cannot be read goes offline.
+        """
+        found: dict[TopicPartition, list[DataDirectory]] = defaultdict(list)
+        refused: dict[TopicPartition, str] = {}
+        aside: list[Path] = []
+        for directory in self.online:
+            try:
+                for name, topic_id in directory.partitions().items():
+                    damaged = isinstance(topic_id, MalformedCheckpoint)
+                    if name not in wanted or not (damaged or topic_id in (None, wanted[name])):
+                        aside.append(directory.set_aside(name))
+                        continue
+                    found[name].append(directory)
+                    if damaged:
+                        refused[name] = f"{directory.directory(name)}: {topic_id}"
+            except OSError as failure:
+                directory.fail(failure.strerror or str(failure))
+        for name in wanted:
+            places = found.get(name, ())
+            if len(places) > 1:
+                paths = " and ".join(str(directory.directory(name)) for directory in places)
+                refused[name] = f"found twice, in {paths}: stop the node and move one of them away"
+                for directory in places:  # no place, but their checkpoints are kept
+                    self._held[directory].add(name)
+            elif len(places) == 1:
+                self._put(name, places[0])
+            elif name not in refused and self.offline:
+                paths = ", ".join(str(directory.path) for directory in self.offline)
+                refused[name] = f"it may lie in {paths}, which is offline"
+        return refused, aside
+
+    def directory_of(self, name: TopicPartition) -> DataDirectory | None:
+        return self._place.get(name)
+
+    def held_by(self, directory: DataDirectory) -> list[TopicPartition]:
+        return sorted(self._held[directory])
+
+    def choose(self, name: TopicPartition) -> DataDirectory:
+        """The place of a partition; of a new one where most is free, among equals where there are fewest.
+
+        Raises DirectoryUnusable if all are offline.
+        """
+        known = self._place.get(name)
+        if known is not None and (known.failure is not None or known.holds(name)):
+            return known
+        candidates = self.online
+        if not candidates:
+            raise DirectoryUnusable(None, "every log directory is offline", str(self.all[0].path))
+        chosen = max(candidates, key=self._rank) if len(candidates) > 1 else candidates[0]
+        self._put(name, chosen)
+        return chosen
+
+    def look_for_room(self) -> bool:
+        """Opens full directories that have room again; whether there was one. May run in a thread."""
+        found = False
+        for directory in self.online:
+            if directory.is_full and directory.space().usable >= ROOM_AGAIN_BYTES:
+                directory.has_room()
+                found = True
+        return found
+
+    def forget(self, name: TopicPartition) -> None:
+        self._place.pop(name, None)
+        for held in self._held.values():
+            held.discard(name)
+
+    def unopened(
+        self, directory: DataDirectory, opened: Mapping[TopicPartition, object]
+    ) -> list[CheckpointRow]:
+        """Checkpoint rows of those in it that are not open now: as the last run left them."""
+        points, starts = directory.checkpoints.recovery_points, directory.checkpoints.log_starts
+        return [
+            (name, points.get(name, 0), starts.get(name, 0))
+            for name in tuple(self._held[directory])
+            if name not in opened and (name in points or name in starts)
+        ]
+
+    def deleted(self) -> Iterator[tuple[DataDirectory, Path]]:
+        """Directories of deleted partitions that a stop left behind."""
+        for directory in self.online:
+            try:
+                for path in directory.deleted():
+                    yield directory, path
+            except OSError as failure:
+                directory.fail(failure.strerror or str(failure))
+
+    def _put(self, name: TopicPartition, directory: DataDirectory) -> None:
+        self.forget(name)
+        self._place[name] = directory
+        self._held[directory].add(name)
+
+    def _rank(self, directory: DataDirectory) -> tuple[bool, int, int]:
+        try:
+            usable = directory.space().usable
+        except OSError as failure:
+            directory.note(failure)
+            return False, 0, 0
+        return not directory.is_full, usable // PLACEMENT_UNIT_BYTES, -len(self._held[directory])
+
+
+def holds(directory: DataDirectory, path: Path) -> bool:
+    """Whether a path lies in a log directory."""
+    return path.absolute().is_relative_to(directory.path.absolute())

@@ -1,0 +1,156 @@
+"""Files of logs across the two brokers: Kafka's dump tool reads ours, `tierlog log` reads Kafka's."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli_process import run, told
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka_process import JAVA, KafkaProcess
+
+from tierlog.testing import TierlogBrokerFactory
+
+pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+PATIENCE_S = 30.0
+SEGMENT_BYTES = "1048576"  # the least that Kafka takes
+RECORDS, TRANSACTIONS = 300, 4
+
+
+def produce(bootstrap: str, *, transactions: bool) -> None:
+    """In every codec, over several segments; half of the transactions are aborted."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topic = NewTopic("orders", 1, 1, config={"segment.bytes": SEGMENT_BYTES})
+    admin.create_topics([topic])["orders"].result(PATIENCE_S)
+    for codec in CODECS:
+        options = {"bootstrap.servers": bootstrap, "compression.type": codec, "batch.size": 20_000}
+        kind = {"transactional.id": codec} if transactions else {"enable.idempotence": True}
+        producer = Producer({**options, **kind, "log_level": 0})
+        if transactions:
+            producer.init_transactions(PATIENCE_S)
+        for number in range(TRANSACTIONS):
+            if transactions:
+                producer.begin_transaction()
+            for record in range(RECORDS):
+                value = os.urandom(600) + b"%d" % record * 100
+                producer.produce("orders", value, b"%d" % record, headers=[("h", b"x")])
+            assert producer.flush(PATIENCE_S) == 0
+            if transactions and number % 2:
+                producer.abort_transaction(PATIENCE_S)
+            elif transactions:
+                producer.commit_transaction(PATIENCE_S)
+
+
+def consume(bootstrap: str) -> None:
+    """As a member of a group that commits, so that `__consumer_offsets` has records."""
+    options = {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+    consumer = Consumer({**options, "log_level": 0})
+    consumer.subscribe(["orders"])
+    read = 0
+    while read < RECORDS:
+        read += len(consumer.consume(RECORDS, 1.0))
+    consumer.commit(asynchronous=False)
+    consumer.close()
+
+
+@pytest.fixture(scope="module")
+def kafka_directory(java_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Kafka left after a clean stop."""
+    directory = tmp_path_factory.mktemp("kafka-files")
+    process = KafkaProcess(java_classpath, directory)
+    try:
+        produce(process.bootstrap, transactions=True)
+        consume(process.bootstrap)
+        refused = run("log", "rebuild-index", directory / "data")
+        assert refused.returncode == 1 and "a broker runs on" in refused.stderr
+    finally:
+        process.stop()
+    return directory / "data"
+
+
+def test_kafkas_directory_is_sound(kafka_directory: Path) -> None:
+    [found] = told("log", "verify", kafka_directory, "--records")
+    assert found["problems"] == []
+    assert found["records"] > len(CODECS) * TRANSACTIONS * RECORDS  # markers, offsets and metadata too
+
+
+def test_kafkas_records_and_indexes_are_dumped(kafka_directory: Path) -> None:
+    documents = told("log", "dump", kafka_directory / "orders-0", "--keys")
+    records = [each for each in documents if each["kind"] == "record"]
+    markers = [each["marker"] for each in records if "marker" in each]
+    assert markers == ["commit", "abort"] * (TRANSACTIONS // 2) * len(CODECS)
+    assert [each["key"] for each in records if "marker" not in each][:RECORDS] == list(
+        map(str, range(RECORDS))
+    )
+    assert [each["offset"] for each in records] == list(range(len(records)))
+    assert {each["codec"] for each in documents if each["kind"] == "batch"} == set(CODECS)
+    aborted = [each for each in documents if each["kind"] == "aborted-transaction"]
+    assert len(aborted) == len(CODECS) * TRANSACTIONS // 2
+    assert not [each for each in told("log", "dump", kafka_directory) if each["kind"] == "damage"]
+
+
+def test_the_indexes_that_are_rebuilt_are_kafkas_own(kafka_directory: Path, tmp_path: Path) -> None:
+    assert told("log", "rebuild-index", kafka_directory)[0]["changed"] == []
+    copied = shutil.copytree(kafka_directory, tmp_path / "data") / "orders-0"
+    indexes = {path: path.read_bytes() for path in copied.iterdir() if "index" in path.suffix}
+    for path in indexes:
+        path.unlink()
+    told("log", "rebuild-index", copied)
+    assert {path: path.read_bytes() for path in indexes} == indexes
+
+
+def test_damage_to_kafkas_files_is_found(kafka_directory: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(kafka_directory / "orders-0", tmp_path / "orders-0")
+    path = sorted(copied.glob("*.log"))[1]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    [found] = told("log", "verify", copied, code=1)
+    assert {Path(problem["path"]).name for problem in found["problems"]} == {path.name}
+
+
+def test_kafkas_dump_tool_reads_our_files(
+    java_classpath: str, tierlog_broker_factory: TierlogBrokerFactory
+) -> None:
+    broker = tierlog_broker_factory({})
+    produce(broker.bootstrap, transactions=False)
+    broker.stop()
+    directory = broker.data_dir / "orders-0"
+    kinds = (".log", ".index", ".timeindex", ".snapshot")
+    files = sorted(str(path) for path in directory.iterdir() if path.suffix in kinds)
+    assert len([name for name in files if name.endswith(".log")]) > 3
+
+    def dumped(*options: str) -> str:
+        command = [*JAVA, "-cp", java_classpath, "org.apache.kafka.tools.DumpLogSegments"]
+        ended = subprocess.run(
+            [*command, "--files", ",".join(files), *options],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert not re.search("mismatch|out of order|corrupt|invalid|error", ended.stdout + ended.stderr, re.I)
+        return ended.stdout
+
+    said = dumped("--deep-iteration")
+    assert said.count("isvalid: true") == said.count("baseOffset: ") > 100
+    assert "isvalid: false" not in said
+    offsets = [int(found) for found in re.findall(r"^\| offset: (\d+)", said, re.M)]
+    assert offsets == list(range(len(CODECS) * TRANSACTIONS * RECORDS))
+    assert set(re.findall(r"compresscodec: (\w+)", said)) == set(CODECS)
+    assert len(set(re.findall(r"^producerId: (\d+)", said, re.M))) == len(CODECS)
+    documents = told("log", "dump", directory, "--keys")
+    ours = [
+        (each["base_offset"], each["last_offset"], each["crc"])
+        for each in documents
+        if each["kind"] == "batch"
+    ]
+    theirs = re.findall(r"baseOffset: (\d+) lastOffset: (\d+) .* crc: (\d+)", said)
+    assert ours == [tuple(map(int, found)) for found in theirs]
+    assert "passed sanity check" in dumped("--index-sanity-check")

@@ -1,0 +1,40 @@
+"""Small and broken file systems, by mounting: needs root, and says so instead of skipping."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+def _mount(*arguments: str) -> None:
+    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.fail(f"this test mounts file systems, which needs root: {done.stderr.strip()}")
+
+
+def _unmount(path: Path) -> None:
+    subprocess.run(["umount", "--lazy", str(path)], check=False)
+
+
+@contextmanager
+def tmpfs(path: Path, size_bytes: int) -> Iterator[Path]:
+    """A file system of that size."""
+    path.mkdir(parents=True, exist_ok=True)
+    _mount("-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path))
+    try:
+        yield path
+    finally:
+        _unmount(path)
+
+
+@contextmanager
+def read_only(path: Path) -> Iterator[None]:
+    """From now on nothing below the path can be opened for writing (EROFS): what a damaged disk comes to."""
+    _mount("--bind", str(path), str(path))
+    try:
+        _mount("-o", "remount,bind,ro", str(path))
+        yield
+    finally:
+        _unmount(path)
