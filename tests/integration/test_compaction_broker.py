@@ -1,13 +1,12 @@
 """Compaction in a broker of its own, seen by real clients, through kills in the middle of it."""
 
 import random
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from waiting import some_moment, until
 
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
@@ -23,14 +22,6 @@ CLEANER = {
 }
 
 
-def until(holds: Callable[[], bool], what: str, within_s: float = 60) -> None:
-    """The broker's files are the only thing that tells, and nothing announces them."""
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def create(broker: TierlogBroker, topic: str, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     named = {name.replace("_", "."): value for name, value in config.items()}
@@ -39,9 +30,9 @@ def create(broker: TierlogBroker, topic: str, **config: str) -> None:
 
 
 def produce(broker: TierlogBroker, topic: str, values: list[tuple[str, str | None]]) -> None:
-    producer = Producer(
-        {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 2, "log_level": 0}
-    )
+    """In small batches: a segment holds at least one."""
+    config = {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "log_level": 0}
+    producer = Producer({**config, "batch.num.messages": 100})
     for key, value in values:
         producer.produce(topic, key=key, value=value)
         producer.poll(0)
@@ -91,7 +82,7 @@ def test_a_kill_during_compaction_loses_no_last_value(tierlog_broker_factory: Ti
         produce(broker, "compacted", values)
         model.update(values)
         until(lambda: bool(names(directory, ".cleaned") + names(directory, ".swap")), "nothing is compacted")
-        time.sleep(rng.random() * 0.5)  # anywhere in it
+        some_moment(rng.random() * 0.5)
         broker.kill()
         broker.restart()
         stored = read(broker, "compacted")
