@@ -15,7 +15,7 @@ from tierlog.broker.log.names import EPOCH_CHECKPOINT, INDEXES, SNAPSHOT, segmen
 from tierlog.broker.log.recovery import write_plain
 from tierlog.broker.log.segment import Segment
 from tierlog.broker.partition.epochs import LeaderEpochs
-from tierlog.broker.ports.files import Files, write_atomically
+from tierlog.broker.ports.files import Files
 
 
 class SyncFailed(OSError):
@@ -43,6 +43,7 @@ class Flushing:
         "_failure",
         "_files",
         "_lock",
+        "_naming",
         "_unsynced",
         "recovery_point",
         "unflushed_since_ms",
@@ -69,6 +70,7 @@ class Flushing:
         self._unsynced = unsynced  # rolled segments
         self._failure: SyncFailed | None = None
         self._lock = threading.Lock()
+        self._naming = threading.Lock()  # held where a file gets a name, never while the disk writes
 
     def flush(self, log: Flushed) -> int:
         """Makes everything appended so far durable, and raises the recovery point to it. Raises OSError,
@@ -78,8 +80,7 @@ class Flushing:
         hides nothing (the end, then the active segment, then the rolled ones). Not beside truncation.
         """
         with self._lock:
-            if self._failure is not None:
-                raise SyncFailed(*self._failure.args)  # fsync says yes the next time, but has written nothing
+            self._require_open()  # after a failure fsync says yes the next time, but has written nothing
             end, active, rolled = log.log_end_offset, log.active, list(self._unsynced)
             if end > self.recovery_point or rolled or self._epochs_dirty:
                 try:
@@ -107,10 +108,10 @@ class Flushing:
         self._files.sync_directory(self._directory)
 
     def close(self) -> None:
-        """From here on `flush` fails; one that is still under way is waited for, so that it does not write
-        into a directory made anew.
+        """From here on `flush` fails. One that is still under way goes on, since a disk that hangs must not
+        hold up who closes; but it makes no file any more, as the directory's name may soon be another log's.
         """
-        with self._lock:
+        with self._naming:
             self._failure = self._failure or SyncFailed(errno.EBADF, "the log is closed")
 
     # -- what the log tells --
@@ -156,10 +157,32 @@ class Flushing:
         if self._epochs_dirty:
             self._epochs_dirty = False
             try:
-                write_atomically(self._files, self._directory / EPOCH_CHECKPOINT, self._epochs.encode())
+                self._replace_epochs()
             except OSError:
                 self._epochs_dirty = True
                 raise
+
+    def _replace_epochs(self) -> None:
+        """As `write_atomically`, but `close` may come between any two steps."""
+        path = self._directory / EPOCH_CHECKPOINT
+        temporary = path.with_name(path.name + ".tmp")
+        with self._naming:
+            self._require_open()
+            self._files.unlink(temporary, missing_ok=True)
+            fd = self._files.open(temporary, exclusive=True)
+        try:
+            self._files.writev_at(fd, [self._epochs.encode()], 0)
+            self._files.sync(fd)
+        finally:
+            self._files.close(fd)
+        with self._naming:
+            self._require_open()
+            self._files.rename(temporary, path)
+        self._files.sync_directory(self._directory)
+
+    def _require_open(self) -> None:
+        if self._failure is not None:
+            raise SyncFailed(*self._failure.args)
 
     def _sync_segment(self, log: Flushed, segment: Segment) -> None:
         try:

@@ -154,3 +154,30 @@ def test_nothing_is_written_after_the_log_is_closed(tmp_path: Path) -> None:
     with pytest.raises(SyncFailed):
         log.flush()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_closing_does_not_wait_for_a_disk_that_hangs(tmp_path: Path) -> None:
+    """Its topic was deleted and made anew while the fsync hung: the old log touches nothing of the new."""
+    disk = Disk()
+    directory, buried = tmp_path / "t-0", tmp_path / "t-0-delete"
+    log = open_log(directory, disk)
+    append(log)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        entered.set()
+        go_on.wait()
+
+    disk.before_sync = wait
+    with ThreadPoolExecutor(1) as pool:
+        flushing = pool.submit(log.flush)
+        entered.wait()
+        log.close(clean=False)
+        directory.rename(buried)
+        again = open_log(directory, disk)
+        before = {path.name: path.read_bytes() for path in directory.iterdir()}
+        go_on.set()
+        assert isinstance(flushing.exception(), SyncFailed)
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+    append(again)
+    assert again.flush() == 1
