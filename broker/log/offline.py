@@ -23,10 +23,12 @@ from tierlog.broker.log.names import (
 )
 from tierlog.broker.log.recovery import LARGEST_BATCH
 from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 from tierlog.broker.records.errors import RecordsError
 
 READ_BYTES = 1 << 20
+CLEANED = "cleaner-offset-checkpoint"
 LOCK_FILE = ".lock"
 
 
@@ -64,13 +66,14 @@ class PartitionFiles:
     """A partition's directory, and the segments of it that were asked for.
 
     `settled`: no offset below it may be missing or wrong; None if all of them, because the last stop was
-    clean or nothing around the directory tells.
+    clean or nothing around the directory tells. `compacted`: a cleaner was at it, so offsets are missing.
     """
 
     directory: Path
     bases: tuple[int, ...]
     chosen: frozenset[int]
     settled: int | None
+    compacted: bool
 
     @property
     def size(self) -> int:
@@ -170,15 +173,16 @@ def _bases(directory: Path) -> list[int]:
 
 
 def _partition(directory: Path, chosen: frozenset[int]) -> PartitionFiles:
-    return PartitionFiles(directory, tuple(_bases(directory)), chosen, _settled(directory.absolute()))
+    name, around = parse_partition_directory(directory.absolute().name), directory.absolute().parent
+    settled = None
+    if name is not None and not (around / CLEAN_SHUTDOWN).exists() and (around / RECOVERY_POINTS).exists():
+        settled = _checkpoint(around / RECOVERY_POINTS).get(name, 0)
+    compacted = name in _checkpoint(around / CLEANED)
+    return PartitionFiles(directory, tuple(_bases(directory)), chosen, settled, compacted)
 
 
-def _settled(directory: Path) -> int | None:
-    name, around = parse_partition_directory(directory.name), directory.parent
-    checkpoint = around / RECOVERY_POINTS
-    if name is None or (around / CLEAN_SHUTDOWN).exists() or not checkpoint.exists():
-        return None
+def _checkpoint(path: Path) -> dict[TopicPartition, int]:
     try:
-        return read_offsets(OsFiles(), checkpoint).get(name, 0)
+        return read_offsets(OsFiles(), path)
     except MalformedCheckpoint:
-        return 0
+        return {}

@@ -60,7 +60,9 @@ Advance = Callable[[int], None]
 
 
 class Verification:
-    """Of one partition; `problems` goes through it once. `records`: each of them is decoded too."""
+    """Of one partition; `problems` goes through it once. `records`: each of them is decoded too. `compacted`:
+    offsets may be missing, and batches that snapshots were made of.
+    """
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class Verification:
         advance: Advance = lambda size: None,
         *,
         records: bool = False,
+        compacted: bool = False,
     ) -> None:
         self._partition = partition
         self._totals = totals
@@ -80,8 +83,8 @@ class Verification:
         self._snapshots: list[int] = []
         self._unreadable: list[Problem] = []
         self._end = -1  # where the next batch goes on; -1 behind damage
-        self._gaps: list[Problem] = []
-        self._compacted = False
+        self._if_whole: list[Problem] = []  # what compaction leaves, and damage does in other logs
+        self._compacted = compacted or partition.compacted
 
     def problems(self) -> Iterator[Problem]:
         """Raises OSError."""
@@ -100,7 +103,7 @@ class Verification:
                     self._file(offset, SNAPSHOT), "it lies beyond the log", self._is_settled(offset)
                 )
         if not self._compacted:
-            yield from self._gaps  # compaction leaves some, and never a log without a sign of it
+            yield from self._if_whole
 
     def _open(self, base: int) -> Iterator[Problem]:
         partition = self._partition
@@ -184,7 +187,7 @@ class Verification:
             yield Problem(path, f"position {found.position}: {error}")
 
     def _gap(self, path: Path, end: int, offset: int) -> None:
-        self._gaps.append(Problem(path, f"offsets {end} to {offset - 1} are missing"))
+        self._if_whole.append(Problem(path, f"offsets {end} to {offset - 1} are missing"))
 
     # -- what stands beside it --
 
@@ -225,9 +228,10 @@ class Verification:
             try:
                 messages = list(self._producers.compare(path.read_bytes())) if self._producers else []
             except MalformedSnapshot as error:
-                messages = [str(error)]
+                yield Problem(path, str(error), self._is_settled(offset - 1))
+                continue
             for message in messages[:MESSAGES_PER_FILE]:
-                yield Problem(path, message, self._is_settled(offset - 1))
+                self._if_whole.append(Problem(path, message, self._is_settled(offset - 1)))
 
     def _file(self, offset: int, suffix: str) -> Path:
         return segment_file(self._partition.directory, offset, suffix)

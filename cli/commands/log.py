@@ -50,6 +50,9 @@ def verify(
     records: Annotated[
         bool, typer.Option("--records", help="Decode every record too, not only check the CRC of its batch.")
     ] = False,
+    compacted: Annotated[
+        bool, typer.Option("--compacted", help="Offsets may be missing, also where no checkpoint says so.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Check logs against their CRCs and all that stands beside them against the logs; exit code 1 at damage.
@@ -67,7 +70,8 @@ def verify(
         partitions = _partitions(paths)
         with _progress("verified", partitions) as advance:
             for partition in partitions:
-                found += Verification(partition, totals, advance, records=records).problems()
+                verification = Verification(partition, totals, advance, records=records, compacted=compacted)
+                found += verification.problems()
     damaged = sum(problem.damage for problem in found)
     if as_json:
         looked_at = {name: getattr(totals, name) for name in ("segments", "batches", "records")}

@@ -6,13 +6,14 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import compaction
 import pytest
 
 from tierlog.broker.log.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS, mark_clean_shutdown, write_offsets
 from tierlog.broker.log.dumping import Document, Wanted, dump
 from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.log.names import EPOCH_CHECKPOINT
-from tierlog.broker.log.offline import InUse, NotALog, data_directory_of, find_partitions, locked
+from tierlog.broker.log.offline import CLEANED, InUse, NotALog, data_directory_of, find_partitions, locked
 from tierlog.broker.log.reindexing import rebuild_indexes
 from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.log.verifying import Problem, Totals, Verification
@@ -186,32 +187,36 @@ def test_a_gap_is_damage_unless_the_log_was_compacted(data: Path) -> None:
     path = first(data, "*.log", 2)
     size = read_header(path.read_bytes()).size
     path.write_bytes(path.read_bytes()[size:])
-    for name in INDEXES:
-        for index in (data / "t-0").glob(name):
-            index.unlink()
+    (partition,) = find_partitions(data)
+    list(rebuild_indexes(partition, INTERVAL))
     gap = [message for name, message in damage(data) if name == path.name]
     assert len(gap) == 1 and "missing" in gap[0]
-    later = bytearray(encode_batch([NewRecord(NOW, None, b"kept")] * 3))
-    struct.pack_into(">i", later, 23, 5)  # the last offset delta of five records, of which two are gone
-    base = int(sorted((data / "t-0").glob("*.log"))[-1].name[:20])
-    last = sorted((data / "t-0").glob("*.log"))[-1]
-    end = read_header(last.read_bytes()).base_offset
-    assert end == base
-    seal_as(later, last)
-    assert [name for name, _ in damage(data) if name == path.name] == []
+    assert list(Verification(partition, Totals(), compacted=True).problems()) == []
+    write_offsets(OsFiles(), data / CLEANED, {TopicPartition("t", 0): 30})
+    assert damage(data) == []
 
 
-def seal_as(batch: bytearray, segment: Path) -> None:
-    """Appends a batch at the end of a segment, with offsets that go on there and a right CRC."""
-    from crc32c import crc32c
-
-    end, position, content = 0, 0, segment.read_bytes()
-    while position < len(content):
-        header = read_header(content, position)
-        end, position = header.next_offset, position + header.size
-    assign(batch, 0, end, 1)
-    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
-    segment.write_bytes(content + batch)
+def test_a_log_that_was_compacted_is_sound_and_its_indexes_too(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    config = TopicConfig(
+        segment_bytes=600,
+        index_interval_bytes=100,
+        cleanup_policy=("compact",),
+        min_compaction_lag_ms=0,
+    )
+    log = compaction.open_log(directory, config)
+    for number in range(60):
+        compaction.put(
+            log, f"key {number * 7 % 5}", "v" * 50, producer_id=7, producer_epoch=0, base_sequence=number
+        )
+    assert compaction.clean(log) > 0
+    assert len(compaction.records_of(log)) < log.log_end_offset == 60
+    log.close(clean=True)
+    write_offsets(OsFiles(), tmp_path / CLEANED, {TopicPartition("t", 0): log.log_end_offset})
+    assert damage(tmp_path) == []
+    (partition,) = find_partitions(tmp_path)
+    changed = [index.path for index in rebuild_indexes(partition, 100) if index.changed]
+    assert changed == []
 
 
 def kinds(documents: list[Document]) -> set[str]:
