@@ -5,6 +5,7 @@
 #   make test          every test
 #   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
 #   make bench         load figures of this machine
+#   make bench-versus  the same beside Apache Kafka (needs Java 17 and Maven); writes docs/benchmarks.md
 #   make fmt lock docs format the code; renew the lock files; regenerate the reference pages
 
 PYTHON ?= python3
@@ -15,10 +16,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast test test-clients bench fmt lint types layers lock docs s3-server clean
+.PHONY: help venv demo check fast test test-clients bench bench-versus fmt lint types layers lock docs s3-server clean
 
 help:
-	@sed -n '2,10s/^# *//p' Makefile
+	@sed -n '2,11s/^# *//p' Makefile
 
 venv: $(READY)
 
@@ -64,6 +65,9 @@ test-clients: venv
 
 bench: venv
 	$(BIN)/python tests/bench/suite.py
+
+bench-versus: venv
+	$(BIN)/python tests/bench/versus.py --docs docs/benchmarks.md
 
 fmt: venv
 	$(BIN)/ruff check --fix .

@@ -36,6 +36,7 @@ from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.group_service import GroupService
+from tierlog.broker.runtime.log_cleaner import LogCleaner
 from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
@@ -194,12 +195,15 @@ class Broker:
         )
         self._parts.push_async_callback(self.upkeep.stop)
         self.upkeep.start()
+        self.cleaner = LogCleaner(settings, self.replicas, self.clock, self.tasks, self.commits)
+        self._parts.push_async_callback(self.cleaner.stop)
+        self.cleaner.start()
         await self.tiering.start()
 
     async def _start_serving(self) -> None:
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
-        self.admin_node.serve(self.replicas, self.listener, self.tiering.driver)
+        self.admin_node.serve(self.replicas, self.listener, self.tiering.driver, self.cleaner)
 
     def _build_listener(self) -> Listener:
         dependencies = Dependencies(

@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from tierlog.broker.gateway.node import Node
 from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.log_cleaner import LogCleaner
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.api import APIS
 
@@ -56,6 +57,8 @@ class _Collector:
                 self._node.replicas.offline_count,
             )
             yield from _directories(self._node.replicas.directories)
+        if self._node.cleaner is not None:
+            yield from _cleaner(self._node.cleaner)
         yield from self._remote()
 
     def _requests(self) -> Iterator[Metric]:
@@ -124,6 +127,25 @@ class _Collector:
             "Objects that wait for their deletion",
             len(image.delete_queue),
         )
+
+
+def _cleaner(cleaner: LogCleaner) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "kafka_log_log_cleaner_manager_uncleanable_partitions_count",
+        "Logs whose compaction failed, left alone until the next start",
+        cleaner.uncleanable,
+    )
+    yield GaugeMetricFamily(
+        "kafka_log_log_cleaner_manager_max_dirty_percent",
+        "Dirty share of the dirtiest log",
+        100 * cleaner.most_dirty,
+    )
+    yield CounterMetricFamily(
+        "tierlog_log_cleaner_read_bytes", "Bytes that compaction read", cleaner.bytes_read
+    )
+    yield CounterMetricFamily(
+        "tierlog_log_cleaner_written_bytes", "Bytes that compaction kept", cleaner.bytes_written
+    )
 
 
 def _directories(directories: DataDirectories) -> Iterator[Metric]:

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.broker.runtime.log_cleaner import LogCleaner
 from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.tier_driver import TierDriver
@@ -42,15 +43,18 @@ class Node:
         self.replicas: ReplicaManager | None = None
         self.listener: Listener | None = None
         self.tiering: TierDriver | None = None
+        self.cleaner: LogCleaner | None = None
         self._readers: set[Events] = set()
         metadata.subscribe(self._image_changed)
 
-    def serve(self, replicas: ReplicaManager, listener: Listener, tiering: TierDriver) -> None:
-        self.replicas, self.listener, self.tiering = replicas, listener, tiering
+    def serve(
+        self, replicas: ReplicaManager, listener: Listener, tiering: TierDriver, cleaner: LogCleaner
+    ) -> None:
+        self.replicas, self.listener, self.tiering, self.cleaner = replicas, listener, tiering, cleaner
 
     def stop_serving(self) -> None:
         """Ends the streams of events too: an HTTP server waits for its responses before it closes."""
-        self.replicas = self.listener = self.tiering = None
+        self.replicas = self.listener = self.tiering = self.cleaner = None
         for reader in self._readers:
             _put(reader, None)
 

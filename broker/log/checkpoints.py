@@ -1,8 +1,9 @@
 """The small text files beside the logs, in Kafka's formats. Each is replaced atomically, so a crash leaves
 old or new.
 
-Per data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `meta.properties` and
-the marker of a clean stop. Per partition: `partition.metadata`. Called by the replica manager.
+Per data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`,
+`cleaner-offset-checkpoint`, `meta.properties` and the marker of a clean stop. Per partition:
+`partition.metadata`. Called by the replica manager.
 """
 
 import base64
@@ -16,6 +17,7 @@ from tierlog.broker.ports.types import TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"

@@ -6,6 +6,7 @@ log was taken down in a `CleaningJob`. What it writes has names of its own until
 `map_keys`, then `clean` for each group.
 """
 
+import errno
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -43,6 +44,9 @@ REST_S = 0.0002
 until the switch interval (5 ms) is over, at each of its turns.
 """
 
+ROOM = 2
+"""A group is cleaned where its size is free so many times: what fills the disk is not to be the cleaner."""
+
 LARGEST_PLAIN_BYTES = 1 << 30
 """Of one decompressed batch: it was accepted, so this only guards against damage that has a good CRC."""
 
@@ -57,6 +61,7 @@ class CleaningJob:
     them on disk.
     """
 
+    files: Files
     directory: Path
     config: TopicConfig
     sources: tuple[Segment, ...]
@@ -70,6 +75,7 @@ def take_job(log: PartitionLog, dirty: Dirty, now_ms: int) -> CleaningJob:
     """On the event loop. The dirty part must be on disk."""
     sources = log.rolled_below(dirty.end_offset)
     return CleaningJob(
+        log.active.files,
         log.directory,
         log.config,
         sources,
@@ -106,8 +112,8 @@ class Pace:
 class Cleaning:
     """`cleaned_to` and the counts hold once all groups are done."""
 
-    def __init__(self, files: Files, job: CleaningJob, pace: Pace, key_budget_bytes: int) -> None:
-        self._files = files
+    def __init__(self, job: CleaningJob, pace: Pace, key_budget_bytes: int) -> None:
+        self._files = job.files
         self._job = job
         self._pace = pace
         self._keys = KeyMap(key_budget_bytes, job.first_dirty_offset)
@@ -165,6 +171,8 @@ class Cleaning:
         """What is left of a group, written and durable; None if that is all of a single segment."""
         job, fates = self._job, self._filter.transactions
         fates.kept.clear()
+        if self._files.space(job.directory).usable < ROOM * sum(segment.size for segment in group):
+            raise OSError(errno.ENOSPC, "no room to compact", str(job.directory))
         cleaned = Segment(self._files, job.directory, group[0].base_offset, job.now_ms)
         cleaned.ending = CLEANED
         discard(cleaned)  # of a cleaning that was stopped

@@ -14,6 +14,7 @@ from tierlog.broker.log.offline import PartitionFiles, Tail, read_batches
 from tierlog.broker.log.recovery import read_marker
 from tierlog.broker.log.segment import CorruptLog, Segment
 from tierlog.broker.partition.producers import MalformedSnapshot, ProducerState
+from tierlog.broker.partition.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.ports.files import OsFiles, write_atomically
 from tierlog.broker.records.indexes import AbortedTxn
 
@@ -49,10 +50,13 @@ def rebuild_indexes(
 
 
 def _read(segment: Segment, producers: ProducerState, interval_bytes: int) -> None:
+    most = segment.base_offset + LARGEST_RELATIVE_OFFSET
     for found in read_batches(segment.path()):
         if isinstance(found, Tail) or found.fault:
             raise CorruptLog(f"{segment.path()}, position {found.position}: {found.fault}")
         header = found.header
+        if not segment.end_offset <= header.base_offset <= header.last_offset <= most:
+            raise CorruptLog(f"{segment.path()}, position {found.position}: offset {header.base_offset}")
         segment.note(found.position, header, header.base_offset, interval_bytes)
         if header.producer_id < 0:
             continue

@@ -92,8 +92,10 @@ class Verification:
         bases = [base for base in partition.bases if base in partition.chosen]
         yield from self._open(bases[0])
         for base in bases:
-            if base != self._end >= 0:
+            if base > self._end >= 0:
                 self._gap(partition.log(base), self._end, base)
+            elif base < self._end:
+                yield Problem(partition.log(base), f"the segment before it ends only at {self._end}")
             self._end = base
             yield from self._segment(base, last=base == partition.bases[-1])
         if bases[-1] == partition.bases[-1]:

@@ -125,16 +125,13 @@ class KeyMap:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    @property
-    def full(self) -> bool:
-        return len(self._offsets) >= self._room
-
     def add_batch(self, records: Sequence[Span], next_offset: int) -> bool:
         """Takes the records of a batch; False if there is no room, and then none of them counts. The first
         batch is always taken, so that each pass gets on.
         """
         added = {_short(record.key): record.offset for record in records if record.key is not None}
-        if self._offsets and len(self._offsets) + len(added.keys() - self._offsets.keys()) > self._room:
+        more = len(added.keys() - self._offsets.keys())
+        if more and self._offsets and len(self._offsets) + more > self._room:
             return False
         self._offsets.update(added)
         self.end_offset = next_offset

@@ -20,6 +20,7 @@ from pathlib import Path
 import structlog
 
 from tierlog.broker.log.checkpoints import (
+    CLEANER_OFFSETS,
     LOG_STARTS,
     META_PROPERTIES,
     PARTITION_METADATA,
@@ -72,6 +73,8 @@ class Checkpoints:
     clean: bool = False
     recovery_points: Mapping[TopicPartition, int] = field(default_factory=dict)
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    cleaned: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Up to where compaction has been; every log in which it ever was has an entry."""
 
 
 NO_CHECKPOINTS = Checkpoints()
@@ -93,6 +96,7 @@ class DataDirectory:
         self._lock = -1
         self._checkpointing = threading.Lock()
         self._checkpointed: set[TopicPartition] = set()
+        self._cleaned: set[TopicPartition] = set()
 
     # -- whose it is --
 
@@ -243,7 +247,10 @@ class DataDirectory:
     def take_checkpoints(self) -> Checkpoints:
         """What the last run left; the marker of its clean stop is gone after this call."""
         clean = take_clean_shutdown(self.files, self.path)
-        found = Checkpoints(clean, self._read(RECOVERY_POINTS), self._read(LOG_STARTS))
+        found = Checkpoints(
+            clean, self._read(RECOVERY_POINTS), self._read(LOG_STARTS), self._read(CLEANER_OFFSETS)
+        )
+        self._cleaned = set(found.cleaned)
         self._checkpointed = {*found.recovery_points, *found.log_starts}
         self.checkpoints = found
         return found
@@ -262,8 +269,23 @@ class DataDirectory:
             self._write({name: point for name, point, _ in rows}, {name: start for name, _, start in rows})
             self._checkpointed = {name for name, _, _ in rows}
 
+    def write_cleaned(self, take_offsets: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        """Up to where each log is compacted; in a thread, as `write_checkpoints`."""
+        with self._checkpointing:
+            offsets = take_offsets()
+            self._cleaned |= offsets.keys()
+            write_offsets(self.files, self.path / CLEANER_OFFSETS, offsets)
+            self._cleaned = set(offsets)
+
     def _forget_checkpoints(self, partition: TopicPartition) -> None:
         """A topic made anew must not start where the old one of its name did: records would be hidden."""
+        if partition in self._cleaned:
+            with self._checkpointing:
+                cleaned = self._read(CLEANER_OFFSETS)
+                cleaned.pop(partition, None)
+                write_offsets(self.files, self.path / CLEANER_OFFSETS, cleaned)
+                self._cleaned = set(cleaned)
+                self.checkpoints = replace(self.checkpoints, cleaned=cleaned)
         if partition not in self._checkpointed:
             return
         with self._checkpointing:

@@ -136,6 +136,7 @@ class Replica:
         log_start_offset: int = 0,
         recovery_point: int = 0,
         clean: bool,
+        cleaned_to: int | None = None,
         rng: random.Random,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
     ) -> "Replica":
@@ -152,6 +153,7 @@ class Replica:
             log_start_offset=log_start_offset,
             recovery_point=recovery_point,
             clean=clean,
+            cleaned_to=cleaned_to,
             rng=rng,
         )
         replica = cls(name, topic_id, broker_id, log, producer_expiration_ms)

@@ -194,6 +194,7 @@ class ReplicaManager:
             log_start_offset=max(known.log_starts.get(name, 0), remote.log_start_offset),
             recovery_point=known.recovery_points.get(name, 0),
             clean=known.clean,
+            cleaned_to=known.cleaned.get(name),
             rng=self._rng,
             producer_expiration_ms=self._settings.producer_id_expiration_ms,
         )
@@ -264,6 +265,24 @@ class ReplicaManager:
             if replica is not None:
                 rows.append((name, replica.recovery_point, replica.log_start_offset))
         return rows
+
+    async def write_cleaned(self, replica: Replica) -> None:
+        """Up to where the logs of a replica's directory are compacted, durable when this returns. Raises
+        OSError.
+        """
+        directory = self.directories.directory_of(replica.name)
+        if directory is not None:
+            await asyncio.to_thread(directory.write_cleaned, partial(self._cleaned, directory))
+
+    def _cleaned(self, directory: DataDirectory) -> dict[TopicPartition, int]:
+        """May run in a thread."""
+        found = dict[TopicPartition, int]()
+        for name in self.directories.held_by(directory):
+            replica = self._all.get(name)
+            at = directory.checkpoints.cleaned.get(name) if replica is None else replica.log.cleaned_to
+            if at is not None:
+                found[name] = at
+        return found
 
     # -- trouble --
 

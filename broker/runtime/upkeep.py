@@ -141,6 +141,8 @@ class Upkeep:
 
 
 def _has_local_retention(config: TopicConfig) -> bool:
-    """A tiered topic's retention covers both tiers; one that is compacted is never tiered (KIP-405)."""
+    """A tiered topic's retention covers both tiers; one that is compacted is never tiered (KIP-405), and
+    loses what lies below its log start even if time and size delete nothing.
+    """
     policy = config.cleanup_policy
-    return "delete" in policy and ("compact" in policy or not config.remote_storage_enable)
+    return "compact" in policy or ("delete" in policy and not config.remote_storage_enable)

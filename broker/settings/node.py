@@ -42,6 +42,10 @@ def _long(default: int, doc: str, **bounds: Any) -> Any:
     return _setting(SettingType.LONG, default, doc, **bounds)
 
 
+def _double(default: float, doc: str, **bounds: Any) -> Any:
+    return _setting(SettingType.DOUBLE, default, doc, **bounds)
+
+
 def _string(default: str, doc: str, **bounds: Any) -> Any:
     return _setting(SettingType.STRING, default, doc, **bounds)
 
@@ -141,6 +145,12 @@ class NodeSettings:
     log_message_timestamp_before_max_ms: int = _long(
         MAX_LONG, "Default of message.timestamp.before.max.ms.", least=0
     )
+    log_cleaner_delete_retention_ms: int = _long(86_400_000, "Default of delete.retention.ms.", least=0)
+    log_cleaner_min_cleanable_ratio: float = _double(
+        0.5, "Default of min.cleanable.dirty.ratio.", least=0, most=1
+    )
+    log_cleaner_min_compaction_lag_ms: int = _long(0, "Default of min.compaction.lag.ms.", least=0)
+    log_cleaner_max_compaction_lag_ms: int = _long(MAX_LONG, "Default of max.compaction.lag.ms.", least=1)
     log_preallocate: bool = _boolean(False, f"Default of preallocate.{NO_EFFECT_YET}")
     message_max_bytes: int = _int(1_048_588, "Default of max.message.bytes.", least=0)
     compression_type: str = _string(
@@ -184,6 +194,16 @@ class NodeSettings:
     )
     log_flush_offset_checkpoint_interval_ms: int = _int(
         60_000, "How often logs are flushed and their recovery points written.", least=1
+    )
+    log_cleaner_enable: bool = _boolean(True, "Compact topics whose cleanup.policy says so.")
+    log_cleaner_backoff_ms: int = _long(
+        15_000, "How often the cleaner looks for a log when none was dirty.", least=0
+    )
+    log_cleaner_dedupe_buffer_size: int = _long(
+        128 * MIB, "Memory for the keys of one cleaning; if it fills, it takes several.", least=1 * MIB
+    )
+    log_cleaner_io_max_bytes_per_second: float = _double(
+        1.7976931348623157e308, "What the cleaner may read and write.", least=1
     )
     num_recovery_threads_per_data_dir: int = _int(2, "Threads that recover logs at start.", least=1)
     remote_log_manager_task_interval_ms: int = _long(
@@ -306,6 +326,10 @@ TOPIC_DEFAULTS: dict[str, str] = {
     "log.message.timestamp.type": "message.timestamp.type",
     "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
     "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
+    "log.cleaner.delete.retention.ms": "delete.retention.ms",
+    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
+    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
+    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
     "log.preallocate": "preallocate",
     "message.max.bytes": "max.message.bytes",
     "compression.type": "compression.type",

@@ -29,6 +29,7 @@ STARTUP_PORT = 19192
 class Broker:
     bootstrap: str
     pid: int
+    label: str = "tierlog"
 
 
 @contextmanager
@@ -47,7 +48,14 @@ def tierlog_broker() -> Iterator[Broker]:
 
 def run_case(broker: Broker, *arguments: str) -> list[dict[str, object]]:
     """Runs one case of bench.py; its JSON lines, each also printed."""
-    command = [sys.executable, str(HERE / "bench.py"), "--bootstrap", broker.bootstrap, "--label", "tierlog"]
+    command = [
+        sys.executable,
+        str(HERE / "bench.py"),
+        "--bootstrap",
+        broker.bootstrap,
+        "--label",
+        broker.label,
+    ]
     lines = []
     process = subprocess.Popen(
         [*command, "--pid", str(broker.pid), *arguments], stdout=subprocess.PIPE, text=True, cwd=HERE
@@ -69,23 +77,20 @@ def produce(broker: Broker, pace: list[str]) -> list[dict[str, object]]:
     return lines + run_case(broker, "raw-produce", "--batch", "16k", "--rate", "3200", *pace)
 
 
+def fill(broker: Broker) -> str:
+    """The name of a new topic that holds 1 GiB in batches of 64 KiB."""
+    command = [sys.executable, str(HERE / "bench.py"), "--bootstrap", broker.bootstrap]
+    command += ["fill", "--batch", "64k", "--fill-bytes", "1g"]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=HERE).stdout.strip()
+
+
 def fetch(broker: Broker, pace: list[str]) -> list[dict[str, object]]:
-    fill = [sys.executable, str(HERE / "bench.py"), "--bootstrap", broker.bootstrap]
-    filled = subprocess.run(
-        [*fill, "fill", "--batch", "64k", "--fill-bytes", "1g"],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=HERE,
-    )
-    topic = filled.stdout.strip()
+    topic = fill(broker)
     lines = []
     for most in ("1m", "8m"):
         reading = ("raw-fetch", "--topic", topic, "--batch", "64k", "--max-partition", most)
         lines += run_case(broker, *reading, "--max-bytes", "64g", *pace)
-    lines += run_case(broker, "rd-consume", "--topic", topic, *pace)
-    subprocess.run([*fill, "delete", "--topic", topic], check=True, cwd=HERE)
-    return lines
+    return lines + run_case(broker, "rd-consume", "--topic", topic, *pace)
 
 
 def librdkafka(broker: Broker, pace: list[str]) -> list[dict[str, object]]:

@@ -11,7 +11,8 @@ from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.partition.producers import ProducerState
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.records.batch import BatchHeader, assign, read_header
+from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, assign, check_batch, read_header
+from tierlog.broker.records.rewrite import emptied, rewritten, spans
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.settings.topic import TopicConfig
 
@@ -67,6 +68,41 @@ def test_offset_checkpoint(tmp_path: Path) -> None:
     assert path.read_bytes() == b"0\n2\na 10 1099511627776\nb.c-d 1 9\n"
     assert checkpoints.read_offsets(FILES, path) == offsets
     assert checkpoints.read_offsets(FILES, tmp_path / "none") == {}
+
+
+def test_the_cleaner_checkpoint_has_the_same_format(tmp_path: Path) -> None:
+    path = tmp_path / checkpoints.CLEANER_OFFSETS
+    assert path.name == "cleaner-offset-checkpoint"
+    checkpoints.write_offsets(FILES, path, {TopicPartition("__consumer_offsets", 12): 345})
+    assert path.read_bytes() == b"0\n1\n__consumer_offsets 12 345\n"
+
+
+def test_a_batch_with_a_delete_horizon() -> None:
+    """KIP-534: attribute bit 6, the horizon in the place of the base timestamp, deltas counted from it."""
+    batch = bytes(
+        encode_batch([NewRecord(1000, b"k", None)], producer_id=7, producer_epoch=1, base_sequence=2)
+    )
+    header = read_header(batch)
+    assert batch[HEADER_SIZE:].hex() == "0e000000026b0100"
+    plain = batch[HEADER_SIZE:]
+    marked = rewritten(header, plain, spans(plain, header), 5000)
+    assert marked[:17] == batch[:8] + bytes.fromhex("0000003a ffffffff 02")
+    assert marked[21:23].hex() == "0040"
+    assert marked[27:43] == (5000).to_bytes(8, "big") + (1000).to_bytes(8, "big")
+    assert marked[43:61] == batch[43:61]
+    assert marked[HEADER_SIZE:].hex() == "1000bf3e00026b0100"
+    assert check_batch(marked).delete_horizon_ms == 5000
+
+
+def test_a_batch_without_records() -> None:
+    batch = encode_batch([NewRecord(1000, b"k", b"v")] * 2, producer_id=7, producer_epoch=1, base_sequence=2)
+    empty = emptied(read_header(batch))
+    assert len(empty) == HEADER_SIZE
+    assert empty[:17] == bytes(8) + bytes.fromhex("00000031 ffffffff 02")
+    assert empty[21:].hex() == (
+        "0000 00000001 ffffffffffffffff 00000000000003e8 0000000000000007 0001 00000002 00000000"
+    ).replace(" ", "")
+    assert check_batch(empty).next_offset == 2
 
 
 @pytest.mark.parametrize(

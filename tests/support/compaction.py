@@ -53,7 +53,7 @@ def dirty_of(log: PartitionLog, now_ms: int = NOW, stable: int | None = None) ->
 def begin(log: PartitionLog, files: OsFiles, now_ms: int, budget: int, stable: int | None = None) -> Cleaning:
     log.flush()
     pace = Pace(SystemClock(), threading.Event(), 1e12)
-    return Cleaning(files, take_job(log, dirty_of(log, now_ms, stable), now_ms), pace, budget)
+    return Cleaning(take_job(log, dirty_of(log, now_ms, stable), now_ms), pace, budget)
 
 
 def swap_in(log: PartitionLog, files: OsFiles, swap: Swap, now_ms: int) -> None:

@@ -4,6 +4,7 @@ import socket
 import subprocess
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from wire_client import Client
@@ -18,24 +19,29 @@ JAVA = ("java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 class KafkaProcess:
     """Formats its directory, starts, and returns once it serves; `stop()` ends it."""
 
-    def __init__(self, classpath: str, directory: Path) -> None:
+    def __init__(self, classpath: str, directory: Path, java: Sequence[str] = JAVA) -> None:
         port, controller_port = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
         properties = directory / "server.properties"
         properties.write_text(
             PROPERTIES.format(port=port, controller_port=controller_port, data=directory / "data")
         )
-        java = [*JAVA, "-cp", classpath]
         formatting = ["kafka.tools.StorageTool", "format", "-t", str(uuid.uuid4()), "-c", str(properties)]
-        subprocess.run([*java, *formatting], check=True, capture_output=True, timeout=START_TIMEOUT_S)
+        subprocess.run(
+            [*JAVA, "-cp", classpath, *formatting], check=True, capture_output=True, timeout=START_TIMEOUT_S
+        )
         self._log = (directory / "server.log").open("wb")
-        command = [*java, "kafka.Kafka", str(properties)]
+        command = [*java, "-cp", classpath, "kafka.Kafka", str(properties)]
         self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
         try:
             self._wait()
         except BaseException:
             self.stop()
             raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def _wait(self) -> None:
         """It listens early and answers once its broker is registered; there is nothing else to wait for."""

@@ -118,6 +118,17 @@ def epochs(data: Path, text: bytes) -> None:
     (data / "t-0" / EPOCH_CHECKPOINT).write_bytes(text)
 
 
+def move_offset(path: Path, by: int) -> None:
+    """Of the third batch or the last, so that the CRC, which does not cover it, stays right."""
+    content = bytearray(path.read_bytes())
+    at = read_header(content).size
+    at += read_header(content, at).size
+    while by == 30 and at + read_header(content, at).size < len(content):
+        at += read_header(content, at).size
+    struct.pack_into(">q", content, at, read_header(content, at).base_offset + by)
+    path.write_bytes(content)
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
@@ -162,6 +173,9 @@ def test_every_flipped_bit_of_a_log_is_found(data: Path) -> None:
         (lambda data: first(data, "*.snapshot", 1).write_bytes(b"123"), "snapshot", "too short"),
         (lambda data: epochs(data, b"0\n2\n0 0\n1 20\n"), "checkpoint", "leader epoch 1, by the log of 0"),
         (lambda data: first(data, "*.log", 1).unlink(), "log", "are missing"),
+        (lambda data: move_offset(first(data, "*.log"), 1 << 40), "log", "too far from"),
+        (lambda data: move_offset(first(data, "*.log"), -2), "log", "offset 0 after 1"),
+        (lambda data: move_offset(first(data, "*.log"), 30), "log", "ends only at"),
         (lambda data: cut(first(data, "*.log", 1)), "log", "of which"),
         (lambda data: first(data, "*.log", 1).write_bytes(bytes(200)), "log", "zeros"),
     ],
@@ -335,3 +349,10 @@ def test_a_start_makes_anew_what_was_moved_away(data: Path) -> None:
     log.close(clean=True)
     assert problems(data) == []
     assert all(path.exists() for path in moved)
+
+
+@pytest.mark.parametrize("by", [1 << 40, -2])
+def test_no_index_is_made_of_offsets_that_cannot_be(data: Path, by: int) -> None:
+    move_offset(first(data, "*.log"), by)
+    with pytest.raises(CorruptLog, match="offset"):
+        list(rebuild_indexes(find_partitions(data)[0], INTERVAL))

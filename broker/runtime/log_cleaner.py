@@ -1,0 +1,188 @@
+"""The log cleaner: compacts the dirtiest log, then the next one, one at a time.
+
+Reading and writing happen in a thread of its own; the event loop picks the log, takes down what the thread
+must know, and swaps finished segments in. A log that cannot be cleaned is left alone until the next start,
+and counted; a full disk is no such reason. Called by the composition root. Metrics show its counts.
+"""
+
+import asyncio
+import errno
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+import structlog
+
+from tierlog.broker.log.cleaner import Cleaning, CleaningStopped, Pace, take_job
+from tierlog.broker.log.swap import Swap, discard
+from tierlog.broker.partition.compaction import Dirty, dirty_part
+from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.runtime.group_commit import GroupCommit
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.settings.node import NodeSettings
+from tierlog.broker.settings.topic import TopicConfig
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+T = TypeVar("T")
+_log = structlog.get_logger("tierlog.cleaner")
+
+
+class LogCleaner:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        replicas: ReplicaManager,
+        clock: Clock,
+        tasks: TaskGroup,
+        commits: GroupCommit,
+    ) -> None:
+        self._settings = settings
+        self._replicas = replicas
+        self._clock = clock
+        self._tasks = tasks
+        self._commits = commits
+        self._thread = ThreadPoolExecutor(1, "cleaner")
+        self._stop_thread = threading.Event()
+        self._stopping = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self._uncleanable: set[Replica] = set()
+        self.bytes_read = self.bytes_written = 0
+        self.most_dirty = 0.0
+        """Share of the dirtiest log, as of the last look."""
+
+    @property
+    def uncleanable(self) -> int:
+        """Logs that are left alone after a failure."""
+        return sum(map(self._replicas.holds, self._uncleanable))
+
+    def start(self) -> None:
+        if self._settings.log_cleaner_enable:
+            self._running = self._tasks.spawn("log cleaner", self._run())
+
+    async def stop(self) -> None:
+        """Interrupts the thread; what it has written and was not swapped in is deleted."""
+        self._stop_thread.set()
+        self._stopping.set()
+        if self._running is not None:
+            await asyncio.gather(self._running, return_exceptions=True)
+        self._thread.shutdown()
+
+    async def clean_all(self) -> int:
+        """Cleans until nothing is dirty enough; returns how many cleanings that took."""
+        count = 0
+        passed_over: set[Replica] = set()
+        while not self._stopping.is_set() and (picked := self._dirtiest(passed_over)) is not None:
+            if await self._try(*picked):
+                count += 1
+            else:
+                passed_over.add(picked[0])
+        return count
+
+    async def _run(self) -> None:
+        while not self._stopping.is_set():
+            await self.clean_all()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.log_cleaner_backoff_ms / 1000):
+                    await self._stopping.wait()
+
+    def _dirtiest(self, passed_over: set[Replica]) -> tuple[Replica, Dirty] | None:
+        now_ms = self._clock.now_ms()
+        self._uncleanable = {replica for replica in self._uncleanable if self._replicas.holds(replica)}
+        found: list[tuple[Replica, Dirty]] = []
+        self.most_dirty = 0.0
+        for replica in self._replicas:
+            if not _is_compacted(replica.config) or replica.failed is not None:
+                continue
+            if replica in self._uncleanable or replica in passed_over:
+                continue
+            dirty = dirty_part(
+                replica.segments,
+                replica.config,
+                cleaned_to=replica.log.cleaned_to or 0,
+                log_start_offset=replica.log_start_offset,
+                last_stable_offset=replica.last_stable_offset,
+                now_ms=now_ms,
+            )
+            self.most_dirty = max(self.most_dirty, dirty.ratio)
+            if dirty.must_be_cleaned(replica.config):
+                found.append((replica, dirty))
+        return max(found, key=lambda one: one[1].ratio, default=None)
+
+    async def _try(self, replica: Replica, dirty: Dirty) -> bool:
+        """Whether the log is cleaner now."""
+        where = str(replica.name)
+        try:
+            return await self._clean(replica, dirty)
+        except CleaningStopped:
+            return False
+        except Exception as failure:  # whatever it is, it must not keep the other logs from being cleaned
+            if not self._replicas.holds(replica):
+                return False  # its topic was deleted
+            if isinstance(failure, OSError) and failure.errno in NO_ROOM:
+                _log.warning("no room to compact a log; tried again later", partition=where)
+                return False
+            self._uncleanable.add(replica)
+            _log.error("a log cannot be compacted and is left as it is", partition=where, exc_info=failure)
+            return False
+
+    async def _clean(self, replica: Replica, dirty: Dirty) -> bool:
+        log = replica.log
+        if replica.recovery_point < dirty.end_offset:
+            await self._commits.flush(replica)
+        if log.cleaned_to is None:
+            # From here on there may be gaps in the log, and recovery must know that, whatever the policy.
+            log.cleaned_to = log.log_start_offset
+            await self._replicas.write_cleaned(replica)
+        budget = self._settings.log_cleaner_dedupe_buffer_size
+        pace = Pace(self._clock, self._stop_thread, self._settings.log_cleaner_io_max_bytes_per_second)
+        cleaning = Cleaning(take_job(log, dirty, self._clock.now_ms()), pace, budget)
+        try:
+            for group in await self._in_thread(cleaning.map_keys):
+                swap = await self._in_thread(lambda group=group: cleaning.clean(group))  # type: ignore[misc]
+                if swap is not None and not await self._swap_in(replica, swap):
+                    return False
+        finally:
+            self.bytes_read += cleaning.bytes_read
+            self.bytes_written += cleaning.bytes_written
+        if not self._replicas.holds(replica):
+            return False
+        log.cleaned_to = min(cleaning.cleaned_to, log.log_end_offset)
+        await self._replicas.write_cleaned(replica)
+        _log.info(
+            "compacted a log",
+            partition=str(replica.name),
+            to_offset=log.cleaned_to,
+            read_bytes=cleaning.bytes_read,
+            kept_bytes=cleaning.bytes_written,
+            keys=cleaning.keys,
+        )
+        return True
+
+    async def _swap_in(self, replica: Replica, swap: Swap) -> bool:
+        """False if the log is not what it was when the cleaning began."""
+        log, swaps = replica.log, replica.log.swaps
+        if not self._replicas.holds(replica) or not swaps.begin(log, swap):
+            await self._in_thread(lambda: discard(swap.cleaned))
+            return False
+        await self._in_thread(lambda: swap.cleaned.files.sync_directory(log.directory))
+        if not self._replicas.holds(replica):
+            return False
+        swaps.install(log, swap, self._clock.now_ms())
+        await self._in_thread(lambda: swap.cleaned.files.sync_directory(log.directory))
+        if not self._replicas.holds(replica):
+            return False
+        swaps.finish(swap)
+        return True
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _is_compacted(config: TopicConfig) -> bool:
+    """A tiered topic is not: its segments are immutable objects (KIP-405)."""
+    return "compact" in config.cleanup_policy and not config.remote_storage_enable

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""`make bench-versus`: the load cases on tierlog and on Apache Kafka in turn, as a table and a plot.
+
+Both brokers run all the time, with one partition's worth of settings at their defaults; each round measures
+every case on the one, then on the other. The figure is the median of the rounds. Kafka's jars come by Maven
+(tests/clients/fetch-java.sh); its JVM is heated first, as it gains a third in its first minutes.
+
+    versus.py [--rounds 3] [--seconds 5] [--docs docs/benchmarks.md] [case …]
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from suite import HERE, RESULTS, Broker, fill, machine, run_case, tierlog_broker
+
+sys.path.insert(0, str(HERE.parent / "support"))
+from kafka_process import KafkaProcess
+
+# As the scripts of Kafka's distribution start a broker.
+JAVA = (
+    "java", "-Xms1g", "-Xmx2g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35", "-XX:MaxInlineLevel=15",
+)  # fmt: skip
+HEAT = (
+    "raw-produce",
+    "--batch",
+    "64k",
+    "--seconds",
+    "20",
+    "--warm-s",
+    "10",
+    "--reps",
+    "1",
+    "--patience",
+    "1",
+)
+MORE, LESS = "more", "less"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One column of a case's result; `better` says which way is ahead."""
+
+    key: str
+    title: str
+    better: str
+
+    def read(self, summary: dict[str, list[float]]) -> float:
+        if self.key == "mb_per_cpu_s":
+            return 1000 / max(summary["broker_cpu_s_per_gb"][1], 1e-4)
+        return summary[self.key][1]
+
+    def ratio(self, ours: float, theirs: float) -> float:
+        """Above 1: tierlog is ahead."""
+        return ours / theirs if self.better == MORE else theirs / ours
+
+
+PER_CPU = Figure("mb_per_cpu_s", "MB per CPU second", MORE)
+RATE = Figure("mb_s", "MB/s", MORE)
+P50, P99, P999 = (Figure(f"p{n}_ms", f"p{t} ms", LESS) for n, t in ((50, "50"), (99, "99"), (999, "99.9")))
+CPU_SHARE = Figure("broker_cpu_pct", "CPU %", LESS)
+MEMORY = Figure("rss_mib", "resident MiB", LESS)
+READ = ("raw-fetch", "--batch", "64k", "--max-bytes", "64g", "--topic", "{topic}")
+
+CASES: dict[str, tuple[tuple[str, ...], tuple[Figure, ...]]] = {
+    "produce 16 KiB": (("raw-produce", "--batch", "16k"), (PER_CPU, RATE)),
+    "produce 64 KiB": (("raw-produce", "--batch", "64k"), (PER_CPU, RATE)),
+    "produce 1 MiB": (("raw-produce", "--batch", "1m"), (PER_CPU, RATE)),
+    "produce 16 KiB, 8 partitions": (("raw-produce", "--batch", "16k", "--partitions", "8"), (PER_CPU, RATE)),
+    "produce 64 KiB, 8 partitions": (("raw-produce", "--batch", "64k", "--partitions", "8"), (PER_CPU, RATE)),
+    "produce 16 KiB at 52 MB/s": (("raw-produce", "--batch", "16k", "--rate", "3200"), (P50, P99, P999)),
+    "fetch 1 MiB": ((*READ, "--max-partition", "1m"), (PER_CPU, RATE)),
+    "fetch 8 MiB": ((*READ, "--max-partition", "8m"), (PER_CPU, RATE)),
+    "librdkafka produce, 1 KB": (("rd-produce",), (PER_CPU, RATE)),
+    "librdkafka end to end, 1,000/s": (("rd-e2e", "--rate", "1000", "--linger", "0"), (P50, P99, P999)),
+    "1,000 connections": (("connections", "--connections", "1000"), (CPU_SHARE, P99)),
+    "idle after the load": (("idle",), (MEMORY,)),
+}
+
+Results = dict[tuple[str, str], dict[str, list[float]]]  # (case, figure) -> label -> one value a round
+
+
+def measure(names: list[str], brokers: list[Broker], rounds: int, seconds: float) -> Results:
+    topics = {broker.label: fill(broker) for broker in brokers}
+    found: Results = defaultdict(lambda: defaultdict(list))
+    for number in range(rounds):
+        for name in names:
+            arguments, figures = CASES[name]
+            for broker in brokers if number % 2 == 0 else brokers[::-1]:
+                words = [word.format(topic=topics[broker.label]) for word in arguments]
+                pace = ["--seconds", f"{seconds:g}", "--warm-s", "2", "--reps", "1", "--patience", "10"]
+                summary = run_case(broker, *words, *pace)[-1]
+                for figure in figures:
+                    found[name, figure.title][broker.label].append(figure.read(summary))
+    return found
+
+
+def rows(found: Results) -> list[tuple[str, str, float, float, float]]:
+    """Case, figure, Kafka's median, tierlog's, and the ratio."""
+    figures = {(name, figure.title): figure for name, (_, all_) in CASES.items() for figure in all_}
+    table = []
+    for (name, title), values in found.items():
+        theirs, ours = (statistics.median(values[label]) for label in ("kafka", "tierlog"))
+        table.append((name, title, theirs, ours, figures[name, title].ratio(ours, max(theirs, 1e-9))))
+    return table
+
+
+def markdown(found: Results, rounds: int, seconds: float) -> str:
+    here = machine()
+    lines = [
+        "# Benchmarks",
+        "",
+        "<!-- Written by `make bench-versus`: do not edit. -->",
+        "",
+        f"tierlog beside Apache Kafka 4.3.1 on one machine ({here['cores']} cores, {here['cpu']},",
+        f"Linux {here['kernel']}, Python {here['python']}), in turn: the median of {rounds} rounds of",
+        f"{seconds:g} s each. The load generator shares the cores with the broker under test, so compare CPU",
+        "seconds first. A ratio above 1 means that tierlog is ahead.",
+        "",
+        "![Ratio of tierlog to Kafka by case](img/benchmarks.png)",
+        "",
+        "| case | figure | Kafka | tierlog | ratio |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {name} | {title} | {_n(k)} | {_n(t)} | {ratio:.2f} |" for name, title, k, t, ratio in rows(found)
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _n(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def plot(found: Results, target: Path) -> None:
+    """One bar a figure, from 1 (even) to the ratio, on a logarithmic scale."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    table = rows(found)
+    figure, axes = plt.subplots(figsize=(9, 0.3 * len(table) + 1.4), layout="constrained")
+    ratios = [row[4] for row in table]
+    colours = ["#2a6f97" if ratio >= 1 else "#f4a259" for ratio in ratios]
+    axes.barh([f"{row[0]}: {row[1]}" for row in table], [r - 1 for r in ratios], left=1, color=colours)
+    axes.set_xscale("log")
+    axes.axvline(1, color="#1b2a38", linewidth=1)
+    ticks = [tick for tick in (0.25, 0.5, 1, 2, 4, 8, 16) if min(ratios) / 2 < tick < max(ratios) * 2]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.invert_yaxis()
+    axes.set_xlabel("ratio to Apache Kafka (right of 1: tierlog is ahead)")
+    axes.grid(axis="x", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="default: all")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--docs", type=Path, help="write the page here, its plot into img/ beside it")
+    options = parser.parse_args()
+    fetched = subprocess.run(
+        [HERE.parent / "clients" / "fetch-java.sh"], check=True, stdout=subprocess.PIPE, text=True
+    )
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kafka-bench-")))
+        kafka = KafkaProcess(f"{fetched.stdout.strip()}/*", directory, JAVA)
+        stack.callback(kafka.stop)
+        brokers = [Broker(kafka.bootstrap, kafka.pid, "kafka"), stack.enter_context(tierlog_broker())]
+        run_case(brokers[0], *HEAT)
+        found = measure(options.cases or [*CASES], brokers, options.rounds, options.seconds)
+    RESULTS.mkdir(exist_ok=True)
+    by_case = [{"case": name, "figure": title, **values} for (name, title), values in found.items()]
+    report = {"machine": machine(), "rounds": options.rounds, "seconds": options.seconds, "results": by_case}
+    (RESULTS / "versus.json").write_text(json.dumps(report, indent=1) + "\n")
+    page = markdown(found, options.rounds, options.seconds)
+    print(page)
+    plot(found, (options.docs.parent / "img" if options.docs else RESULTS) / "benchmarks.png")
+    if options.docs:
+        options.docs.write_text(page)
+
+
+if __name__ == "__main__":
+    main()

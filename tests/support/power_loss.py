@@ -1,0 +1,97 @@
+"""Real files that remember what was synced: after a chosen operation nothing is carried out any more, and
+then the directory is put into a state that a crash could have left.
+"""
+
+import itertools
+from pathlib import Path
+
+from tierlog.broker.ports.files import OsFiles
+
+KEPT, LOST, TORN = "kept", "lost", "torn"
+"""What becomes of bytes and names that were not synced: all there, none, or names there and bytes in part."""
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing may catch it and tidy up."""
+
+
+class PowerLoss(OsFiles):
+    """`left` changing operations in the directory are carried out; none after them."""
+
+    def __init__(self, directory: Path, left: int) -> None:
+        self.directory, self.left = directory, left
+        self._ids = itertools.count()
+        self._paths: dict[int, Path] = {}
+        self._names: dict[str, int] = {}  # name -> file, as the process sees it
+        self._durable_names: dict[str, int] = {}
+        self._durable: dict[int, bytes] = {}
+        for path in directory.iterdir():
+            self._names[path.name] = file = next(self._ids)
+            self._durable[file] = path.read_bytes()
+        self._durable_names = dict(self._names)
+
+    def _spend(self) -> None:
+        if self.left <= 0:
+            raise Killed
+        self.left -= 1
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if path.name not in self._names and (create or exclusive):
+            self._spend()
+            self._names[path.name] = file = next(self._ids)
+            self._durable[file] = b""
+        fd = super().open(path, create=create, exclusive=exclusive)
+        self._paths[fd] = path
+        return fd
+
+    def writev_at(self, fd, buffers, position):  # type: ignore[no-untyped-def]
+        self._spend()
+        return OsFiles.writev_at(self, fd, buffers, position)
+
+    def truncate(self, fd, size):  # type: ignore[no-untyped-def]
+        self._spend()
+        OsFiles.truncate(fd, size)
+
+    def rename(self, source, target):  # type: ignore[no-untyped-def]
+        self._spend()
+        OsFiles.rename(source, target)
+        self._names[target.name] = self._names.pop(source.name)
+
+    def unlink(self, path, *, missing_ok=False):  # type: ignore[no-untyped-def]
+        if path.name in self._names:
+            self._spend()
+            del self._names[path.name]
+        super().unlink(path, missing_ok=missing_ok)
+
+    def sync(self, fd):  # type: ignore[no-untyped-def]
+        self._spend()
+        OsFiles.sync(fd)
+        size = self.size(fd)
+        link = Path(f"/proc/self/fd/{fd}").readlink()
+        self._durable[self._names[link.name]] = self.read_at(fd, size, 0)
+
+    def sync_directory(self, path):  # type: ignore[no-untyped-def]
+        self._spend()
+        super().sync_directory(path)
+        self._durable_names = dict(self._names)
+
+    def crash(self, what: str) -> None:
+        """Puts the directory into the state after the power went; all logs over it must be dropped first."""
+        if what == KEPT:
+            return
+        names = self._durable_names if what == LOST else self._names
+        content: dict[str, bytes] = {}
+        for name, file in names.items():
+            durable = self._durable[file]
+            now = self.directory / name
+            if what == TORN and self._names.get(name) == file:
+                written = now.read_bytes()
+                content[name] = written[: (len(durable) + len(written)) // 2] if written else b""
+                if written == durable:
+                    content[name] = durable
+            else:
+                content[name] = durable
+        for path in self.directory.iterdir():
+            path.unlink()
+        for name, data in content.items():
+            (self.directory / name).write_bytes(data)

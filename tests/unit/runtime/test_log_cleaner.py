@@ -1,0 +1,268 @@
+"""The cleaner over real logs: which log it takes, what a failure costs, what may happen meanwhile."""
+
+import asyncio
+import random
+import threading
+import uuid
+from pathlib import Path
+
+import pytest
+from compaction import records_of
+
+from tierlog.broker.log.checkpoints import CLEANER_OFFSETS
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.group_commit import GroupCommit
+from tierlog.broker.runtime.log_cleaner import LogCleaner
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.settings.node import settings_from
+from tierlog.metadata import records as r
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage
+
+TOPICS = {"t": uuid.UUID(int=1), "u": uuid.UUID(int=2)}
+
+
+class Disk(OsFiles):
+    """No room for cleaned files while `full`; `hold` stops the cleaner's thread where it begins to write."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.hold: threading.Event | None = None
+        self.held = threading.Event()
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if path.name.endswith(".cleaned"):
+            if self.full:
+                raise OSError(28, "No space left on device")
+            if self.hold is not None:
+                self.held.set()
+                self.hold.wait(30)
+        return super().open(path, create=create, exclusive=exclusive)
+
+
+class Hands:
+    """A clock that stands still until a test moves it."""
+
+    now = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now
+
+
+def topic(name: str, topic_id: uuid.UUID) -> list[r.AnyRecord]:
+    where = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
+    return [
+        r.CreateTopic(topic_id=topic_id, name=name),
+        r.PartitionRecord(topic_id=topic_id, partition=0, **where),  # type: ignore[arg-type]
+    ]
+
+
+class Node:
+    """One node with two topics of one partition each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.disk, self.clock = path, Disk(), Hands()
+        self.image = ClusterImage(cluster_id="c")
+
+    def configure(self, **configs: str) -> ClusterImage:
+        settings = {"cleanup.policy": "compact", "segment.bytes": "1000", "file.delete.delay.ms": "0"}
+        settings |= {name.replace("_", "."): value for name, value in configs.items()}
+        changes = [
+            r.ConfigRecord(scope=r.ConfigScope.TOPIC, name=name, key=key, value=value)
+            for name in TOPICS
+            for key, value in settings.items()
+        ]
+        return evolve_all(self.image, changes)
+
+    async def start(self, **configs: str) -> "Node":
+        settings, rng = settings_from({"log.dirs": str(self.path)}), random.Random(1)
+        if not self.image.topics:
+            made = [record for name, topic_id in TOPICS.items() for record in topic(name, topic_id)]
+            self.image = evolve_all(self.image, made)
+        self.image = self.configure(**configs)
+        tasks = TaskGroup(lambda *_: None)
+        self.directories = DataDirectories([self.path], self.disk, rng)
+        self.directories.claim(settings.node_id, "")
+        self.commits = GroupCommit()
+        self.replicas = ReplicaManager(
+            settings, self.directories, self.clock, tasks, rng, moved=lambda _: None
+        )
+        await self.replicas.open_all(self.image)
+        self.cleaner = LogCleaner(settings, self.replicas, self.clock, tasks, self.commits)
+        return self
+
+    async def stop(self, *, clean: bool = True) -> None:
+        await self.cleaner.stop()
+        await self.commits.close()
+        await self.replicas.close(clean=clean)
+        self.directories.release()
+
+    def replica(self, topic: str = "t") -> Replica:
+        found = self.replicas.get(topic, 0)
+        assert found is not None
+        return found
+
+    def write(self, topic: str = "t", *, rounds: int = 30, keys: int = 3, roll: bool = True) -> None:
+        replica = self.replica(topic)
+        for n in range(rounds):
+            batch = encode_batch([NewRecord(self.clock.now, b"key %d" % (n % keys), b"value %d" % n)])
+            assert not replica.append(memoryview(batch), self.clock.now).error
+        if roll:
+            replica.roll(self.clock.now)
+
+    def last(self, topic: str = "t") -> dict[bytes | None, bytes | None]:
+        return {record.key: record.value for record in records_of(self.replica(topic).log)}
+
+
+EXPECTED = {b"key 0": b"value 27", b"key 1": b"value 28", b"key 2": b"value 29"}
+
+
+async def test_dirty_logs_are_compacted_and_the_checkpoint_says_how_far(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.write("t")
+    node.write("u", rounds=60, keys=20)
+    assert await node.cleaner.clean_all() == 2
+    assert len(records_of(node.replica("t").log)) == 3
+    assert len(records_of(node.replica("u").log)) == 20
+    assert node.last() == EXPECTED
+    assert (tmp_path / CLEANER_OFFSETS).read_bytes() == b"0\n2\nt 0 30\nu 0 60\n"
+    assert await node.cleaner.clean_all() == 0  # nothing is dirty
+    node.write("t", rounds=1, keys=1)
+    assert await node.cleaner.clean_all() == 0  # not dirty enough
+    node.write("t")
+    assert await node.cleaner.clean_all() == 1
+    assert len(records_of(node.replica("t").log)) == 3
+    assert 0 < node.cleaner.bytes_written < node.cleaner.bytes_read
+    await node.stop()
+
+
+async def test_the_active_segment_and_what_is_not_committed_are_left_alone(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.write(rounds=5, roll=False)
+    assert await node.cleaner.clean_all() == 0
+    assert len(records_of(node.replica().log)) == 5
+    await node.stop()
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_compacted_log_opens_again_also_under_another_policy(
+    tmp_path: Path, clean: bool, policy: str
+) -> None:
+    node = await Node(tmp_path).start()
+    node.write()
+    assert await node.cleaner.clean_all() == 1
+    node.write(rounds=2, keys=1, roll=False)
+    await node.stop(clean=clean)
+    again = await Node(tmp_path).start(cleanup_policy=policy)
+    replica = again.replica()
+    assert (replica.log_end_offset, replica.log.cleaned_to) == (32, 30)
+    assert again.last() == {**EXPECTED, b"key 0": b"value 1"}
+    await again.stop()
+
+
+async def test_a_topic_made_anew_under_the_name_is_not_taken_for_clean(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.write()
+    assert await node.cleaner.clean_all() == 1
+    old = node.image
+    gone = evolve_all(old, [r.DeleteTopic(topic_id=TOPICS["t"], at_ms=0)])
+    node.replicas.follow(old, gone)
+    anew = evolve_all(gone, topic("t", uuid.UUID(int=9)))
+    node.replicas.follow(gone, anew)
+    assert node.replica().log.cleaned_to is None
+    assert b"t 0" not in (tmp_path / CLEANER_OFFSETS).read_bytes()
+    await node.stop()
+
+
+async def test_a_log_that_cannot_be_compacted_is_left_alone_and_the_others_go_on(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.write("t")
+    node.write("u")
+    damaged = node.replica("t").log.segments[0].path_log
+    data = bytearray(Path(damaged).read_bytes())
+    data[70] ^= 1
+    Path(damaged).write_bytes(data)
+    assert await node.cleaner.clean_all() == 1
+    assert node.cleaner.uncleanable == 1
+    assert node.last("u") == EXPECTED
+    assert node.replica("t").log.log_end_offset == 30
+    node.write("t")
+    assert await node.cleaner.clean_all() == 0
+    assert not list(tmp_path.glob("t-0/*.cleaned"))
+    await node.stop()
+
+
+async def test_a_full_disk_only_delays_a_cleaning(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.write()
+    node.disk.full = True
+    assert await node.cleaner.clean_all() == 0
+    assert (node.cleaner.uncleanable, len(records_of(node.replica().log))) == (0, 30)
+    node.disk.full = False
+    assert await node.cleaner.clean_all() == 1
+    assert node.last() == EXPECTED
+    await node.stop()
+
+
+async def test_records_go_on_coming_while_a_log_is_compacted(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.write()
+    node.disk.hold = threading.Event()
+    cleaner = TaskGroup(lambda *_: None).spawn("clean", node.cleaner.clean_all())
+    await reached(node.disk.held)
+    node.write(rounds=3, roll=False)  # the loop is free: a writer and a reader have their turn
+    assert len(records_of(node.replica().log)) == 33
+    node.disk.hold.set()
+    assert await cleaner == 1
+    assert node.last() == {b"key 0": b"value 0", b"key 1": b"value 1", b"key 2": b"value 2"}
+    await node.stop()
+
+
+async def test_a_topic_deleted_while_it_is_compacted_disturbs_nothing(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.write("t")
+    node.disk.hold = threading.Event()
+    cleaner = TaskGroup(lambda *_: None).spawn("clean", node.cleaner.clean_all())
+    await reached(node.disk.held)
+    gone = evolve_all(node.image, [r.DeleteTopic(topic_id=TOPICS["t"], at_ms=0)])
+    node.replicas.follow(node.image, gone)
+    node.disk.hold.set()
+    assert await cleaner == 0
+    assert node.cleaner.uncleanable == 0
+    node.write("u")
+    assert await node.cleaner.clean_all() == 1
+    await node.stop()
+
+
+async def test_a_stop_does_not_wait_for_the_end_of_a_cleaning(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.write(rounds=3000)
+    node.disk.hold = threading.Event()
+    node.cleaner.start()
+    await reached(node.disk.held)
+    stopping = TaskGroup(lambda *_: None).spawn("stop", node.cleaner.stop())
+    node.disk.hold.set()
+    await stopping
+    assert len(records_of(node.replica().log)) > 3
+    assert not list(tmp_path.glob("t-0/*.cleaned"))
+    await node.stop()
+
+
+async def test_a_tiered_topic_is_not_compacted(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(remote_storage_enable="true")
+    node.write()
+    assert await node.cleaner.clean_all() == 0
+    await node.stop()
+
+
+async def reached(event: threading.Event) -> None:
+
+    assert await asyncio.to_thread(event.wait, 30)
