@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tierlog.broker.ports.files import Files, SharedFile
+from tierlog.broker.ports.files import NO_ROOM, Files, SharedFile
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import require
 from tierlog.tiering.object_store import ObjectStoreError
@@ -138,13 +138,25 @@ class ChunkCache:
         path = self._directory / f"{next(self._names)}.chunk"
         async with self._slots:
             try:
-                end_offset = await download(path)
+                end_offset = await self._download(path, download)
                 return Chunk(key, SharedFile(self._files, path), end_offset)
             except BaseException as failure:
                 self._files.unlink(path, missing_ok=True)
                 if isinstance(failure, (ObjectStoreError, OSError)):
                     return failure
                 raise
+
+    async def _download(self, path: Path, download: Download) -> int:
+        """On a full disk the cache gives up what it holds: reads of the remote tier go on, only slower."""
+        try:
+            return await download(path)
+        except OSError as failure:
+            if failure.errno not in NO_ROOM or not self._chunks:
+                raise
+        self._files.unlink(path, missing_ok=True)
+        for key in list(self._chunks):
+            self._drop(key)
+        return await download(path)
 
     def _landed(self, key: ChunkKey, flight: Flight) -> None:
         del self._flights[key]

@@ -2,8 +2,7 @@
 torn, and it recovers without a restart.
 """
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -140,12 +139,14 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(broker: TierlogBro
     broker.stop()
 
 
-def test_a_broker_that_is_killed_on_a_full_disk_starts_and_reads(broker: TierlogBroker, disk: Path) -> None:
+@pytest.mark.parametrize("end", [TierlogBroker.kill, TierlogBroker.stop])
+def test_a_broker_that_ends_on_a_full_disk_starts_on_it_and_reads(
+    broker: TierlogBroker, disk: Path, end: Callable[[TierlogBroker], None]
+) -> None:
     create(AdminClient({"bootstrap.servers": broker.bootstrap}), "t")
     written = produce(broker, "t", DISK_BYTES // len(VALUE), b"first ")
     ballast = take_every_byte(disk)
-    broker.kill()
-    os.sync()
+    end(broker)
     broker.start()
     assert consume(broker, "t") == written
     assert "cut a damaged end" not in broker.log_tail(), "what was refused left nothing behind"

@@ -73,15 +73,15 @@ def topic(number: int, partitions: int, image: ClusterImage = EMPTY) -> ClusterI
 class Run:
     """One life of a manager on the directories `a` and `b`."""
 
-    def __init__(self, path: Path, disks: Disks | None = None) -> None:
+    def __init__(self, path: Path, disks: OsFiles | None = None, metadata: str = "m") -> None:
         self.a, self.b = path / "a", path / "b"
-        self.disks = disks or Disks()
+        self.disks = disks if isinstance(disks, Disks) else Disks()
         self.fatal: list[str] = []
         self.moved: list[TopicPartition] = []
         self.tasks = TaskGroup(lambda name, failure: None)
         rng = random.Random(1)
-        settings = settings_from({"log.dirs": f"{self.a},{self.b}", "metadata.log.dir": str(path / "m")})
-        self.directories = DataDirectories([self.a, self.b], self.disks, rng)
+        settings = settings_from({"log.dirs": f"{self.a},{self.b}", "metadata.log.dir": str(path / metadata)})
+        self.directories = DataDirectories([self.a, self.b], disks or self.disks, rng)
         self.manager = ReplicaManager(
             settings,
             self.directories,
@@ -369,4 +369,37 @@ async def test_a_log_for_which_there_was_no_room_at_the_start_keeps_its_log_star
     assert not run.is_offline(0)
     assert (run.replica(0).log_start_offset, run.replica(0).leads) == (1, True)
     assert append(run.replica(0)) == ErrorCode.NONE
+    await run.stop()
+
+
+class HalfWrites(OsFiles):
+    """The disk fills in the middle of a batch."""
+
+    full = False
+
+    def writev_at(self, fd, buffers, position):  # type: ignore[no-untyped-def]
+        if not self.full:
+            return super().writev_at(fd, buffers, position)
+        data = b"".join(bytes(buffer) for buffer in buffers)
+        super().writev_at(fd, [data[: len(data) // 2]], position)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_half_a_batch_is_cut_off_at_once(tmp_path: Path) -> None:
+    disk = HalfWrites()
+    run = await Run(tmp_path, disk).start(topic(1, 1))
+    assert append(run.replica(0)) == ErrorCode.NONE
+    log = tmp_path / run.place(0) / "t1-0" / f"{0:020d}.log"
+    whole = log.read_bytes()
+    disk.full = True
+    assert append(run.replica(0)) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.read_bytes() == whole
+    await run.stop(clean=False)
+
+
+async def test_metadata_beside_partitions_fails_with_them(tmp_path: Path) -> None:
+    run = await Run(tmp_path, metadata="a/__cluster_metadata").start(topic(1, 2))
+    run.directories.all[0].fail("Input/output error")
+    await asyncio.sleep(0)
+    assert run.fatal == ["the log directory with the metadata"]
     await run.stop()

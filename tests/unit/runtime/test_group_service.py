@@ -64,12 +64,13 @@ class OneBroker:
         )
         self.metadata = MetadataClient(self.node)
         self.replicas: dict[TopicPartition, Replica] = {}
+        self.offline: set[TopicPartition] = set()
         self.service = GroupService(settings, self.metadata, self, self.clock, self.rng, self.tasks)
         self.handlers = group_handlers(self.service)
         self.connection = Connection(1, "127.0.0.1", 5000, "127.0.0.1", 9092)
 
     def is_offline(self, name: TopicPartition) -> bool:
-        return False
+        return name in self.offline
 
     def get(self, topic: str, partition: int) -> Replica | None:
         return self.replicas.get(TopicPartition(topic, partition))
@@ -452,3 +453,20 @@ async def test_a_shard_that_is_led_no_more_is_not_loaded_again(broker):
     assert reloads(broker) == 0
     await broker.service._load_shard(shard)
     assert reloads(broker) == 0 and not shard.ready
+
+
+async def test_groups_of_a_lost_disk_have_no_coordinator_and_the_others_keep_theirs(broker):
+    partitions = len(broker.metadata.image.topic(OFFSETS_TOPIC).partitions)
+    lost = TopicPartition(OFFSETS_TOPIC, partition_of("g", partitions))
+    other = next(name for name in "abcdefgh" if partition_of(name, partitions) != lost.partition)
+    await broker.member("g")
+    broker.replicas.pop(lost).close(clean=False)
+    broker.offline.add(lost)
+    broker.service.replicas_changed()
+    request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g", other])
+    answer = await broker.call("FindCoordinator", 4, request)
+    errors = [each.error_code for each in answer.coordinators]
+    assert errors == [E.COORDINATOR_NOT_AVAILABLE, E.NONE]
+    beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NOT_COORDINATOR
+    await broker.member(other)

@@ -1,6 +1,7 @@
 """The chunk cache: one download per chunk, a budget that holds, waiters that leave, readers that stay."""
 
 import asyncio
+import errno
 import uuid
 from pathlib import Path
 
@@ -155,3 +156,25 @@ async def test_what_a_crash_left_is_removed_at_the_start(tmp_path, tasks):
     source = Source()
     await cache.get(key(0), source.download)
     assert source.started == 1
+
+
+async def test_on_a_full_disk_the_cache_makes_room_for_the_next_chunk(cache, tmp_path):
+    source, refused = Source(), []
+    await cache.get(key(0), source.download)
+
+    async def download(path: Path) -> int:
+        if len(list((tmp_path / "cache").glob("*.chunk"))) > 0:
+            path.write_bytes(b"x" * 10)
+            refused.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return await source.download(path)
+
+    assert (await cache.get(key(1), download)).end_offset == 7
+    assert len(refused) == 1
+    cache.check()
+    with pytest.raises(OSError, match="No space"):
+        await cache.get(key(2), full_download)
+
+
+async def full_download(path: Path) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
