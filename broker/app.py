@@ -130,6 +130,8 @@ class Broker:
             self.rng,
             metadata_tasks,
             self.identity.cluster_id,
+            reserve_bytes=settings.metadata_reserve_bytes,
+            short_of_room=lambda: self.directories.fill_beside(settings.metadata_directory),
             peers=_peers(settings, self.identity.cluster_id, secret, metadata_tasks),
         )
         self.metadata = MetadataClient(self.metadata_node)
@@ -188,7 +190,9 @@ class Broker:
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
         self.replicas.went_offline += [self.groups.replicas_changed, self.tiering.driver.wake_all]
-        self.upkeep = Upkeep(settings, self.replicas, self.files, self.clock, self.tasks, self.commits)
+        self.upkeep = Upkeep(
+            settings, self.replicas, self.files, self.clock, self.tasks, self.commits, self.metadata_node
+        )
         self._parts.push_async_callback(self.upkeep.stop)
         self.upkeep.start()
         self.cleaner = LogCleaner(settings, self.replicas, self.clock, self.tasks, self.commits)

@@ -115,6 +115,8 @@ class MetadataNode:
         keep_entries: int = KEEP_ENTRIES,
         settings: RaftSettings | None = None,
         worker: Executor | None = None,
+        reserve_bytes: int = 0,
+        short_of_room: Callable[[], None] = lambda: None,
     ) -> None:
         """`voters`: id -> URL of its admin server; empty: this node is the whole quorum. `peers` is needed
         for more than one. `worker`: one thread for the files; its own if not given."""
@@ -129,7 +131,14 @@ class MetadataNode:
         self._snapshot_entries, self._snapshot_bytes = snapshot_entries, snapshot_bytes
         self._keep_entries = keep_entries
         self._settings = settings
-        self._storage = MetadataStorage(files, directory, cluster_id=cluster_id, node_id=node_id)
+        self._storage = MetadataStorage(
+            files,
+            directory,
+            cluster_id=cluster_id,
+            node_id=node_id,
+            reserve_bytes=reserve_bytes,
+            short_of_room=short_of_room,
+        )
         self._own_worker = None if worker else ThreadPoolExecutor(1, f"metadata-{node_id}")
         self._worker = worker or self._own_worker
         self._core: RaftCore | None = None
@@ -212,6 +221,15 @@ class MetadataNode:
         await self._in_worker(self._storage.close)
         if self._own_worker is not None:
             self._own_worker.shutdown()
+
+    @property
+    def has_reserve(self) -> bool:
+        """Whether room for a full disk is set aside."""
+        return self._storage.has_reserve
+
+    async def keep_reserve(self) -> bool:
+        """Sets room aside again if there is any. Raises OSError."""
+        return await self._in_worker(self._storage.keep_reserve)
 
     def receive(self, messages: tuple[AnyMessage, ...]) -> None:
         """Raft messages from peers, whose sender has been authenticated."""

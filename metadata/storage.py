@@ -3,20 +3,23 @@
 Blocking; the node calls it in a worker thread, one call at a time.
 
 Invariants: what `save` and `save_snapshot` return from is durable; a failed write leaves the storage unusable
-(the kernel may have dropped the pages, so trying again would lie), and the node stops. Opening repairs a torn
+(the kernel may have dropped the pages, so trying again would lie), and the node stops. Only a write that
+found no room, before any fsync of it, is done again, once, in the room of the reserve. Opening repairs a torn
 tail and refuses everything worse with DamagedLog.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
+from typing import TypeVar
 
 from crc32c import crc32c
 
-from tierlog.broker.ports.files import Files, write_atomically
+from tierlog.broker.ports.files import NO_ROOM, Files, write_atomically
 from tierlog.broker.ports.types import require
 from tierlog.metadata.raft.messages import Entry, HardState, Snapshot
+from tierlog.metadata.reserve import Reserve
 from tierlog.metadata.wal import MAGIC, DamagedLog, Reset, WalRecord, encode_frames, read_segment
 
 SEGMENT_BYTES = 16 << 20
@@ -25,6 +28,8 @@ SNAPSHOT_MAGIC = b"TLSNAP\x00\x01"  # the last byte is the version
 _SNAPSHOT_HEADER = Struct(
     ">8sQQQI"
 )  # magic, index, term, length of the data, CRC-32C of the three and the data
+
+R = TypeVar("R")
 
 
 class ForeignDirectory(Exception):
@@ -53,7 +58,11 @@ class MetadataStorage:
         cluster_id: str,
         node_id: int,
         segment_bytes: int = SEGMENT_BYTES,
+        reserve_bytes: int = 0,
+        short_of_room: Callable[[], None] = lambda: None,
     ) -> None:
+        """`short_of_room` is called in the storage's thread when the disk is full, and the reserve of
+        `reserve_bytes` is given up or cannot be made."""
         self._files = files
         self._directory = directory
         self._owner = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\n".encode()
@@ -63,11 +72,15 @@ class MetadataStorage:
         self._end = 0  # of the last segment
         self._hard_state = HardState()
         self._broken = False
+        self._short_of_room = short_of_room
+        self._reserve = Reserve(files, directory, reserve_bytes, short_of_room)
 
     def open(self) -> Loaded:
         """What survived. Raises ForeignDirectory, DamagedLog."""
         self._files.make_directory(self._directory)
         self._claim()
+        if not self.keep_reserve():
+            self._short_of_room()
         snapshot = self._load_snapshot()
         entries = self._load_log()
         if _parted(snapshot, entries):
@@ -79,6 +92,14 @@ class MetadataStorage:
         if self._fd >= 0:
             self._files.close(self._fd)
             self._fd = -1
+
+    @property
+    def has_reserve(self) -> bool:
+        return self._reserve.stands
+
+    def keep_reserve(self) -> bool:
+        """Sets room aside if none is; False if there is none. Raises OSError."""
+        return self._reserve.keep()
 
     def save(self, snapshot: Snapshot | None, entries: Iterable[Entry], hard_state: HardState | None) -> None:
         """One write and one fsync; a snapshot from the leader goes before, into its own file."""
@@ -108,7 +129,8 @@ class MetadataStorage:
     # --- the log
 
     def _write(self, records: tuple[WalRecord, ...]) -> None:
-        self._end += self._files.writev_at(self._fd, [encode_frames(records)], self._end)
+        frames = [encode_frames(records)]
+        self._end += self._with_room(lambda: self._files.writev_at(self._fd, frames, self._end))
         self._files.sync(self._fd)
         segment = self._segments[-1]
         segment.last_index = max(segment.last_index, _last_index(records))
@@ -122,12 +144,21 @@ class MetadataStorage:
         """Begins with the hard state, so that no older segment is needed for it."""
         number = self._segments[-1].number + 1 if self._segments else 1
         self.close()
-        self._fd = self._files.open(self._segment_path(number), create=True)
+        self._fd = self._with_room(lambda: self._files.open(self._segment_path(number), create=True))
         self._files.truncate(self._fd, 0)
-        self._end = self._files.writev_at(self._fd, [MAGIC], 0)
+        self._end = self._with_room(lambda: self._files.writev_at(self._fd, [MAGIC], 0))
         self._segments.append(_Segment(number))
         self._write(records)
         self._files.sync_directory(self._directory)
+
+    def _with_room(self, work: Callable[[], R]) -> R:
+        """What finds no room is done again once the reserve is given up; it must begin from scratch."""
+        try:
+            return work()
+        except OSError as failure:
+            if failure.errno not in NO_ROOM or not self._reserve.give_up():
+                raise
+        return work()
 
     def _drop_segments(self, count: int) -> None:
         """Oldest first, so that a crash in between leaves no hole."""
@@ -193,7 +224,8 @@ class MetadataStorage:
         return self._directory / f"{index:020d}.snapshot"
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
-        write_atomically(self._files, self._snapshot_path(snapshot.index), encode_snapshot_file(snapshot))
+        content = encode_snapshot_file(snapshot)
+        self._with_room(lambda: write_atomically(self._files, self._snapshot_path(snapshot.index), content))
         for index in self._numbers(".snapshot"):
             if index < snapshot.index:
                 self._files.unlink(self._snapshot_path(index))

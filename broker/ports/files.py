@@ -5,11 +5,15 @@ attribute look-up more than calling `os` itself. `SharedFile` keeps a descriptor
 holds a slice of the file, also after the file was unlinked.
 """
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors that pass once something is deleted."""
 
 Buffer = bytes | bytearray | memoryview
 

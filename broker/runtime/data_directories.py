@@ -162,14 +162,24 @@ class DataDirectories:
         self._put(name, chosen)
         return chosen
 
-    def look_for_room(self) -> bool:
-        """Opens full directories that have room again; whether there was one. May run in a thread."""
+    def look_for_room(self, not_beside: Path | None = None) -> bool:
+        """Opens full directories that have room again, but none on the disk of `not_beside`; whether there
+        was one. May run in a thread.
+        """
         found = False
         for directory in self.online:
-            if directory.is_full and directory.space().usable >= ROOM_AGAIN_BYTES:
+            if not directory.is_full or (not_beside is not None and _share_disk(directory.path, not_beside)):
+                continue
+            if directory.space().usable >= ROOM_AGAIN_BYTES:
                 directory.has_room()
                 found = True
         return found
+
+    def fill_beside(self, path: Path) -> None:
+        """Appends stop on the disk of a path: what room it has left is the metadata's. In any thread."""
+        for directory in self.online:
+            if _share_disk(directory.path, path):
+                directory.fill()
 
     def forget(self, name: TopicPartition) -> None:
         self._place.pop(name, None)
@@ -208,6 +218,13 @@ class DataDirectories:
             directory.note(failure)
             return False, 0, 0
         return not directory.is_full, usable // PLACEMENT_UNIT_BYTES, -len(self._held[directory])
+
+
+def _share_disk(one: Path, other: Path) -> bool:
+    try:
+        return one.stat().st_dev == other.stat().st_dev
+    except OSError:  # the one that is gone or broken is found out by others
+        return True
 
 
 def holds(directory: DataDirectory, path: Path) -> bool:

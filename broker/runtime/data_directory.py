@@ -37,9 +37,9 @@ from tierlog.broker.log.checkpoints import (
     write_partition_metadata,
 )
 from tierlog.broker.log.names import DELETED_DIRECTORY, parse_partition_directory, renamed_directory
-from tierlog.broker.ports.files import Files, Space
+from tierlog.broker.ports.files import NO_ROOM, Files, Space
 from tierlog.broker.ports.types import TopicPartition, random_uuid
-from tierlog.broker.runtime.watched_files import DEVICE_ERRORS, NO_ROOM, WatchedFiles
+from tierlog.broker.runtime.watched_files import DEVICE_ERRORS, WatchedFiles
 
 STRAY = "-stray"
 

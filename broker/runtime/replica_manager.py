@@ -344,6 +344,8 @@ class ReplicaManager:
 
     async def make_missing(self) -> None:
         """Tries again to open or make the logs for which there was no room; in threads: some are large."""
+        if all(directory.is_full for directory in self.directories.online):
+            return
         for name in [name for name, at_it in self._missing.items() if not at_it]:
             image = self._image
             topic = image.topic(name.topic) if image is not None else None

@@ -8,6 +8,7 @@ only a recovery at the next start can tell.
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -27,6 +28,14 @@ ROOM_CHECK_MS = 1_000
 _log = structlog.get_logger("tierlog.upkeep")
 
 
+class Reserve(Protocol):
+    """What the metadata node sets aside for a full disk: appends beside it wait until it stands again."""
+
+    @property
+    def has_reserve(self) -> bool: ...
+    async def keep_reserve(self) -> bool: ...
+
+
 class Upkeep:
     def __init__(
         self,
@@ -36,6 +45,7 @@ class Upkeep:
         clock: Clock,
         tasks: TaskGroup,
         commits: GroupCommit,
+        reserve: Reserve,
     ) -> None:
         self._settings = settings
         self._replicas = replicas
@@ -43,6 +53,7 @@ class Upkeep:
         self._clock = clock
         self._tasks = tasks
         self._commits = commits
+        self._reserve = reserve
         self._running: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -91,9 +102,11 @@ class Upkeep:
     async def look_for_room(self) -> None:
         """Where a disk was full: appends go on, and what could not be made is made, once there is room."""
         directories = self._replicas.directories
-        if any(directory.is_full for directory in directories.online) and await asyncio.to_thread(
-            directories.look_for_room
-        ):
+        stands = self._reserve.has_reserve or await self._reserve.keep_reserve()
+        if not any(directory.is_full for directory in directories.online):
+            return
+        metadata = None if stands else self._settings.metadata_directory
+        if await asyncio.to_thread(directories.look_for_room, metadata):
             await self._replicas.make_missing()
 
     async def _flush(self, replica: Replica) -> None:

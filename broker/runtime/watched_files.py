@@ -16,8 +16,6 @@ DEVICE_ERRORS = frozenset(
 )
 """What a device says that is broken, gone, or was made read-only by a kernel that found it damaged."""
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

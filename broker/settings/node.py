@@ -87,6 +87,9 @@ class NodeSettings:
         ("tierlog-data",), "Directories of partition data; a new partition goes where most is free."
     )
     metadata_log_dir: str = _string("", "Directory of the metadata log; empty: inside the first of log.dirs.")
+    metadata_reserve_bytes: int = _long(
+        4 * MIB, "Room set aside beside the metadata log, given up when its disk is full; 0: none.", least=0
+    )
     object_store_url: str = _string(
         "", "file:///dir, s3://bucket/prefix?endpoint=…, memory://; empty: a directory inside log.dirs."
     )

@@ -311,3 +311,62 @@ async def test_a_log_that_cannot_be_read_is_offline_alone_and_keeps_its_log_star
     run = await Run(tmp_path).start(topic(1, 4))
     assert run.replica(0).log_start_offset == 1
     await run.stop()
+
+
+async def test_a_full_directory_refuses_appends_only_until_there_is_room(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 2))
+    full, other = (run.replica(number) for number in sorted(range(2), key=run.place))
+    assert append(full) == ErrorCode.NONE
+    run.disks.broken[run.a] = errno.ENOSPC
+    run.disks.usable[run.a] = 0
+    assert append(full) == ErrorCode.KAFKA_STORAGE_ERROR
+    run.disks.broken.clear()
+    assert append(full) == ErrorCode.KAFKA_STORAGE_ERROR, "what is left is not for records"
+    assert append(other) == ErrorCode.NONE
+    assert full.read(0, 1000).slice is not None
+    assert not run.directories.look_for_room()
+    assert append(full) == ErrorCode.KAFKA_STORAGE_ERROR
+    run.disks.usable[run.a] = 64 * MIB
+    assert not run.directories.look_for_room(not_beside=tmp_path), "the metadata's reserve comes first"
+    assert run.directories.look_for_room()
+    assert append(full) == ErrorCode.NONE
+    assert full.log_end_offset == 2
+    full.check()
+    await run.stop()
+
+
+async def test_a_retry_of_what_was_acknowledged_needs_no_room(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 1))
+    now_ms = SystemClock().now_ms()
+    record = NewRecord(now_ms, None, b"v")
+    batch = encode_batch([record], producer_id=7, producer_epoch=0, base_sequence=0)
+    assert run.replica(0).append(memoryview(bytearray(batch)), now_ms).error == ErrorCode.NONE
+    run.directories.fill_beside(tmp_path)
+    again = run.replica(0).append(memoryview(bytearray(batch)), now_ms)
+    assert (again.error, again.base_offset) == (ErrorCode.NONE, 0)
+    assert append(run.replica(0)) == ErrorCode.KAFKA_STORAGE_ERROR
+    await run.stop()
+
+
+async def test_a_log_for_which_there_was_no_room_at_the_start_keeps_its_log_start(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 1))
+    append(run.replica(0))
+    run.replica(0).delete_records(1)
+    place = run.place(0)
+    await run.stop()
+    run = Run(tmp_path)
+    run.directories.claim(1, "c")
+    # a closed log writes nothing when it is opened, unless something of it is lost
+    for snapshot in (tmp_path / place / "t1-0").glob("*.snapshot"):
+        snapshot.unlink()
+    run.disks.broken = {tmp_path / place / "t1-0": errno.ENOSPC}
+    await run.manager.open_all(topic(1, 1))
+    assert run.is_offline(0)
+    await run.manager.write_checkpoints()
+    run.disks.broken.clear()
+    assert run.directories.look_for_room()
+    await run.manager.make_missing()
+    assert not run.is_offline(0)
+    assert (run.replica(0).log_start_offset, run.replica(0).leads) == (1, True)
+    assert append(run.replica(0)) == ErrorCode.NONE
+    await run.stop()

@@ -72,7 +72,13 @@ class Node:
             clock,
             tasks,
             GroupCommit(),
+            self,
         )
+
+    has_reserve = True
+
+    async def keep_reserve(self) -> bool:
+        return self.has_reserve
 
     async def start(self, **configs: str) -> "Node":
         partition = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
