@@ -10,9 +10,10 @@ the cleaner of the runtime.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -87,6 +88,10 @@ class Swaps:
         self._pending = swap
         return True
 
+    def after_begin(self, log: Swapped, swap: Swap, now_ms: int) -> tuple[Callable[[], None], ...]:
+        """What is still to do, each of it after a sync of the directory."""
+        return partial(self.install, log, swap, now_ms), partial(self.finish, swap)
+
     def install(self, log: Swapped, swap: Swap, now_ms: int) -> None:
         """Nothing happens if a deletion was faster and did it."""
         if swap.stage is not SwapStage.BEGUN:
@@ -109,10 +114,9 @@ class Swaps:
         swap = self._pending
         if swap is None:
             return False
-        self._files.sync_directory(self._directory)
-        self.install(log, swap, now_ms)
-        self._files.sync_directory(self._directory)
-        self.finish(swap)
+        for step in self.after_begin(log, swap, now_ms):
+            self._files.sync_directory(self._directory)
+            step()
         return True
 
     def close(self) -> None:

@@ -169,14 +169,11 @@ class LogCleaner:
         if not self._replicas.holds(replica) or not swaps.begin(log, swap):
             await self._in_thread(lambda: discard(swap.cleaned))
             return False
-        await self._in_thread(lambda: swap.cleaned.files.sync_directory(log.directory))
-        if not self._replicas.holds(replica):
-            return False
-        swaps.install(log, swap, self._clock.now_ms())
-        await self._in_thread(lambda: swap.cleaned.files.sync_directory(log.directory))
-        if not self._replicas.holds(replica):
-            return False
-        swaps.finish(swap)
+        for step in swaps.after_begin(log, swap, self._clock.now_ms()):
+            await self._in_thread(lambda: swap.cleaned.files.sync_directory(log.directory))
+            if not self._replicas.holds(replica):
+                return False
+            step()
         return True
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

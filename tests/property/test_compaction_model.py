@@ -125,6 +125,14 @@ class Compaction(RuleBasedStateMachine):
         kept = [r.key for r in self.committed(self.stored()) if r.offset < end]
         assert len(set(kept)) == len(kept)
 
+    @rule(at=st.integers(-6, 51))
+    def look_up_time(self, at: int) -> None:
+        stored = records_of(self.log)
+        found = self.log.offset_for_timestamp(NOW + at)
+        assert (found and found.offset) == next((r.offset for r in stored if r.timestamp >= NOW + at), None)
+        newest = self.log.max_timestamp()
+        assert (newest and newest.timestamp) == max((r.timestamp for r in stored), default=None)
+
     @rule(clean=st.booleans())
     def reopen(self, clean: bool) -> None:
         recovery_point, cleaned_to = self.log.recovery_point, self.log.cleaned_to

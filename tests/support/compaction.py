@@ -58,10 +58,9 @@ def begin(log: PartitionLog, files: OsFiles, now_ms: int, budget: int, stable: i
 
 def swap_in(log: PartitionLog, files: OsFiles, swap: Swap, now_ms: int) -> None:
     assert log.swaps.begin(log, swap)
-    files.sync_directory(log.directory)
-    log.swaps.install(log, swap, now_ms)
-    files.sync_directory(log.directory)
-    log.swaps.finish(swap)
+    for step in log.swaps.after_begin(log, swap, now_ms):
+        files.sync_directory(log.directory)
+        step()
 
 
 def clean(
