@@ -58,7 +58,7 @@ fast: venv s3-server
 	$(BIN)/pytest -m "not slow and not clients"
 
 test: venv s3-server
-	$(BIN)/pytest -m "not clients"
+	$(BIN)/pytest -m "not clients" -rs
 
 test-clients: venv
 	$(BIN)/pytest -m clients -rs

