@@ -1,4 +1,4 @@
-"""Small and broken file systems, by mounting: where this process may not, the test says so and is left out."""
+"""Small and broken file systems, by mounting: where that is not allowed, a test says so and is left out."""
 
 import subprocess
 from collections.abc import Iterator
