@@ -166,8 +166,15 @@ def replay(
 
 
 def read_marker(batch: bytes | memoryview) -> EndMarker | None:
-    """What a control batch says: key is version and type, value version and coordinator epoch (KIP-98)."""
-    record = next(iter(iter_records(batch, max_bytes=_CONTROL_RECORD_BYTES)), None)
+    """What a control batch says: key is version and type, value version and coordinator epoch (KIP-98).
+
+    None if it ends no transaction, or cannot be read although its CRC is right: nobody who writes logs makes
+    such a batch.
+    """
+    try:
+        record = next(iter(iter_records(batch, max_bytes=_CONTROL_RECORD_BYTES)), None)
+    except RecordsError:
+        return None
     if (
         record is None
         or record.key is None
