@@ -140,10 +140,11 @@ class Cleaning:
         RecordsError, CleaningStopped; so does `clean`.
         """
         job, keys = self._job, self._keys
-        fates = TransactionFates(job.aborted)
-        for segment in job.sources:
-            if segment.end_offset <= job.first_dirty_offset:
-                continue
+        walked = [segment for segment in job.sources if segment.end_offset > job.first_dirty_offset]
+        begin = walked[0].base_offset if walked else 0
+        # one that ended before the walk begins would stay open in it, and take its producer's data along
+        fates = TransactionFates(entry for entry in job.aborted if entry.last_offset >= begin)
+        for segment in walked:
             if not self._map_segment(segment, fates):
                 break
             keys.end_offset = segment.end_offset  # also over a gap at its end

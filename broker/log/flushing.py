@@ -17,6 +17,9 @@ from tierlog.broker.log.segment import Segment
 from tierlog.broker.partition.epochs import LeaderEpochs
 from tierlog.broker.ports.files import Files
 
+_NOT_OF_THE_DISK = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Of an open before a sync: no descriptors or memory for now."""
+
 
 class SyncFailed(OSError):
     """fsync failed: the kernel may have dropped what it could not write, so only a new start, which reads the
@@ -86,6 +89,8 @@ class Flushing:
                 try:
                     self._sync(log, active, rolled)
                 except OSError as failure:
+                    if failure.errno in _NOT_OF_THE_DISK:
+                        raise
                     self._failure = SyncFailed(failure.errno, failure.strerror)
                     raise self._failure from failure
                 self._sync_epochs()

@@ -118,6 +118,8 @@ class DataDirectories:
         for directory in self.online:
             try:
                 for name, topic_id in directory.partitions().items():
+                    if topic_id is None and directory.remove_begun(name):
+                        continue
                     damaged = isinstance(topic_id, MalformedCheckpoint)
                     if name not in wanted or not (damaged or topic_id in (None, wanted[name])):
                         aside.append(directory.set_aside(name))

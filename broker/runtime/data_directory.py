@@ -14,6 +14,7 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from tierlog.broker.log.checkpoints import (
     write_offsets,
     write_partition_metadata,
 )
-from tierlog.broker.log.names import DELETED_DIRECTORY, parse_partition_directory, renamed_directory
+from tierlog.broker.log.names import DELETED_DIRECTORY, LOG, parse_partition_directory, renamed_directory
 from tierlog.broker.ports.files import NO_ROOM, Files, Space
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.runtime.watched_files import DEVICE_ERRORS, WatchedFiles
@@ -215,10 +216,24 @@ class DataDirectory:
         """
         self._forget_checkpoints(partition)
         directory = self.directory(partition)
-        self.files.make_directory(directory)
-        self.files.sync_directory(self.path)
-        write_partition_metadata(self.files, directory, topic_id)
+        try:
+            self.files.make_directory(directory)
+            self.files.sync_directory(self.path)
+            write_partition_metadata(self.files, directory, topic_id)
+        except OSError:
+            with suppress(OSError):  # else the partition would be found twice if it is made elsewhere
+                self.files.unlink(directory / f"{PARTITION_METADATA}.tmp", missing_ok=True)
+                self.files.remove_directory(directory)
+            raise
         return directory
+
+    def remove_begun(self, partition: TopicPartition) -> bool:
+        """Removes a directory that a crash left before it said whose it is, and so before it had a log."""
+        directory = self.directory(partition)
+        if any(name.endswith(LOG) for name in self.files.list_directory(directory)):
+            return False
+        self.remove(directory)
+        return True
 
     def bury(self, partition: TopicPartition) -> Path:
         """Renames a deleted partition's directory, so that its name is free; the files go later."""
@@ -279,6 +294,12 @@ class DataDirectory:
 
     def _forget_checkpoints(self, partition: TopicPartition) -> None:
         """A topic made anew must not start where the old one of its name did: records would be hidden."""
+        left = self.checkpoints
+        if partition in left.recovery_points or partition in left.log_starts:
+            points, starts = dict(left.recovery_points), dict(left.log_starts)
+            points.pop(partition, None)
+            starts.pop(partition, None)
+            self.checkpoints = replace(left, recovery_points=points, log_starts=starts)
         if partition in self._cleaned:
             with self._checkpointing:
                 cleaned = self._read(CLEANER_OFFSETS)

@@ -15,8 +15,8 @@ import structlog
 from tierlog.broker.runtime.replica import Replica
 
 FLUSH_THREADS = 8
-"""Logs synced at once: a file system commits several fsyncs together, and one that hangs stops no other. The
-threads are their own, so that a slow disk keeps nothing else waiting.
+"""Logs synced at once, over all directories: a file system commits several fsyncs together. One that hangs
+stops no other, eight on a disk that hangs stop all.
 """
 
 Waiters = list["asyncio.Future[None]"]
@@ -65,7 +65,12 @@ class GroupCommit:
         waiters, failure = self._under_way.pop(replica), work.exception()
         if failure is not None:
             _log.error("flush failed", partition=str(replica.name), error=str(failure))
-        replica.flushed(failure)
+        try:
+            replica.flushed(failure)
+        finally:
+            self._settle(replica, waiters, failure)
+
+    def _settle(self, replica: Replica, waiters: Waiters, failure: BaseException | None) -> None:
         for waiter in waiters:
             if waiter.done():  # cancelled
                 continue

@@ -123,6 +123,9 @@ class LogCleaner:
         except Exception as failure:  # whatever it is, it must not keep the other logs from being cleaned
             if not self._replicas.holds(replica):
                 return False  # its topic was deleted
+            if isinstance(failure, FileNotFoundError):
+                _log.info("a log lost a segment while it was compacted; tried again", partition=where)
+                return False
             if isinstance(failure, OSError) and failure.errno in NO_ROOM:
                 _log.warning("no room to compact a log; tried again later", partition=where)
                 return False
@@ -138,6 +141,8 @@ class LogCleaner:
             # From here on there may be gaps in the log, and recovery must know that, whatever the policy.
             log.cleaned_to = log.log_start_offset
             await self._replicas.write_cleaned(replica)
+        if not log.rolled_below(dirty.end_offset):
+            return False  # retention took them meanwhile
         budget = self._settings.log_cleaner_dedupe_buffer_size
         pace = Pace(self._clock, self._stop_thread, self._settings.log_cleaner_io_max_bytes_per_second)
         cleaning = Cleaning(take_job(log, dirty, self._clock.now_ms()), pace, budget)

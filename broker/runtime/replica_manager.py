@@ -166,6 +166,8 @@ class ReplicaManager:
         if directory is not None and isinstance(opened, OSError):
             directory.note(opened)
         if directory is not None and directory.failure is not None:
+            if isinstance(opened, Replica):
+                opened.close(clean=False)
             self._give_up(name, directory.refusal or directory.failure)
         elif isinstance(opened, Replica):
             self._adopt(opened)
@@ -349,18 +351,21 @@ class ReplicaManager:
         for name in [name for name, at_it in self._missing.items() if not at_it]:
             image = self._image
             topic = image.topic(name.topic) if image is not None else None
-            if image is None or topic is None or name not in self._missing:
-                continue
+            if image is None or topic is None or self._missing.get(name) is not False:
+                continue  # gone, or another call is at it
             self._missing[name] = True
             self.directories.choose(name)
             opened = await asyncio.to_thread(self._try_open, image, topic, name)
-            if name not in self._missing:  # deleted meanwhile, or its directory failed
+            image = self._image or image
+            now = image.topics.get(topic.topic_id)
+            if now is None or name not in self._missing:  # deleted meanwhile, or its directory failed
                 if isinstance(opened[1], Replica):
                     await asyncio.to_thread(opened[1].close, clean=False)
+                if name in self._missing:
+                    self._missing[name] = False  # that of a topic made anew
                 continue
             self._take(*opened)
-            if self._image is not None and (now := self._image.topics.get(topic.topic_id)) is not None:
-                self._apply_topic(self._image, now)
+            self._apply_topic(image, now)
 
     def _apply_topic(self, image: ClusterImage, topic: TopicImage) -> None:
         for number, partition in enumerate(topic.partitions):

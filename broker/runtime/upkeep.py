@@ -76,6 +76,8 @@ class Upkeep:
         now_ms = self._clock.now_ms()
         due: list[Path] = []
         for replica in self._replicas:
+            if not self._replicas.holds(replica):
+                continue  # deleted meanwhile: its file names may be those of a topic made anew
             self._try(replica, replica.maybe_roll, now_ms)
             if _has_local_retention(replica.config):  # also where there was no room to roll: it makes some
                 self._try(replica, replica.apply_retention, now_ms)

@@ -182,3 +182,25 @@ def test_readers_of_a_replaced_segment_finish(tmp_path: Path, before: Path) -> N
     clean(log)
     assert len(batches_of(log)) < len(offsets)
     assert [first[0].header.base_offset, *(batch.header.base_offset for batch, _ in slow)] == offsets
+
+
+def test_an_abort_of_the_clean_part_takes_no_later_commit_along(tmp_path: Path) -> None:
+    log = open_log(tmp_path, TopicConfig(cleanup_policy=("compact",)))
+    transaction = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
+
+    def end(commit: bool) -> None:
+        append(log, marker(commit), base_sequence=-1, control=True, **transaction)
+        log.producers.high_watermark_moved(log.log_end_offset)
+
+    put(log, "key", "old")
+    put(log, "other", "aborted", base_sequence=0, **transaction)
+    end(commit=False)
+    log.roll(NOW)
+    put(log, "another", "1")
+    clean(log)
+    put(log, "key", "new", base_sequence=1, **transaction)
+    end(commit=True)
+    log.roll(NOW)
+    put(log, "another", "2")
+    clean(log)
+    assert [record.value for record in records_of(log) if record.key == b"key"] == [b"new"]

@@ -84,6 +84,20 @@ def test_no_room_for_a_small_file_passes(tmp_path: Path) -> None:
     assert latest is not None and latest.epoch == 0
 
 
+def test_want_of_descriptors_passes(tmp_path: Path) -> None:
+    def no_descriptors() -> None:
+        raise OSError(24, "Too many open files")
+
+    disk = Disk()
+    log = open_log(tmp_path, disk)
+    append(log)
+    disk.before_sync = no_descriptors
+    with pytest.raises(OSError, match="Too many") as caught:
+        log.flush()
+    assert not isinstance(caught.value, SyncFailed)
+    assert log.flush() == 1
+
+
 def test_a_flush_that_waited_for_one_that_failed_fails_too(tmp_path: Path) -> None:
     disk = Disk()
     log = open_log(tmp_path, disk)

@@ -279,6 +279,35 @@ async def test_a_partition_in_two_directories_is_refused_and_left_alone(tmp_path
     await run.stop()
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_place_in_which_nothing_was_made_is_no_place(tmp_path: Path, killed: bool) -> None:
+    disks, name, topic_id = Disks(), TopicPartition("t1", 0), uuid.UUID(int=1)
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path, usable in zip(paths, (64 * MIB, 32 * MIB), strict=True):
+        disks.usable[path] = usable
+    first = DataDirectories(paths, disks, random.Random(1))
+    first.claim(1, "c")
+    place = first.choose(name)
+    assert place.path == paths[0]
+    if killed:
+        place.directory(name).mkdir()
+    else:
+        disks.broken[paths[0]] = 28  # no space left
+        with pytest.raises(OSError, match="No space"):
+            place.create(name, topic_id)
+        disks.broken.clear()
+    disks.usable[paths[0]] = MIB
+    first.choose(name).create(name, topic_id)
+    first.release()
+    second = DataDirectories(paths, disks, random.Random(1))
+    second.claim(1, "c")
+    assert second.find({name: topic_id}) == ({}, [])
+    found = second.directory_of(name)
+    assert found is not None and found.path == paths[1]
+    assert not (paths[0] / str(name)).exists()
+    second.release()
+
+
 async def test_the_older_of_two_topics_of_one_name_is_set_aside(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 1))
     place = run.place(0)

@@ -1,5 +1,6 @@
 """Upkeep: one replica's full disk is not another's, and a failed fsync ends its directory."""
 
+import asyncio
 import random
 import uuid
 from pathlib import Path
@@ -135,6 +136,22 @@ async def test_segments_of_one_topic_are_not_rolled_all_at_once(tmp_path: Path) 
                 rolled_at[number] = elapsed_ms
     assert len(set(rolled_at.values())) == 2
     assert all(10_000 <= elapsed_ms <= 100_000 for elapsed_ms in rolled_at.values())
+
+
+async def test_retention_leaves_alone_what_was_deleted_meanwhile(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(segment_ms="1", retention_ms="1")
+    node.clock.now += 10_000
+
+    async def make_anew() -> None:
+        image = node.replicas._image
+        assert image is not None
+        node.replicas.follow(image, evolve_all(image, [r.DeleteTopic(topic_id=TOPIC, at_ms=0)]))
+        for number in (0, 1):
+            (tmp_path / f"t-{number}").mkdir()
+            (tmp_path / f"t-{number}" / f"{0:020d}.log").write_bytes(b"of the new topic")
+
+    await asyncio.gather(node.upkeep.apply_retention(), make_anew())
+    assert [path.name for path in sorted((tmp_path / "t-1").iterdir())] == [f"{0:020d}.log"]
 
 
 async def test_a_failed_fsync_takes_the_directory_and_with_the_last_one_the_node(tmp_path: Path) -> None:
