@@ -151,7 +151,8 @@ async def test_retention_leaves_alone_what_was_deleted_meanwhile(tmp_path: Path)
             (tmp_path / f"t-{number}" / f"{0:020d}.log").write_bytes(b"of the new topic")
 
     await asyncio.gather(node.upkeep.apply_retention(), make_anew())
-    assert [path.name for path in sorted((tmp_path / "t-1").iterdir())] == [f"{0:020d}.log"]
+    for number in (0, 1):
+        assert [path.name for path in (tmp_path / f"t-{number}").iterdir()] == [f"{0:020d}.log"]
 
 
 async def test_a_failed_fsync_takes_the_directory_and_with_the_last_one_the_node(tmp_path: Path) -> None:
