@@ -1,0 +1,10 @@
+"""Hypothesis draws new examples on every run. With HYPOTHESIS_PROFILE=fixed, as in CI, it draws the same ones
+each time, so that what fails there is what was changed.
+"""
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("fixed", derandomize=True, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
