@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tierlog.broker.log.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS, MalformedCheckpoint, read_offsets
+from tierlog.broker.log.checkpoints import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    RECOVERY_POINTS,
+    MalformedCheckpoint,
+    read_offsets,
+)
 from tierlog.broker.log.names import (
     LOG,
     SNAPSHOT,
@@ -28,7 +34,6 @@ from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, 
 from tierlog.broker.records.errors import RecordsError
 
 READ_BYTES = 1 << 20
-CLEANED = "cleaner-offset-checkpoint"
 LOCK_FILE = ".lock"
 
 
@@ -177,7 +182,7 @@ def _partition(directory: Path, chosen: frozenset[int]) -> PartitionFiles:
     settled = None
     if name is not None and not (around / CLEAN_SHUTDOWN).exists() and (around / RECOVERY_POINTS).exists():
         settled = _checkpoint(around / RECOVERY_POINTS).get(name, 0)
-    compacted = name in _checkpoint(around / CLEANED)
+    compacted = name in _checkpoint(around / CLEANER_OFFSETS)
     return PartitionFiles(directory, tuple(_bases(directory)), chosen, settled, compacted)
 
 

@@ -6,7 +6,6 @@ and counted; a full disk is no such reason. Called by the composition root. Metr
 """
 
 import asyncio
-import errno
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +18,13 @@ from tierlog.broker.log.cleaner import Cleaning, CleaningStopped, Pace, take_job
 from tierlog.broker.log.swap import Swap, discard
 from tierlog.broker.partition.compaction import Dirty, dirty_part
 from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.files import NO_ROOM
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
-
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 T = TypeVar("T")
 _log = structlog.get_logger("tierlog.cleaner")

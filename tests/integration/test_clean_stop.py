@@ -4,7 +4,8 @@ import random
 from collections import defaultdict
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from deliveries import Deliveries
 
 from tierlog.broker.log.checkpoints import CLEAN_SHUTDOWN
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
@@ -15,20 +16,6 @@ ROUNDS = 5
 PARTITIONS = 3
 IN_FLIGHT = 3000  # records handed to the client and not yet acknowledged when SIGTERM comes
 PATIENCE_S = 60.0
-
-
-class Deliveries:
-    """What the producer was told: partition and offset of each acknowledged number."""
-
-    def __init__(self) -> None:
-        self.acknowledged: dict[int, tuple[int, int]] = {}
-        self.failures: list[str] = []
-
-    def __call__(self, failure: KafkaError | None, message: Message) -> None:
-        if failure is not None:
-            self.failures.append(str(failure))
-        else:
-            self.acknowledged[int(message.value())] = (message.partition(), message.offset())
 
 
 def waiting_consumer(broker: TierlogBroker) -> Consumer:

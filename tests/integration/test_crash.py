@@ -4,7 +4,8 @@ import random
 from collections import defaultdict
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from deliveries import Deliveries
 
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
@@ -15,21 +16,6 @@ PARTITIONS = 3
 MOST_RECORDS_A_ROUND = 4000
 IN_FLIGHT = 2000  # records handed to the client and not yet acknowledged: what a kill can hit
 SEED = 20260
-
-
-class Deliveries:
-    """What the producer was told: the offset of each acknowledged number."""
-
-    def __init__(self) -> None:
-        self.acknowledged: dict[int, tuple[int, int]] = {}
-        self.failures: list[str] = []
-
-    def __call__(self, failure: KafkaError | None, message: Message) -> None:
-        if failure is not None:
-            self.failures.append(str(failure))
-        else:
-            partition, offset = message.partition(), message.offset()
-            self.acknowledged[int(message.value().split(b" ")[0])] = (partition, offset)
 
 
 def produce_through_kills(

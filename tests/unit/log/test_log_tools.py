@@ -9,11 +9,17 @@ from pathlib import Path
 import compaction
 import pytest
 
-from tierlog.broker.log.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS, mark_clean_shutdown, write_offsets
+from tierlog.broker.log.checkpoints import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    RECOVERY_POINTS,
+    mark_clean_shutdown,
+    write_offsets,
+)
 from tierlog.broker.log.dumping import Document, Wanted, dump
 from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.log.names import EPOCH_CHECKPOINT
-from tierlog.broker.log.offline import CLEANED, InUse, NotALog, data_directory_of, find_partitions, locked
+from tierlog.broker.log.offline import InUse, NotALog, data_directory_of, find_partitions, locked
 from tierlog.broker.log.reindexing import rebuild_indexes
 from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.log.verifying import Problem, Totals, Verification
@@ -206,7 +212,7 @@ def test_a_gap_is_damage_unless_the_log_was_compacted(data: Path) -> None:
     gap = [message for name, message in damage(data) if name == path.name]
     assert len(gap) == 1 and "missing" in gap[0]
     assert list(Verification(partition, Totals(), compacted=True).problems()) == []
-    write_offsets(OsFiles(), data / CLEANED, {TopicPartition("t", 0): 30})
+    write_offsets(OsFiles(), data / CLEANER_OFFSETS, {TopicPartition("t", 0): 30})
     assert damage(data) == []
 
 
@@ -226,7 +232,7 @@ def test_a_log_that_was_compacted_is_sound_and_its_indexes_too(tmp_path: Path) -
     assert compaction.clean(log) > 0
     assert len(compaction.records_of(log)) < log.log_end_offset == 60
     log.close(clean=True)
-    write_offsets(OsFiles(), tmp_path / CLEANED, {TopicPartition("t", 0): log.log_end_offset})
+    write_offsets(OsFiles(), tmp_path / CLEANER_OFFSETS, {TopicPartition("t", 0): log.log_end_offset})
     assert damage(tmp_path) == []
     (partition,) = find_partitions(tmp_path)
     changed = [index.path for index in rebuild_indexes(partition, 100) if index.changed]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from compaction import records_of
+from hands import Hands
 
 from tierlog.broker.log.checkpoints import CLEANER_OFFSETS
 from tierlog.broker.ports.files import OsFiles
@@ -42,18 +43,6 @@ class Disk(OsFiles):
                 self.held.set()
                 self.hold.wait(30)
         return super().open(path, create=create, exclusive=exclusive)
-
-
-class Hands:
-    """A clock that stands still until a test moves it."""
-
-    now = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.now
-
-    def monotonic_ms(self) -> int:
-        return self.now
 
 
 def topic(name: str, topic_id: uuid.UUID) -> list[r.AnyRecord]:

@@ -5,6 +5,8 @@ import random
 import uuid
 from pathlib import Path
 
+from hands import Hands
+
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.records.writer import NewRecord, encode_batch
@@ -37,18 +39,6 @@ class Disk(OsFiles):
         if self.broken:
             raise OSError(5, "Input/output error")
         OsFiles.sync(fd)
-
-
-class Hands:
-    """A clock that stands still until a test moves it."""
-
-    now = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.now
-
-    def monotonic_ms(self) -> int:
-        return self.now
 
 
 class Node:
