@@ -3,7 +3,8 @@
 Each case is one request against a topic of two partitions, with nine records in the first, and a group that
 committed an offset; topic and group are both called `$t`. Left out of the comparison are addresses, ids, the
 wording of messages, and the append time, in which Kafka answers a retried batch with the time of its records.
-No case depends on how soon a change that was answered takes effect: in Kafka that is later.
+No case depends on how soon a change that was answered takes effect: in Kafka that is later. The records are years
+old, so the topic keeps them for ever: else a look at what is past retention may fall into a case.
 """
 
 import dataclasses
@@ -222,7 +223,7 @@ def test_answers_are_alike(both: tuple[Client, Client], case: str) -> None:
 
 
 def conversation(client: Client, case: str) -> Iterator[Any]:
-    topic = client.create(partitions=2)
+    topic = client.create(partitions=2, retention_ms="-1")
     client.wait_for_leaders(topic, partitions=2)
     for _ in range(3):
         client.send("Produce", 9, message("Produce", produce(batch()), t=topic))
