@@ -160,3 +160,12 @@ def _directories(directories: DataDirectories) -> Iterator[Metric]:
     for directory in directories.online:
         full.add_metric([str(directory.path)], int(directory.is_full))
     yield full
+    files = directories.open_files
+    yield GaugeMetricFamily("tierlog_log_open_files", "Files of logs that are kept open", len(files))
+    yield GaugeMetricFamily("tierlog_log_open_files_limit", "How many may be", files.most)
+    yield CounterMetricFamily(
+        "tierlog_log_files_opened", "Uses of a log's file that found it closed", files.opened
+    )
+    yield CounterMetricFamily(
+        "tierlog_log_files_evicted", "Files of logs that were closed to open others", files.evicted
+    )
