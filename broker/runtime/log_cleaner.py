@@ -72,6 +72,7 @@ class LogCleaner:
 
     async def clean_all(self) -> int:
         """Cleans until nothing is dirty enough; returns how many cleanings that took."""
+        await self._complete_swaps()
         count = 0
         passed_over: set[Replica] = set()
         while not self._stopping.is_set() and (picked := self._dirtiest(passed_over)) is not None:
@@ -96,7 +97,7 @@ class LogCleaner:
         for replica in self._replicas:
             if not _is_compacted(replica.config) or replica.failed is not None:
                 continue
-            if replica in self._uncleanable or replica in passed_over:
+            if replica in self._uncleanable or replica in passed_over or replica.log.swaps.pending:
                 continue
             dirty = dirty_part(
                 replica.segments,
@@ -168,11 +169,27 @@ class LogCleaner:
 
     async def _swap_in(self, replica: Replica, swap: Swap) -> bool:
         """False if the log is not what it was when the cleaning began."""
-        log, swaps = replica.log, replica.log.swaps
-        if not self._replicas.holds(replica) or not swaps.begin(log, swap):
+        if not self._replicas.holds(replica) or not replica.log.swaps.begin(replica.log, swap):
             await self._in_thread(lambda: discard(swap.cleaned))
             return False
-        for step in swaps.after_begin(log, swap, self._clock.now_ms()):
+        return await self._go_on(replica, swap)
+
+    async def _complete_swaps(self) -> None:
+        """A swap whose step failed (no room for a name) stands in the way of the next cleaning of its log."""
+        for replica in self._replicas:
+            swap = replica.log.swaps.pending
+            if swap is None or replica.failed is not None:
+                continue
+            try:
+                swap.begin()
+                await self._go_on(replica, swap)
+            except OSError as failure:
+                _log.warning("a swap is not complete yet", partition=str(replica.name), error=str(failure))
+
+    async def _go_on(self, replica: Replica, swap: Swap) -> bool:
+        """What is left of a swap that has begun; False if the log is gone meanwhile."""
+        log = replica.log
+        for step in log.swaps.after_begin(log, swap, self._clock.now_ms()):
             await self._in_thread(lambda: swap.cleaned.files.sync_directory(log.directory))
             if not self._replicas.holds(replica):
                 return False
