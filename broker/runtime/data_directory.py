@@ -23,6 +23,7 @@ import structlog
 from tierlog.broker.log.checkpoints import (
     CLEANER_OFFSETS,
     LOG_STARTS,
+    LOG_STARTS_COPY,
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
@@ -74,8 +75,12 @@ class Checkpoints:
     clean: bool = False
     recovery_points: Mapping[TopicPartition, int] = field(default_factory=dict)
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
-    cleaned: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Up to where compaction has been; every log in which it ever was has an entry."""
+    cleaned: Mapping[TopicPartition, int] | None = field(default_factory=dict)
+    """Up to where compaction has been; every log in which it ever was has an entry. None: unreadable."""
+
+    def cleaned_to(self, partition: TopicPartition) -> int | None:
+        """None: compaction was never there. If nobody knows, it may have been anywhere: from the start."""
+        return 0 if self.cleaned is None else self.cleaned.get(partition)
 
 
 NO_CHECKPOINTS = Checkpoints()
@@ -98,6 +103,7 @@ class DataDirectory:
         self._checkpointing = threading.Lock()
         self._checkpointed: set[TopicPartition] = set()
         self._cleaned: set[TopicPartition] = set()
+        self._starts: Mapping[TopicPartition, int] | None = None  # as they stand in both files
 
     # -- whose it is --
 
@@ -262,10 +268,10 @@ class DataDirectory:
     def take_checkpoints(self) -> Checkpoints:
         """What the last run left; the marker of its clean stop is gone after this call."""
         clean = take_clean_shutdown(self.files, self.path)
-        found = Checkpoints(
-            clean, self._read(RECOVERY_POINTS), self._read(LOG_STARTS), self._read(CLEANER_OFFSETS)
-        )
-        self._cleaned = set(found.cleaned)
+        points = self._read(RECOVERY_POINTS, "everything is checked") or {}
+        cleaned = self._read(CLEANER_OFFSETS, "any log may have gaps, and is compacted from its start")
+        found = Checkpoints(clean, points, self._read_starts(), cleaned)
+        self._cleaned = set(cleaned or ())
         self._checkpointed = {*found.recovery_points, *found.log_starts}
         self.checkpoints = found
         return found
@@ -302,15 +308,17 @@ class DataDirectory:
             self.checkpoints = replace(left, recovery_points=points, log_starts=starts)
         if partition in self._cleaned:
             with self._checkpointing:
-                cleaned = self._read(CLEANER_OFFSETS)
-                cleaned.pop(partition, None)
-                write_offsets(self.files, self.path / CLEANER_OFFSETS, cleaned)
-                self._cleaned = set(cleaned)
+                cleaned = self._read(CLEANER_OFFSETS, "it is written anew with the next cleaning")
+                if cleaned is not None:
+                    cleaned.pop(partition, None)
+                    write_offsets(self.files, self.path / CLEANER_OFFSETS, cleaned)
+                    self._cleaned = set(cleaned)
                 self.checkpoints = replace(self.checkpoints, cleaned=cleaned)
         if partition not in self._checkpointed:
             return
         with self._checkpointing:
-            points, starts = self._read(RECOVERY_POINTS), self._read(LOG_STARTS)
+            points = self._read(RECOVERY_POINTS, "after a crash everything is checked") or {}
+            starts = self._read_starts()
             kept = {name for name in {*points, *starts} if self.holds(name)} - {partition}
             self._write(
                 {name: point for name, point in points.items() if name in kept},
@@ -320,13 +328,31 @@ class DataDirectory:
 
     def _write(self, points: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]) -> None:
         write_offsets(self.files, self.path / RECOVERY_POINTS, points)
-        write_offsets(self.files, self.path / LOG_STARTS, starts)
+        if starts != self._starts:  # they seldom change
+            self._starts = None
+            write_offsets(self.files, self.path / LOG_STARTS, starts)
+            write_offsets(self.files, self.path / LOG_STARTS_COPY, starts)
+            self._starts = dict(starts)
 
     def mark_clean(self) -> None:
         mark_clean_shutdown(self.files, self.path)
 
-    def _read(self, name: str) -> dict[TopicPartition, int]:
+    def _read_starts(self) -> dict[TopicPartition, int]:
+        """From the copy where the file is damaged or gone: without either, as in Kafka, a log begins with its
+        first segment, and deleted records that are still in it come back.
+        """
+        is_there = self.files.exists(self.path / LOG_STARTS)
+        starts = self._read(LOG_STARTS, "its copy is taken") if is_there else None
+        if starts is None:
+            starts = self._read(LOG_STARTS_COPY, "logs begin with their first segments")
+        return starts or {}
+
+    def _read(self, name: str, instead: str) -> dict[TopicPartition, int] | None:
+        """None if it is unreadable, and the operator is told what that means; empty if there is none."""
         try:
             return read_offsets(self.files, self.path / name)
-        except MalformedCheckpoint:
-            return {}  # then everything is checked, which costs time only
+        except MalformedCheckpoint as failure:
+            _log.error(
+                "a checkpoint is unreadable", file=str(self.path / name), why=str(failure), instead=instead
+            )
+            return None

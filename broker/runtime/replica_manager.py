@@ -196,7 +196,7 @@ class ReplicaManager:
             log_start_offset=max(known.log_starts.get(name, 0), remote.log_start_offset),
             recovery_point=known.recovery_points.get(name, 0),
             clean=known.clean,
-            cleaned_to=known.cleaned.get(name),
+            cleaned_to=known.cleaned_to(name),
             rng=self._rng,
             producer_expiration_ms=self._settings.producer_id_expiration_ms,
         )
@@ -281,7 +281,7 @@ class ReplicaManager:
         found = dict[TopicPartition, int]()
         for name in self.directories.held_by(directory):
             replica = self._all.get(name)
-            at = directory.checkpoints.cleaned.get(name) if replica is None else replica.log.cleaned_to
+            at = directory.checkpoints.cleaned_to(name) if replica is None else replica.log.cleaned_to
             if at is not None:
                 found[name] = at
         return found

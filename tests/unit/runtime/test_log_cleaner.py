@@ -165,6 +165,23 @@ async def test_a_compacted_log_opens_again_also_under_another_policy(
     await again.stop()
 
 
+async def test_an_unreadable_checkpoint_of_the_cleaner_means_gaps_anywhere(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.write()
+    assert await node.cleaner.clean_all() == 1
+    node.write(rounds=2, keys=1, roll=False)
+    await node.stop(clean=False)
+    (tmp_path / CLEANER_OFFSETS).write_bytes(b"0\n7\nt 0 30\n")
+    again = await Node(tmp_path).start(cleanup_policy="delete")  # else a gap would be where a log is cut
+    assert (again.replica().log_end_offset, again.replica().log.cleaned_to) == (32, 0)
+    assert again.last() == {**EXPECTED, b"key 0": b"value 1"}
+    again.replicas.follow(again.image, again.configure(cleanup_policy="compact"))
+    again.replica().roll(again.clock.now)
+    assert await again.cleaner.clean_all() == 1
+    assert (tmp_path / CLEANER_OFFSETS).read_bytes() == b"0\n2\nt 0 32\nu 0 0\n"
+    await again.stop()
+
+
 async def test_a_topic_made_anew_under_the_name_is_not_taken_for_clean(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.write()

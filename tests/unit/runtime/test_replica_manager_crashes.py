@@ -102,6 +102,18 @@ async def test_a_topic_made_anew_does_not_start_where_its_predecessor_did(tmp_pa
     await node.tasks.close()
 
 
+async def test_deleted_records_do_not_come_back_with_a_damaged_checkpoint(tmp_path: Path) -> None:
+    node = await started(tmp_path, with_topic(1))
+    for _ in range(10):
+        append(node.replica, 1)
+    node.replica.delete_records(7)
+    await node.manager.write_checkpoints()
+    (tmp_path / "log-start-offset-checkpoint").write_bytes(b"0\n1\n")
+    again = await started(tmp_path, with_topic(1))
+    assert (again.replica.log_start_offset, again.replica.log_end_offset) == (7, 10)
+    await node.tasks.close()
+
+
 async def test_a_topic_made_anew_while_the_node_was_away(tmp_path: Path) -> None:
     node = await started(tmp_path, with_topic(1))
     append(node.replica, 10)
