@@ -7,6 +7,7 @@ device takes the directory offline until the next start; want of room only stops
 DataDirectories and the replica manager; failures are noted in any thread.
 """
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
@@ -41,10 +43,12 @@ from tierlog.broker.log.checkpoints import (
 from tierlog.broker.log.names import DELETED_DIRECTORY, LOG, parse_partition_directory, renamed_directory
 from tierlog.broker.ports.files import NO_ROOM, Files, Space
 from tierlog.broker.ports.types import TopicPartition, random_uuid
+from tierlog.broker.runtime.disk_threads import DiskThreads
 from tierlog.broker.runtime.watched_files import DEVICE_ERRORS, WatchedFiles
 
 STRAY = "-stray"
 
+T = TypeVar("T")
 CheckpointRow = tuple[TopicPartition, int, int]
 """Partition, recovery point, log start."""
 
@@ -89,6 +93,7 @@ NO_CHECKPOINTS = Checkpoints()
 class DataDirectory:
     def __init__(self, path: Path, files: Files, rng: random.Random) -> None:
         self.path = path
+        self.threads = DiskThreads(f"disk {path.name}")
         self.files: Files = WatchedFiles(files, self)
         self.failure: str | None = None
         """Why it is offline, until the next start."""
@@ -100,6 +105,7 @@ class DataDirectory:
         """What the last run left, of the partitions that are not open yet."""
         self._rng = rng
         self._lock = -1
+        self._hangs = False
         self._checkpointing = threading.Lock()
         self._checkpointed: set[TopicPartition] = set()
         self._cleaned: set[TopicPartition] = set()
@@ -140,6 +146,10 @@ class DataDirectory:
             raise DirectoryUnusable(None, f"{META_PROPERTIES}: {failure}", str(self.path)) from None
 
     def release(self) -> None:
+        """A directory that hangs stays locked until the process ends: its threads may yet write."""
+        self.threads.shutdown()
+        if self._hangs:
+            return
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -164,6 +174,15 @@ class DataDirectory:
         a new start, which reads the disk, can tell what is there.
         """
         self.fail(f"fsync failed: {error.strerror}")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Waits for its disk in its threads."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+
+    def found_hanging(self, patience_s: float) -> None:
+        """At a stop, which goes on without it: no clean end for its logs."""
+        self._hangs = True
+        self.fail(f"it hangs: no operation has ended for {patience_s:g} s")
 
     def fail(self, why: str) -> None:
         """Takes it offline. May run in a thread."""

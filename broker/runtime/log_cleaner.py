@@ -1,15 +1,15 @@
 """The log cleaner: compacts the dirtiest log, then the next one, one at a time.
 
-Reading and writing happen in a thread of its own; the event loop picks the log, takes down what the thread
-must know, and swaps finished segments in. A log that cannot be cleaned is left alone until the next start,
-and counted; a full disk is no such reason. Called by the composition root. Metrics show its counts.
+Reading and writing happen in a thread of the log's directory; the event loop picks the log, takes down what
+the thread must know, and swaps finished segments in. A log that cannot be cleaned is left alone until the
+next start, and counted; a full disk is no such reason. Called by the composition root. Metrics show its counts.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -44,7 +44,6 @@ class LogCleaner:
         self._clock = clock
         self._tasks = tasks
         self._commits = commits
-        self._thread = ThreadPoolExecutor(1, "cleaner")
         self._stop_thread = threading.Event()
         self._stopping = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -63,12 +62,14 @@ class LogCleaner:
             self._running = self._tasks.spawn("log cleaner", self._run())
 
     async def stop(self) -> None:
-        """Interrupts the thread; what it has written and was not swapped in is deleted."""
+        """Interrupts the thread; what it has written and was not swapped in is deleted. A disk that hangs is
+        not waited for.
+        """
         self._stop_thread.set()
         self._stopping.set()
         if self._running is not None:
-            await asyncio.gather(self._running, return_exceptions=True)
-        self._thread.shutdown()
+            await asyncio.wait({self._running}, timeout=self._settings.log_dirs_stop_timeout_ms / 1000)
+            self._running.cancel()
 
     async def clean_all(self) -> int:
         """Cleans until nothing is dirty enough; returns how many cleanings that took."""
@@ -146,8 +147,8 @@ class LogCleaner:
         pace = Pace(self._clock, self._stop_thread, self._settings.log_cleaner_io_max_bytes_per_second)
         cleaning = Cleaning(take_job(log, dirty, self._clock.now_ms()), pace, budget)
         try:
-            for group in await self._in_thread(cleaning.map_keys):
-                swap = await self._in_thread(lambda group=group: cleaning.clean(group))  # type: ignore[misc]
+            for group in await _in_thread(replica, cleaning.map_keys):
+                swap = await _in_thread(replica, partial(cleaning.clean, group))
                 if swap is not None and not await self._swap_in(replica, swap):
                     return False
         finally:
@@ -170,7 +171,7 @@ class LogCleaner:
     async def _swap_in(self, replica: Replica, swap: Swap) -> bool:
         """False if the log is not what it was when the cleaning began."""
         if not self._replicas.holds(replica) or not replica.log.swaps.begin(replica.log, swap):
-            await self._in_thread(lambda: discard(swap.cleaned))
+            await _in_thread(replica, lambda: discard(swap.cleaned))
             return False
         return await self._go_on(replica, swap)
 
@@ -190,14 +191,15 @@ class LogCleaner:
         """What is left of a swap that has begun; False if the log is gone meanwhile."""
         log = replica.log
         for step in log.swaps.after_begin(log, swap, self._clock.now_ms()):
-            await self._in_thread(lambda: swap.cleaned.files.sync_directory(log.directory))
+            await _in_thread(replica, lambda: swap.cleaned.files.sync_directory(log.directory))
             if not self._replicas.holds(replica):
                 return False
             step()
         return True
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+async def _in_thread(replica: Replica, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(replica.room.threads, work)
 
 
 def _is_compacted(config: TopicConfig) -> bool:

@@ -97,7 +97,7 @@ class Node:
 
     async def stop(self, *, clean: bool = True) -> None:
         await self.cleaner.stop()
-        await self.commits.close()
+        await self.commits.drain(30)
         await self.replicas.close(clean=clean)
         self.directories.release()
 
@@ -226,7 +226,9 @@ async def test_a_full_disk_only_delays_a_cleaning(tmp_path: Path) -> None:
     await node.stop()
 
 
-@pytest.mark.parametrize("unnameable", [".timeindex.swap", ".log.swap", ".index.deleted", ".timeindex", ".log"])
+@pytest.mark.parametrize(
+    "unnameable", [".timeindex.swap", ".log.swap", ".index.deleted", ".timeindex", ".log"]
+)
 async def test_a_swap_that_failed_half_way_is_completed_by_the_next_cleaning(
     tmp_path: Path, unnameable: str
 ) -> None:
