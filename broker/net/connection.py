@@ -4,12 +4,15 @@ One readable event costs one receive, whatever number of frames it brings, and o
 that were ready at once. A handler that answers at once costs no task. Answers leave in the order of the
 requests: one that waits for an earlier one stays in `_waiting`. The connection is not read while too many
 requests wait or too many response bytes are queued; frames that were already received then lie in `_held`.
+A client over its quota is muted: not read either, for as long as its answer told it (KIP-219).
 """
 
 import asyncio
 import os
+import select
 import socket
 from collections import deque
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -37,6 +40,12 @@ class Why(StrEnum):
     STOPPING = "stopping"
 
 
+class Stopwatch(Protocol):
+    """Calls back, and counts the time for the connection's client."""
+
+    def __call__(self, connection: Connection, callback: Callable[..., None], *arguments: Any) -> None: ...
+
+
 class Owner(Protocol):
     """What connections share: their listener."""
 
@@ -47,6 +56,7 @@ class Owner(Protocol):
     received_bytes: int
     sent_bytes: int
     tasks: TaskGroup
+    stopwatch: "Stopwatch | None"
 
     def forget(self, pump: "Pump", why: Why, detail: str) -> None:
         """The connection is closed."""
@@ -77,7 +87,9 @@ class Pump:
         self._waiting: deque[_Slot] = deque()
         self._out: deque[Part] = deque()
         self._out_bytes = 0
-        self._reading = self._writing = self._ending = self._closed = False
+        self._reading = self._writing = self._ending = self._closed = self._muted = self._abandoned = False
+        self._muted_until = 0.0
+        self._unmute_timer: asyncio.TimerHandle | None = None
         self._resume()
 
     def close(self, why: Why, detail: str = "") -> None:
@@ -93,6 +105,8 @@ class Pump:
         self._socket.close()
         if self._partial is not None:
             self._partial.release(kept=False)
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
         for slot in self._waiting:
             if slot.future is not None:
                 slot.future.cancel()
@@ -103,6 +117,8 @@ class Pump:
     def close_if_overdue(self, now: float) -> None:
         """Closes a connection that is too slow with a frame, or has been idle for too long."""
         bounds = self._owner.bounds
+        if self._muted:
+            return self._unmute_if_abandoned()
         frame = self._partial
         if frame is not None and self._reading:
             waited = now - frame.begun_at
@@ -111,6 +127,45 @@ class Pump:
         if not self._waiting and now - self.active_at > bounds.idle_s:
             return self.close(Why.IDLE)
         return None
+
+    # ---- muting -----------------------------------------------------------------------------------
+
+    @property
+    def muted(self) -> bool:
+        return self._muted
+
+    def mute(self, seconds: float) -> None:
+        """Reads nothing for so long, or longer if it is muted for longer already; answers leave as ever."""
+        if self._closed or self._abandoned:
+            return
+        loop = self._owner.loop
+        until = loop.time() + seconds
+        if self._unmute_timer is not None:
+            if until <= self._muted_until:
+                return
+            self._unmute_timer.cancel()
+        self._muted = True
+        self._muted_until = until
+        self._unmute_timer = loop.call_at(until, self._unmute)
+        self._stop_reading()
+
+    def _unmute(self) -> None:
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
+        self._unmute_timer = None
+        self._muted = False
+        self.active_at = self._owner.loop.time()  # it was we who did not read
+        self._resume()
+
+    def _unmute_if_abandoned(self) -> None:
+        """A client that has gone away has nothing left to slow down: what it sent is handled, and its end
+        of the stream, which lies behind that, closes the connection.
+        """
+        poll = select.poll()
+        poll.register(self._fd, select.POLLRDHUP)
+        if poll.poll(0):
+            self._abandoned = True
+            self._unmute()
 
     # ---- receiving --------------------------------------------------------------------------------
 
@@ -200,10 +255,10 @@ class Pump:
         call = self._owner.dispatcher.call(self.connection, view, at, end)
         result = call.result
         if isinstance(result, asyncio.Future):
-            result.add_done_callback(partial(self._completed, call, self._slot(result)))
+            result.add_done_callback(self._timed(partial(self._completed, call, self._slot(result))))
         elif isinstance(result, CoroutineType):
             task = self._owner.tasks.spawn("request", self._finish(call))
-            task.add_done_callback(partial(self._completed, call, self._slot()))
+            task.add_done_callback(self._timed(partial(self._completed, call, self._slot())))
         else:
             self._ready(self._owner.dispatcher.parts(call.context, result))
         return call.keeps_frame
@@ -211,9 +266,20 @@ class Pump:
     @property
     def _is_full(self) -> bool:
         bounds = self._owner.bounds
-        if self._ending or len(self._waiting) >= bounds.in_flight:
+        if self._ending or self._muted or len(self._waiting) >= bounds.in_flight:
             return True
         return self._out_bytes >= bounds.queued_response_bytes
+
+    def _timed(self, callback: Callable[..., None]) -> Callable[..., None]:
+        """The callback itself, unless someone counts the time that goes into this client."""
+        stopwatch = self._owner.stopwatch
+        return callback if stopwatch is None else partial(stopwatch, self.connection, callback)
+
+    def rearm(self) -> None:
+        """The owner's stopwatch came or went."""
+        if self._reading:
+            self._stop_reading()
+            self._resume()
 
     def _stop_reading(self) -> None:
         if self._reading:
@@ -232,7 +298,7 @@ class Pump:
         elif not self._reading:
             if self._partial is not None:
                 self._partial.begun_at = self._owner.loop.time()  # it was we who did not read
-            self._owner.loop.add_reader(self._fd, self._on_readable)
+            self._owner.loop.add_reader(self._fd, self._timed(self._on_readable))
             self._reading = True
 
     # ---- answering --------------------------------------------------------------------------------
@@ -293,7 +359,7 @@ class Pump:
             self._owner.loop.remove_writer(self._fd)
             self._writing = False
         elif not finished and not self._writing and not self._closed:
-            self._owner.loop.add_writer(self._fd, self._on_writable)
+            self._owner.loop.add_writer(self._fd, self._timed(self._on_writable))
             self._writing = True
         return self._resume()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from tierlog.broker.handlers.context import Connection, ErrorReply, Handler
 from tierlog.broker.net.bounds import ACCEPT_PAUSE_S, ACCEPTS_PER_TURN, Bounds
-from tierlog.broker.net.connection import Pump, Why
+from tierlog.broker.net.connection import Pump, Stopwatch, Why
 from tierlog.broker.net.dispatch import Dispatcher, Report
 from tierlog.broker.net.receive import Buffers
 from tierlog.broker.ports.tasks import TaskGroup
@@ -55,10 +55,11 @@ class Listener:
         self.refused = 0
         self.received_bytes = 0
         self.sent_bytes = 0
+        self.stopwatch: Stopwatch | None = None
         self._note = note
         self._host = host
         self._port = port
-        self._pumps: set[Pump] = set()
+        self._pumps: dict[int, Pump] = {}
         self._per_address: Counter[str] = Counter()
         self._second = 0
         self._accepted_in_second = 0
@@ -70,6 +71,24 @@ class Listener:
     def connections(self) -> int:
         """Connections that are open now."""
         return len(self._pumps)
+
+    @property
+    def muted(self) -> int:
+        """Connections that are not read now, as their clients are over a quota."""
+        return sum(pump.muted for pump in self._pumps.values())
+
+    def mute(self, connection: Connection, seconds: float) -> None:
+        """Does not read the connection for so long (KIP-219)."""
+        pump = self._pumps.get(connection.id)
+        if pump is not None:
+            pump.mute(seconds)
+
+    def time_clients(self, stopwatch: Stopwatch | None) -> None:
+        """From now on the stopwatch runs what the loop does for a connection; None: nothing does."""
+        if stopwatch is not self.stopwatch:
+            self.stopwatch = stopwatch
+            for pump in [*self._pumps.values()]:
+                pump.rearm()
 
     async def bind(self) -> tuple[str, int]:
         """Takes the address, which a broker has to announce before it serves; returns the one that it got."""
@@ -113,14 +132,13 @@ class Listener:
     async def close(self) -> None:
         """Stops listening and closes all connections."""
         self.stop_accepting()
-        for pump in tuple(self._pumps):
+        for pump in tuple(self._pumps.values()):
             pump.close(Why.STOPPING)
 
     def forget(self, pump: Pump, why: Why, detail: str) -> None:
         """Called by a connection that closed."""
-        if pump not in self._pumps:
+        if self._pumps.pop(pump.connection.id, None) is None:
             return
-        self._pumps.discard(pump)
         self.closed[why] += 1
         self._note(pump.connection, why, detail)
         host = pump.connection.peer_host
@@ -160,7 +178,7 @@ class Listener:
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection = Connection(next(_connection_ids), host, port, self._host, self._port)
         self._per_address[host] += 1
-        self._pumps.add(Pump(self, accepted, connection))
+        self._pumps[connection.id] = Pump(self, accepted, connection)
 
     def _rate_is_reached(self) -> bool:
         second = int(self.loop.time())
@@ -185,6 +203,6 @@ class Listener:
 
     def _sweep(self) -> None:
         now = self.loop.time()
-        for pump in [*self._pumps]:
+        for pump in [*self._pumps.values()]:
             pump.close_if_overdue(now)
         self._timers["sweep"] = self.loop.call_later(self.bounds.sweep_s, self._sweep)
