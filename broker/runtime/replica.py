@@ -56,7 +56,9 @@ _CODECS = {
 
 
 class AppendResult(NamedTuple):
-    """Offsets of the batch (of the first copy for a retry), or -1 and an error that means: not written."""
+    """Offsets of the batch (of the first copy for a retry), or -1 and an error that means: not written; but
+    KAFKA_STORAGE_ERROR: unknown.
+    """
 
     error: ErrorCode
     base_offset: int
