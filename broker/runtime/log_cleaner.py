@@ -2,7 +2,8 @@
 
 Reading and writing happen in a thread of the log's directory; the event loop picks the log, takes down what
 the thread must know, and swaps finished segments in. A log that cannot be cleaned is left alone until the
-next start, and counted; a full disk is no such reason. Called by the composition root. Metrics show its counts.
+next start, and counted; a full disk is no such reason. Called by the composition root. Metrics show its
+counts.
 """
 
 import asyncio

@@ -23,9 +23,13 @@ PARTITIONS = 4 * DISK_THREADS
 
 
 class HangingDisk(OsFiles):
-    """fsyncs below the directory `at` wait for `back`; `waiting` counts them."""
+    """fsyncs below the directory `at` wait for `back`; `waiting` counts them. `renamed` is set by each rename
+    in a thread.
+    """
 
     def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.renamed = asyncio.Event()
         self.at: Path | None = None
         self.back = threading.Event()
         self.waiting = threading.Semaphore(0)
@@ -35,6 +39,10 @@ class HangingDisk(OsFiles):
             self.waiting.release()
             self.back.wait(60)
         OsFiles.sync(fd)
+
+    def rename(self, source: Path, target: Path) -> None:  # type: ignore[override]
+        OsFiles.rename(source, target)
+        self.loop.call_soon_threadsafe(self.renamed.set)
 
 
 class Node:
@@ -109,9 +117,10 @@ async def test_the_other_directory_is_flushed_and_checkpointed(node: Node) -> No
         await asyncio.wait_for(settled(replica), 30)
     path = node.b / "recovery-point-offset-checkpoint"
     rows = {replica.name: 1 for replica in served}
-    async with asyncio.timeout(30):
-        while not rows.items() <= read_offsets(node.disk, path).items():
-            await asyncio.sleep(0.01)
+    node.disk.renamed = asyncio.Event()
+    while not rows.items() <= read_offsets(node.disk, path).items():
+        await asyncio.wait_for(node.disk.renamed.wait(), 30)
+        node.disk.renamed.clear()
     assert all(replica.settled_offset == 0 for replica in node.replicas(node.a))
 
 
