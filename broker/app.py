@@ -150,7 +150,6 @@ class Broker:
         self.tasks = TaskGroup(self._report)
         self.purgatory = Purgatory(settings.purgatory_max_operations)
         self.commits = GroupCommit()
-        self._parts.push_async_callback(self.commits.close)
         self.replicas = ReplicaManager(
             settings,
             self.directories,
@@ -235,7 +234,8 @@ class Broker:
     async def _stop_serving(self) -> None:
         self.admin_node.stop_serving()
         self.listener.stop_accepting()
-        await self.commits.drain()  # who waits for an fsync is acknowledged
+        # who waits for an fsync is acknowledged, unless its disk hangs
+        await self.commits.drain(self.settings.log_dirs_stop_timeout_ms / 1000)
         self.purgatory.close()
         await asyncio.sleep(0)  # what waited is answered before its connection closes
         await self.listener.close()

@@ -4,13 +4,16 @@ One readable event costs one receive, whatever number of frames it brings, and o
 that were ready at once. A handler that answers at once costs no task. Answers leave in the order of the
 requests: one that waits for an earlier one stays in `_waiting`. The connection is not read while too many
 requests wait, too many response bytes are queued, or the listener's budget has no room; frames that were
-already received then lie in `_held`. So do those beyond FRAMES_PER_TURN, while others have their turn.
+already received then lie in `_held`. So do those beyond FRAMES_PER_TURN, while others have their turn. A
+client over its quota is muted: not read either, for as long as its answer told it (KIP-219).
 """
 
 import asyncio
 import os
+import select
 import socket
 from collections import deque
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -25,7 +28,7 @@ from tierlog.broker.ports.files import FileSlice, Part
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.wire.primitives import MalformedFrame
 
-_ENDING, _WITHOUT_ROOM, _OTHERS_TURN = 1, 2, 4
+_ENDING, _WITHOUT_ROOM, _OTHERS_TURN, _MUTED = 1, 2, 4, 8
 """Why a connection is halted: it takes no further frame, whatever is queued."""
 
 
@@ -43,6 +46,12 @@ class Why(StrEnum):
     STOPPING = "stopping"
 
 
+class Stopwatch(Protocol):
+    """Calls back, and counts the time for the connection's client."""
+
+    def __call__(self, connection: Connection, callback: Callable[..., None], *arguments: Any) -> None: ...
+
+
 class Owner(Protocol):
     """What connections share: their listener."""
 
@@ -53,6 +62,7 @@ class Owner(Protocol):
     received_bytes: int
     sent_bytes: int
     tasks: TaskGroup
+    stopwatch: "Stopwatch | None"
 
     def forget(self, pump: "Pump", why: Why, detail: str) -> None:
         """The connection is closed."""
@@ -90,12 +100,14 @@ class Pump:
         self._out: deque[Part] = deque()
         self._out_bytes = 0  # of all answers that are there
         self._file_bytes = 0  # of these, what lies in files
-        self._reading = self._writing = self._closed = False
+        self._reading = self._writing = self._closed = self._abandoned = False
         self._halted = 0
         self.kept_bytes = 0
         """Answers in memory that the client has not taken."""
         self.blocked_at = 0.0
         """Since when it takes none of them, if it does not."""
+        self._muted_until = 0.0
+        self._unmute_timer: asyncio.TimerHandle | None = None
         self._resume()
 
     @property
@@ -114,6 +126,8 @@ class Pump:
             self._owner.loop.remove_writer(self._fd)
         self._socket.close()
         self._give_all_back()
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
         for slot in self._waiting:
             if slot.future is not None:
                 slot.future.cancel()
@@ -137,17 +151,58 @@ class Pump:
     def close_if_overdue(self, now: float) -> None:
         """Closes a connection that is too slow with a frame, or has been idle for too long."""
         bounds = self._owner.bounds
+        if self._writing and now - self.blocked_at > bounds.blocked_s:
+            blocked_s = now - self.blocked_at
+            return self.close(Why.BLOCKED, f"{self._out_bytes} bytes not taken for {blocked_s:.0f} s")
+        if self.muted:
+            return self._unmute_if_abandoned()
         frame = self._partial
         if frame is not None and self._reading:
             waited = now - frame.begun_at
             if waited > bounds.frame_s or (waited > bounds.header_s and not frame.has_header):
                 return self.close(Why.SLOW, f"{frame.have} bytes of a frame in {waited:.0f} s")
-        if self._writing and now - self.blocked_at > bounds.blocked_s:
-            blocked_s = now - self.blocked_at
-            return self.close(Why.BLOCKED, f"{self._out_bytes} bytes not taken for {blocked_s:.0f} s")
         if not self._waiting and now - self.active_at > bounds.idle_s:
             return self.close(Why.IDLE)
         return None
+
+    # ---- muting -----------------------------------------------------------------------------------
+
+    @property
+    def muted(self) -> bool:
+        return bool(self._halted & _MUTED)
+
+    def mute(self, seconds: float) -> None:
+        """Reads nothing for so long, or longer if it is muted for longer already; answers leave as ever."""
+        if self._closed or self._abandoned:
+            return
+        loop = self._owner.loop
+        until = loop.time() + seconds
+        if self._unmute_timer is not None:
+            if until <= self._muted_until:
+                return
+            self._unmute_timer.cancel()
+        self._halted |= _MUTED
+        self._muted_until = until
+        self._unmute_timer = loop.call_at(until, self._unmute)
+        self._stop_reading()
+
+    def _unmute(self) -> None:
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
+        self._unmute_timer = None
+        self._halted &= ~_MUTED
+        self.active_at = self._owner.loop.time()  # it was we who did not read
+        self._resume()
+
+    def _unmute_if_abandoned(self) -> None:
+        """A client that has gone away has nothing left to slow down: what it sent is handled, and its end
+        of the stream, which lies behind that, closes the connection.
+        """
+        poll = select.poll()
+        poll.register(self._fd, select.POLLRDHUP)
+        if poll.poll(0):
+            self._abandoned = True
+            self._unmute()
 
     # ---- receiving --------------------------------------------------------------------------------
 
@@ -294,10 +349,11 @@ class Pump:
         call = self._owner.dispatcher.call(self.connection, view, at, end)
         result = call.result
         if isinstance(result, asyncio.Future):
-            result.add_done_callback(partial(self._completed, call, self._slot(end - at, result)))
+            slot = self._slot(end - at, result)
+            result.add_done_callback(self._timed(partial(self._completed, call, slot)))
         elif isinstance(result, CoroutineType):
             task = self._owner.tasks.spawn("request", self._finish(call))
-            task.add_done_callback(partial(self._completed, call, self._slot(end - at)))
+            task.add_done_callback(self._timed(partial(self._completed, call, self._slot(end - at))))
         else:
             self._ready(self._owner.dispatcher.parts(call.context, result))
         return call.keeps_frame
@@ -308,6 +364,17 @@ class Pump:
         if self._halted or len(self._waiting) >= bounds.in_flight:
             return True
         return self._out_bytes >= bounds.queued_response_bytes
+
+    def _timed(self, callback: Callable[..., None]) -> Callable[..., None]:
+        """The callback itself, unless someone counts the time that goes into this client."""
+        stopwatch = self._owner.stopwatch
+        return callback if stopwatch is None else partial(stopwatch, self.connection, callback)
+
+    def rearm(self) -> None:
+        """The owner's stopwatch came or went."""
+        if self._reading:
+            self._stop_reading()
+            self._resume()
 
     def _stop_reading(self) -> None:
         if self._reading:
@@ -329,7 +396,7 @@ class Pump:
         elif not self._reading:
             if self._partial is not None:
                 self._partial.begun_at = self._owner.loop.time()  # it was we who did not read
-            self._owner.loop.add_reader(self._fd, self._on_readable)
+            self._owner.loop.add_reader(self._fd, self._timed(self._on_readable))
             self._reading = True
 
     # ---- answering --------------------------------------------------------------------------------
@@ -405,7 +472,7 @@ class Pump:
             self._owner.loop.remove_writer(self._fd)
             self._writing = False
         elif not finished and not self._writing and not self._closed:
-            self._owner.loop.add_writer(self._fd, self._on_writable)
+            self._owner.loop.add_writer(self._fd, self._timed(self._on_writable))
             self._writing = True
             self.blocked_at = self._owner.loop.time()
         if self._out_bytes or self.kept_bytes:

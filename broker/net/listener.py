@@ -15,7 +15,7 @@ from itertools import islice
 from tierlog.broker.handlers.context import Connection, ErrorReply, Handler
 from tierlog.broker.net.bounds import ACCEPT_PAUSE_S, ACCEPTS_PER_TURN, SWEPT_PER_TURN, Bounds
 from tierlog.broker.net.budget import Budget
-from tierlog.broker.net.connection import Pump, Why
+from tierlog.broker.net.connection import Pump, Stopwatch, Why
 from tierlog.broker.net.dispatch import Dispatcher, Report
 from tierlog.broker.net.receive import Buffers
 from tierlog.broker.ports.tasks import TaskGroup
@@ -76,11 +76,12 @@ class Listener:
         self.sent_bytes = 0
         self.kept_bytes = 0
         """Answers in memory that clients have not taken."""
+        self.stopwatch: Stopwatch | None = None
         self._note = note
         self._note_refusal = note_refusal
         self._host = host
         self._port = port
-        self._pumps: set[Pump] = set()
+        self._pumps: dict[int, Pump] = {}
         self._per_address: Counter[str] = Counter()
         self._second = 0
         self._accepted_in_second = 0
@@ -92,6 +93,24 @@ class Listener:
     def connections(self) -> int:
         """Connections that are open now."""
         return len(self._pumps)
+
+    @property
+    def muted(self) -> int:
+        """Connections that are not read now, as their clients are over a quota."""
+        return sum(pump.muted for pump in self._pumps.values())
+
+    def mute(self, connection: Connection, seconds: float) -> None:
+        """Does not read the connection for so long (KIP-219)."""
+        pump = self._pumps.get(connection.id)
+        if pump is not None:
+            pump.mute(seconds)
+
+    def time_clients(self, stopwatch: Stopwatch | None) -> None:
+        """From now on the stopwatch runs what the loop does for a connection; None: nothing does."""
+        if stopwatch is not self.stopwatch:
+            self.stopwatch = stopwatch
+            for pump in [*self._pumps.values()]:
+                pump.rearm()
 
     async def bind(self) -> tuple[str, int]:
         """Takes the address, which a broker has to announce before it serves; returns the one that it got."""
@@ -135,14 +154,13 @@ class Listener:
     async def close(self) -> None:
         """Stops listening and closes all connections."""
         self.stop_accepting()
-        for pump in tuple(self._pumps):
+        for pump in tuple(self._pumps.values()):
             pump.close(Why.STOPPING)
 
     def forget(self, pump: Pump, why: Why, detail: str) -> None:
         """Called by a connection that closed."""
-        if pump not in self._pumps:
+        if self._pumps.pop(pump.connection.id, None) is None:
             return
-        self._pumps.discard(pump)
         self.closed[why] += 1
         self._note(pump.connection, why, detail)
         host = pump.connection.peer_host
@@ -153,15 +171,16 @@ class Listener:
     def kept_more(self, count: int) -> None:
         self.kept_bytes += count
         while count > 0 and self.kept_bytes > self.bounds.queued_response_bytes_total:
-            keeping = (pump for pump in self._pumps if pump.kept_bytes)
+            keeping = (pump for pump in self._pumps.values() if pump.kept_bytes)
             slowest = min(keeping, key=_took_last, default=None)
             if slowest is None:
                 return
             slowest.close(Why.CROWDED, f"{slowest.kept_bytes} of {self.kept_bytes} bytes that nobody takes")
 
+    @property
     def blocked(self) -> int:
         """Connections whose client does not take what there is for it."""
-        return sum(pump.is_blocked for pump in self._pumps)
+        return sum(pump.is_blocked for pump in self._pumps.values())
 
     # ---- accepting --------------------------------------------------------------------------------
 
@@ -193,7 +212,7 @@ class Listener:
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection = Connection(next(_connection_ids), host, port, self._host, self._port)
         self._per_address[host] += 1
-        self._pumps.add(Pump(self, accepted, connection))
+        self._pumps[connection.id] = Pump(self, accepted, connection)
 
     def _refusal(self, host: str) -> Refusal | None:
         bounds = self.bounds
@@ -230,7 +249,7 @@ class Listener:
     # ---- sweeping ---------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        self._sweep_some(iter([*self._pumps]))
+        self._sweep_some(iter([*self._pumps.values()]))
 
     def _sweep_some(self, left: Iterator[Pump]) -> None:
         now = self.loop.time()

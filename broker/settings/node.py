@@ -87,6 +87,11 @@ class NodeSettings:
     log_dirs: tuple[str, ...] = _list(
         ("tierlog-data",), "Directories of partition data; a new partition goes where most is free."
     )
+    log_dirs_stop_timeout_ms: int = _int(
+        20_000,
+        "A stop goes on without a log directory in which nothing has ended for so long: no clean end for it.",
+        least=1,
+    )
     metadata_log_dir: str = _string("", "Directory of the metadata log; empty: inside the first of log.dirs.")
     metadata_reserve_bytes: int = _long(
         4 * MIB, "Room set aside beside the metadata log, given up when its disk is full; 0: none.", least=0

@@ -152,7 +152,7 @@ async def test_answers_that_nobody_takes_are_bounded_over_all_connections(broker
     for number in range(5):
         sleepers.append(await sleeper(broker))
         sleepers[-1].send(HEARTBEAT, 0, HeartbeatRequest())
-        await until(lambda: broker.listener.closed[Why.CROWDED] + broker.listener.blocked() > number)  # noqa: B023
+        await until(lambda: broker.listener.closed[Why.CROWDED] + broker.listener.blocked > number)  # noqa: B023
         assert broker.listener.kept_bytes <= 20 * MIB
     assert broker.listener.closed == {Why.CROWDED: 3}
     sleepers[-1].reader._transport.resume_reading()  # type: ignore[attr-defined]

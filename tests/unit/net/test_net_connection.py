@@ -305,8 +305,8 @@ async def test_a_frame_is_not_late_while_it_was_the_broker_that_did_not_read(bro
     client = await broker.connect()
     frame = encode_request(APIS[HEARTBEAT], 0, 1, "c", HeartbeatRequest())
     client.writer.write(bytes(frame) + bytes(frame)[:20])
-    await until(lambda: any(pump._held for pump in broker.listener._pumps))
-    (pump,) = broker.listener._pumps
+    await until(lambda: any(pump._held for pump in broker.listener._pumps.values()))
+    (pump,) = broker.listener._pumps.values()
     pump.active_at -= 100
     future.set_result(HeartbeatResponse())
     await client.frame()
@@ -322,7 +322,7 @@ async def test_connections_have_the_socket_buffers_of_the_settings(broker: Broke
     await broker.start(send_buffer_bytes=40_000, receive_buffer_bytes=50_000)
     client = await broker.connect()
     await client.ask(METADATA, 9, MetadataRequest())
-    [pump] = broker.listener._pumps
+    [pump] = broker.listener._pumps.values()
     served = pump._socket
     assert served.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 40_000  # the kernel doubles it
     assert served.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 50_000
@@ -392,7 +392,7 @@ async def test_nothing_waits_for_a_client_that_is_gone(broker: Broker) -> None:
     broker.on_heartbeat = lambda *_: future
     client = await broker.connect()
     client.send(HEARTBEAT, 0, HeartbeatRequest())
-    await until(lambda: any(pump._waiting for pump in broker.listener._pumps))
+    await until(lambda: any(pump._waiting for pump in broker.listener._pumps.values()))
     client.close()
     await until(future.cancelled)
     assert [why for why, _ in broker.notes] == [Why.CLIENT]
