@@ -7,7 +7,8 @@ indexes when others are read more often (`unload`). The descriptor of any segmen
 thread, when too many are open: whoever uses `file` holds it meanwhile, and slices handed out do too.
 
 Invariants: bytes beyond `size` were never acknowledged and are overwritten; `end_offset` is one past the
-last batch; a file of no bytes may not exist yet. Called by PartitionLog alone, from the event loop.
+last batch; a file of no bytes may not exist yet. A log's segments are the event loop's, and PartitionLog's to
+change; recovery owns them before, the cleaner those that it writes.
 """
 
 from bisect import bisect_right
