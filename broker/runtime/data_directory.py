@@ -236,18 +236,15 @@ class DataDirectory:
         return self.files.exists(self.directory(partition) / PARTITION_METADATA)
 
     def create(self, partition: TopicPartition, topic_id: uuid.UUID) -> Path:
-        """The directory of a new replica, with its topic id in it; both durable, as what is synced in it
-        must be.
-        """
+        """The directory of a new replica, with its topic id in it; durable with the first flush of its log."""
         self._forget_checkpoints(partition)
         directory = self.directory(partition)
         try:
             self.files.make_directory(directory)
-            self.files.sync_directory(self.path)
             write_partition_metadata(self.files, directory, topic_id)
         except OSError:
             with suppress(OSError):  # else the partition would be found twice if it is made elsewhere
-                self.files.unlink(directory / f"{PARTITION_METADATA}.tmp", missing_ok=True)
+                self.files.unlink(directory / PARTITION_METADATA, missing_ok=True)
                 self.files.remove_directory(directory)
             raise
         return directory
