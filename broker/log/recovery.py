@@ -88,9 +88,10 @@ def load(
     `gaps`: compaction may have removed the last records of a segment, so it may end before the next one
     begins.
     """
-    files.make_directory(directory)
-    bases = _clean_directory(files, directory, now_ms)
-    loaded = Loaded([], _load_epochs(files, directory), ProducerState())
+    names = _clean_directory(files, directory, now_ms)
+    bases = sorted(found[0] for name in names if (found := parse_segment_file(name)) and found[1] == LOG)
+    epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names else LeaderEpochs()
+    loaded = Loaded([], epochs, ProducerState())
     for at, base in enumerate(bases):
         end = bases[at + 1] if at + 1 < len(bases) else None
         segment = Segment(files, directory, base, now_ms)
@@ -119,19 +120,23 @@ def load(
         if start_offset:  # which its name says; else the first append makes it
             first.trim()
     loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
-    rebuild_producers(loaded, files, directory, now_ms)
+    rebuild_producers(loaded, files, directory, now_ms, None if loaded.rebuilt else names)
     return loaded
 
 
-def rebuild_producers(loaded: Loaded, files: Files, directory: Path, now_ms: int) -> None:
+def rebuild_producers(
+    loaded: Loaded, files: Files, directory: Path, now_ms: int, names: Sequence[str] | None = None
+) -> None:
     """Newest usable snapshot, then the batches after it; writes the snapshots that rolled segments lack.
 
     Rebuilt segments have lost their transaction index, so the replay begins no later than at the first.
+    `names`: of the directory, if they are known.
     """
     segments = loaded.segments
     end = segments[-1].end_offset
     latest = loaded.rebuilt[0] if loaded.rebuilt else end
-    at, loaded.producers = _latest_snapshot(files, directory, latest, end)
+    names = files.list_directory(directory) if names is None else names
+    at, loaded.producers = _latest_snapshot(files, directory, names, latest, end)
     start = max(at, segments[0].base_offset)
     if at >= 0:
         refill(loaded.producers, segments, at)
@@ -139,7 +144,8 @@ def rebuild_producers(loaded: Loaded, files: Files, directory: Path, now_ms: int
         if segment.end_offset < start or (segment.end_offset == start and segment.rolled):
             continue
         snapshot = segment_file(directory, segment.base_offset, SNAPSHOT)
-        if segment.base_offset >= start and not files.exists(snapshot):
+        is_first = at < 0 and segment is segments[0]  # nobody wrote before it, and no file need say so
+        if segment.base_offset >= start and not is_first and not files.exists(snapshot):
             write_plain(files, snapshot, loaded.producers.encode())
         replay(loaded.producers, segment, start, now_ms, index_aborts=segment.base_offset in loaded.rebuilt)
 
@@ -283,16 +289,19 @@ def write_plain(files: Files, path: Path, content: bytes) -> None:
         files.close(fd)
 
 
-def _clean_directory(files: Files, directory: Path, now_ms: int) -> list[int]:
-    """Completes or removes what a crash left half done; returns the base offsets of the segments,
-    ascending.
-    """
-    names = files.list_directory(directory)
+def _clean_directory(files: Files, directory: Path, now_ms: int) -> list[str]:
+    """Completes or removes what a crash left half done; returns the names that remain."""
+    try:
+        names = files.list_directory(directory)
+    except FileNotFoundError:
+        files.make_directory(directory)
+        return []
     if any(name.endswith(LOG + SWAP) for name in names):
         complete_swaps(files, directory, now_ms)
         names = files.list_directory(directory)
     found = {name: parsed for name in names if (parsed := parse_segment_file(name)) is not None}
     bases = sorted(base for base, suffix in found.values() if suffix == LOG)
+    kept = []
     for name in names:
         orphan = name in found and found[name][1] in INDEXES and found[name][0] not in bases
         stray = (
@@ -304,13 +313,14 @@ def _clean_directory(files: Files, directory: Path, now_ms: int) -> list[int]:
         )
         if is_leftover(name) or orphan or stray:
             files.unlink(directory / name, missing_ok=True)
-    return bases
+        else:
+            kept.append(name)
+    return kept
 
 
 def _load_epochs(files: Files, directory: Path) -> LeaderEpochs:
-    path = directory / EPOCH_CHECKPOINT
     try:
-        return LeaderEpochs.decode(files.read_whole(path)) if files.exists(path) else LeaderEpochs()
+        return LeaderEpochs.decode(files.read_whole(directory / EPOCH_CHECKPOINT))
     except MalformedEpochs:
         return LeaderEpochs()
 
@@ -390,13 +400,15 @@ def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gap
     return cut
 
 
-def _latest_snapshot(files: Files, directory: Path, at_most: int, log_end: int) -> tuple[int, ProducerState]:
+def _latest_snapshot(
+    files: Files, directory: Path, names: Sequence[str], at_most: int, log_end: int
+) -> tuple[int, ProducerState]:
     """Offset and state of the newest usable snapshot; -1 and nothing if there is none. Removes unusable
     ones.
     """
     snapshots = sorted(
         parsed[0]
-        for name in files.list_directory(directory)
+        for name in names
         if (parsed := parse_segment_file(name)) is not None and parsed[1] == SNAPSHOT
     )
     for offset in reversed(snapshots):

@@ -11,7 +11,7 @@ A log that cannot be read is offline until the next start, and so are all those 
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -37,8 +37,14 @@ from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 
-PROGRESS_EVERY = 100
-"""Logs recovered between two progress lines."""
+PROGRESS_EVERY = 1000
+"""Logs opened between two progress lines."""
+
+OPENED_AT_A_TIME = 20
+"""Logs that a thread opens before it tells the loop: telling takes longer than opening one after a clean stop."""
+
+CONFIGS_KEPT = 1000
+"""Different settings of topics that are remembered, so that topics with the same ones share them."""
 
 UNREADABLE = (CorruptLog, RecordsError, ValueError)
 """What opening a log raises that no disk and no waiting will change."""
@@ -74,6 +80,7 @@ class ReplicaManager:
         self._replicas: dict[tuple[str | uuid.UUID, int], Replica] = {}
         self._all: dict[TopicPartition, Replica] = {}
         self._image: ClusterImage | None = None
+        self._configs: dict[Mapping[str, str], TopicConfig] = {}  # by the overrides of a topic
         self._offline: dict[TopicPartition, str] = {}  # until the next start; and why
         self._missing: dict[TopicPartition, bool] = {}  # not open for now (no room): whether one is at it
 
@@ -145,14 +152,31 @@ class ReplicaManager:
                 directory: stack.enter_context(ThreadPoolExecutor(threads, "recovery"))
                 for directory in self.directories.all
             }
+            places = {
+                name: self.directories.directory_of(name) or self.directories.choose(name) for name in wanted
+            }
             opening = [
-                loop.run_in_executor(pools[self.directories.choose(name)], self._try_open, image, topic, name)
-                for name, topic in wanted.items()
+                loop.run_in_executor(pool, self._try_open_all, image, wanted, names)
+                for directory, pool in pools.items()
+                for names in _portions([name for name in wanted if places[name] is directory])
             ]
-            for number, future in enumerate(asyncio.as_completed(opening), 1):
-                self._take(*await future)
-                if number % PROGRESS_EVERY == 0 or number == len(opening):
-                    _log.info("logs opened", opened=number, of=len(opening))
+            opened = logged = 0
+            for future in asyncio.as_completed(opening):
+                for name, replica in await future:
+                    self._take(name, replica)
+                    opened += 1
+                if opened - logged >= PROGRESS_EVERY or opened == len(wanted):
+                    _log.info("logs opened", opened=opened, of=len(wanted))
+                    logged = opened
+
+    def _try_open_all(
+        self,
+        image: ClusterImage,
+        topics: Mapping[TopicPartition, TopicImage],
+        names: Sequence[TopicPartition],
+    ) -> list[tuple[TopicPartition, Replica | Exception]]:
+        """In a thread."""
+        return [self._try_open(image, topics[name], name) for name in names]
 
     def _try_open(
         self, image: ClusterImage, topic: TopicImage, name: TopicPartition
@@ -452,4 +476,16 @@ class ReplicaManager:
         await directory.run(partial(directory.remove, grave))
 
     def _config(self, image: ClusterImage, topic: str) -> TopicConfig:
-        return self._settings.topic_config(image.topic_overrides(topic))
+        """One object for all topics with the same overrides. May run in a thread."""
+        overrides = image.topic_overrides(topic)
+        found = self._configs.get(overrides)
+        if found is None:
+            if len(self._configs) >= CONFIGS_KEPT:
+                self._configs = {}
+            found = self._configs[overrides] = self._settings.topic_config(overrides)
+        return found
+
+
+def _portions(names: Sequence[TopicPartition]) -> Iterator[Sequence[TopicPartition]]:
+    for at in range(0, len(names), OPENED_AT_A_TIME):
+        yield names[at : at + OPENED_AT_A_TIME]
