@@ -147,6 +147,13 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _milliseconds("kafka_log_logflushstats_logflushrateandtimems", "fsync of a log"),
         _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed"),
         _gauge("tierlog_log_directory_full", "1 while appends wait for room in it", "directory"),
+        _gauge("tierlog_log_open_files", "Files of logs that are kept open"),
+        _gauge("tierlog_log_open_files_limit", "How many may be (log.max.open.files)"),
+        _counter(
+            "tierlog_log_files_opened_total",
+            "Uses of a log's file that found it closed; all other uses found it open",
+        ),
+        _counter("tierlog_log_files_evicted_total", "Files of logs that were closed to open others"),
         _gauge(
             "kafka_log_logcleanermanager_uncleanable_partitions_count",
             "Logs whose compaction failed, left alone until the next start",

@@ -128,6 +128,11 @@ def _disks(serving: Serving) -> Iterator[Family]:
         "tierlog_log_directory_full",
         [((str(directory.path),), int(directory.is_full)) for directory in directories.online],
     )
+    files = directories.open_files
+    yield "tierlog_log_open_files", _one(len(files))
+    yield "tierlog_log_open_files_limit", _one(files.most)
+    yield "tierlog_log_files_opened_total", _one(files.opened)
+    yield "tierlog_log_files_evicted_total", _one(files.evicted)
     yield "kafka_log_logcleanermanager_uncleanable_partitions_count", _one(cleaner.uncleanable)
     yield "kafka_log_logcleanermanager_max_dirty_percent", _one(100 * cleaner.most_dirty)
     yield "tierlog_log_cleaner_read_bytes_total", _one(cleaner.bytes_read)
