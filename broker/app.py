@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
-from tierlog.broker.gateway.node import Node
+from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
@@ -151,6 +151,7 @@ class Broker:
         settings = self.settings
         self.tasks = TaskGroup(self._report)
         self.purgatory = Purgatory(settings.purgatory_max_operations)
+        self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
         self.commits = GroupCommit()
         self.replicas = ReplicaManager(
             settings,
@@ -205,7 +206,17 @@ class Broker:
     async def _start_serving(self) -> None:
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
-        self.admin_node.serve(self.replicas, self.listener, self.tiering.driver, self.cleaner)
+        self.admin_node.serve(
+            Serving(
+                replicas=self.replicas,
+                listener=self.listener,
+                tiering=self.tiering.driver,
+                cleaner=self.cleaner,
+                purgatory=self.purgatory,
+                sessions=self.sessions,
+                commits=self.commits,
+            )
+        )
 
     def _build_listener(self) -> Listener:
         dependencies = Dependencies(
@@ -213,11 +224,12 @@ class Broker:
             metadata=self.metadata,
             replicas=self.replicas,
             purgatory=self.purgatory,
-            sessions=FetchSessions(self.settings.max_incremental_fetch_session_cache_slots, self.rng),
+            sessions=self.sessions,
             producer_ids=ProducerIds(self._allocate_producer_ids),
             clock=self.clock,
             tasks=self.tasks,
             remote=self.tiering.remote,
+            stats=self.stats,
         )
         groups = group_handlers(self.groups)
         host, port = self.settings.listener

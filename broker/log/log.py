@@ -172,6 +172,10 @@ class PartitionLog:
         return self._bases[-1]
 
     @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
     def segments(self) -> tuple[SegmentInfo, ...]:
         return tuple(map(self._info, self._segments))
 
