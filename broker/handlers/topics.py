@@ -1,6 +1,8 @@
 """Topics: CreateTopics (v2-7), DeleteTopics (v1-6), CreatePartitions (v0-3). The controller decides."""
 
+import asyncio
 from collections import Counter
+from contextlib import suppress
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
@@ -44,7 +46,7 @@ def create_topics_handler(deps: Dependencies) -> Handler:
         names = Counter(topic.name for topic in request.topics)
         twice = {name for name, count in names.items() if count > 1}
         wanted = [topic for topic in request.topics if topic.name not in twice]
-        outcomes = await _create(deps, wanted, request.validate_only)
+        outcomes = await _create(deps, wanted, request.validate_only, request.timeout_ms)
         answers = [
             CreatableTopicResult(
                 name=name,
@@ -63,7 +65,7 @@ def create_topics_handler(deps: Dependencies) -> Handler:
 
 
 async def _create(
-    deps: Dependencies, topics: list[CreatableTopic], validate_only: bool
+    deps: Dependencies, topics: list[CreatableTopic], validate_only: bool, timeout_ms: int
 ) -> tuple[TopicOutcome, ...]:
     if not topics:
         return ()
@@ -75,7 +77,15 @@ async def _create(
             validate_only=validate_only,
         )
     )
+    await made(deps, timeout_ms)
     return reply.topics
+
+
+async def made(deps: Dependencies, timeout_ms: int) -> None:
+    """Waits, so that what was created can be used at once; but not for ever for a disk."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(max(timeout_ms, 0) / 1000):
+            await deps.replicas.made()
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:
@@ -173,6 +183,7 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
         reply = await deps.metadata.submit(
             CreatePartitions(topics=wanted, validate_only=request.validate_only)
         )
+        await made(deps, request.timeout_ms)
         return CreatePartitionsResponse(
             results=[
                 CreatePartitionsTopicResult(

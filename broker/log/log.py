@@ -167,6 +167,11 @@ class PartitionLog:
         return sum(segment.size for segment in self._segments)
 
     @property
+    def is_empty(self) -> bool:
+        """No records in local files."""
+        return self._active.size == 0 and len(self._segments) == 1
+
+    @property
     def active_base_offset(self) -> int:
         """Grows when a segment is rolled; cheap, for those who look at every append."""
         return self._bases[-1]

@@ -23,10 +23,13 @@ from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.replica import Replica, Room
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.settings.node import NodeSettings
-from tierlog.broker.settings.topic import TopicConfig
+from tierlog.broker.settings.topic import MAX_LONG, TopicConfig
 
 ROOM_CHECK_MS = 1_000
 """How often a full disk is asked whether there is room again."""
+
+LOOKED_AT_A_TURN = 100
+"""Empty logs that retention passes before requests have their turn; of others, one."""
 
 _log = structlog.get_logger("tierlog.upkeep")
 
@@ -80,9 +83,14 @@ class Upkeep:
         """Rolls by age; deletes by time, size and log start (of tiered partitions the tier driver does)."""
         now_ms = self._clock.now_ms()
         due: defaultdict[Room, list[Path]] = defaultdict(list)
-        for replica in self._replicas:
+        for number, replica in enumerate(self._replicas):
             if not self._replicas.holds(replica):
                 continue  # deleted meanwhile: its file names may be those of a topic made anew
+            if replica.log.is_empty and not len(replica.log.producers):
+                due[replica.room] += replica.take_due(now_ms)
+                if number % LOOKED_AT_A_TURN == 0:
+                    await asyncio.sleep(0)
+                continue
             self._try(replica, replica.maybe_roll, now_ms)
             if _has_local_retention(replica.config):  # also where there was no room to roll: it makes some
                 self._try(replica, replica.apply_retention, now_ms)
@@ -95,7 +103,11 @@ class Upkeep:
     async def flush_due(self, directory: DataDirectory) -> None:
         """flush.ms: fsyncs logs whose oldest unsynced record is that old."""
         now_ms = self._clock.now_ms()
-        due = [replica for replica in self._replicas.replicas_in(directory) if replica.must_flush(now_ms)]
+        due = [
+            replica
+            for replica in self._replicas.replicas_in(directory)
+            if replica.config.flush_ms < MAX_LONG and replica.must_flush(now_ms)
+        ]
         ends = await asyncio.gather(*map(self._flush, due), return_exceptions=True)
         for failure in filter(None, ends):
             raise failure
