@@ -67,6 +67,7 @@ class Upkeep:
         settings = self._settings
         self._repeat("retention", settings.log_retention_check_interval_ms, self.apply_retention)
         self._repeat("room", ROOM_CHECK_MS, self.look_for_room)
+        self._repeat("open files", ROOM_CHECK_MS, self.trim_open_files)
         checkpoint_ms = settings.log_flush_offset_checkpoint_interval_ms
         self._repeat("missing", checkpoint_ms, self._replicas.make_missing)
         for directory in self._replicas.directories.all:
@@ -119,6 +120,10 @@ class Upkeep:
                 await self._flush(replica)
         if directory.failure is None:
             await self._replicas.write_checkpoint(directory)
+
+    async def trim_open_files(self) -> None:
+        """What answers held beyond `log.max.open.files` is closed once they are sent."""
+        self._replicas.directories.open_files.trim()
 
     async def look_for_room(self) -> None:
         """Where a disk was full: appends go on, and what could not be made is made, once there is room."""
