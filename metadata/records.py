@@ -43,7 +43,18 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 """Whom a quota is for: (entity type, name) pairs in the order of `QUOTA_ENTITY_TYPES`, one at most of each;
 the name None stands for all who have no quota under their own (KIP-546)."""
 
-QUOTA_ENTITY_TYPES = ("client-id", "user", "ip")
+CLIENT_ID, USER, IP = "client-id", "user", "ip"
+QUOTA_ENTITY_TYPES = (CLIENT_ID, USER, IP)
+
+
+class QuotaKey(StrEnum):
+    """What can be bounded, as clients name it."""
+
+    PRODUCER_BYTE_RATE = "producer_byte_rate"
+    CONSUMER_BYTE_RATE = "consumer_byte_rate"
+    REQUEST_PERCENTAGE = "request_percentage"
+    CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+    CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 
 class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

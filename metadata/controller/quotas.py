@@ -15,20 +15,14 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
 from tierlog.metadata.evolve import evolve
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.records import QUOTA_ENTITY_TYPES, AnyRecord, QuotaEntity, QuotaRecord
+from tierlog.metadata.records import IP, QUOTA_ENTITY_TYPES, AnyRecord, QuotaEntity, QuotaKey, QuotaRecord
 
-PRODUCER_BYTE_RATE = "producer_byte_rate"
-CONSUMER_BYTE_RATE = "consumer_byte_rate"
-REQUEST_PERCENTAGE = "request_percentage"
-CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
-CONNECTION_CREATION_RATE = "connection_creation_rate"
-
-CLIENT_KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE)
-IP_KEYS = (CONNECTION_CREATION_RATE,)
+IP_KEYS = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
+CLIENT_KEYS = frozenset(QuotaKey) - IP_KEYS
 WHOLE_NUMBERS: Mapping[str, int] = {
-    PRODUCER_BYTE_RATE: 2**63 - 1,
-    CONSUMER_BYTE_RATE: 2**63 - 1,
-    CONNECTION_CREATION_RATE: 2**31 - 1,
+    QuotaKey.PRODUCER_BYTE_RATE: 2**63 - 1,
+    QuotaKey.CONSUMER_BYTE_RATE: 2**63 - 1,
+    QuotaKey.CONNECTION_CREATION_RATE: 2**31 - 1,
 }
 """Quotas without fractions, and their largest value."""
 
@@ -90,7 +84,7 @@ def _alter(image: ClusterImage, entity: QuotaEntity, changes: tuple[c.QuotaChang
     ]
 
 
-def _keys_of(entity: QuotaEntity) -> tuple[str, ...]:
+def _keys_of(entity: QuotaEntity) -> frozenset[QuotaKey]:
     """The quotas that such an entity can have."""
     if not entity:
         raise _invalid("Invalid empty client quota entity")
@@ -100,12 +94,13 @@ def _keys_of(entity: QuotaEntity) -> tuple[str, ...]:
         if name == "":
             raise _invalid(f"Empty {kind} not supported")
     names = dict(entity)
-    if "ip" not in names:
+    if IP not in names:
         return CLIENT_KEYS
     if len(names) > 1:
         raise _invalid("an ip cannot be combined with a user or a client-id")
-    if names["ip"] is not None and not _is_address(names["ip"]):
-        raise _invalid(f"{names['ip']} is not an IP address; names of hosts are not looked up")
+    address = names[IP]
+    if address is not None and not _is_address(address):
+        raise _invalid(f"{address} is not an IP address; names of hosts are not looked up")
     return IP_KEYS
 
 
@@ -116,7 +111,7 @@ def _is_address(text: str) -> bool:
         return False
 
 
-def _check(keys: tuple[str, ...], key: str, value: float) -> None:
+def _check(keys: frozenset[QuotaKey], key: str, value: float) -> None:
     if key not in keys:
         raise _invalid(f"Invalid configuration key {key}")
     if math.isnan(value) or value <= 0:
