@@ -89,7 +89,7 @@ class Node:
     def _image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
         if not self._readers:
             return
-        parts = ("brokers", "topics", "configs", "remote", "delete_queue")
+        parts = ("brokers", "topics", "configs", "quotas", "remote", "delete_queue")
         changed = [part for part in parts if getattr(old, part) is not getattr(new, part)]
         event: dict[str, Any] = {"image_index": new.index, "changed": changed}
         if "remote" in changed:

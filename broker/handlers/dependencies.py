@@ -1,11 +1,12 @@
 """What handlers work with, put together once by app.py."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
@@ -28,6 +29,7 @@ class Dependencies:
     clock: Clock
     tasks: TaskGroup
     remote: RemoteReader | None = None
+    quotas: ClientQuotas = field(default_factory=ClientQuotas)
 
     def find_replica(self, topic: str | uuid.UUID, partition: int) -> "Replica | ErrorCode":
         """By the topic's name or id; or the code that says why there is no replica here."""

@@ -108,6 +108,8 @@ class ClientQuotas:
             return 0
         use = self._rates.use(key, limit, now_ms)
         throttle_ms = self._throttle_ms(key, use, now_ms, value)
+        if throttle_ms and not use.meter.per_second(now_ms):
+            throttle_ms = 0  # or one that is too much by itself would be for ever
         if not throttle_ms:
             use.meter.record(value, now_ms)
         return use.throttle(throttle_ms)
