@@ -34,7 +34,7 @@ def describe_client_quotas_handler(deps: Dependencies) -> Handler:
             for entity, values in deps.metadata.image.quotas.items()
             if _matches(entity, wanted, request.strict)
         ]
-        return describe.DescribeClientQuotasResponse(error_message=None, entries=entries)
+        return describe.DescribeClientQuotasResponse(entries=entries)
 
     return handle
 

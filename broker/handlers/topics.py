@@ -167,8 +167,13 @@ def delete_topics_handler(deps: Dependencies) -> Handler:
                     )
                 )
         if mutations.are_bounded:
-            refused = [ref for ref in dict.fromkeys(good) if not mutations.allow(_partitions(deps, ref))]
-            response.responses += [_too_much(deps, ref) for ref in refused]
+            topics = {ref: _topic(deps, ref) for ref in good}
+            refused = {
+                ref: topic
+                for ref, topic in topics.items()
+                if topic is not None and not mutations.allow(len(topic.partitions))
+            }
+            response.responses += [_too_much(topic) for topic in refused.values()]
             good = [ref for ref in good if ref not in refused]
         if good:
             response.responses += await _delete(deps, good)
@@ -178,12 +183,6 @@ def delete_topics_handler(deps: Dependencies) -> Handler:
     return handle
 
 
-def _partitions(deps: Dependencies, ref: TopicRef) -> int:
-    """How many its deletion costs; what does not exist costs nothing."""
-    topic = _topic(deps, ref)
-    return 0 if topic is None else len(topic.partitions)
-
-
 def _topic(deps: Dependencies, ref: TopicRef) -> TopicImage | None:
     image = deps.metadata.image
     if ref.name is not None:
@@ -191,13 +190,9 @@ def _topic(deps: Dependencies, ref: TopicRef) -> TopicImage | None:
     return None if ref.topic_id is None else image.topics.get(ref.topic_id)
 
 
-def _too_much(deps: Dependencies, ref: TopicRef) -> DeletableTopicResult:
-    topic = _topic(deps, ref)
+def _too_much(topic: TopicImage) -> DeletableTopicResult:
     return DeletableTopicResult(
-        name=ref.name if topic is None else topic.name,
-        topic_id=ZERO_UUID if topic is None else topic.topic_id,
-        error_code=REFUSED,
-        error_message=MESSAGE,
+        name=topic.name, topic_id=topic.topic_id, error_code=REFUSED, error_message=MESSAGE
     )
 
 
@@ -247,7 +242,8 @@ async def _grow_within(
         return list(await _grow(deps, wanted, validate_only))
     refused: dict[str, TopicOutcome] = {}
     for topic, judged in zip(wanted, await _grow(deps, wanted, validate_only=True), strict=True):
-        more = topic.count - _partitions(deps, TopicRef(name=topic.name))
+        now = deps.metadata.image.topic(topic.name)
+        more = topic.count - len(now.partitions) if now is not None else 0
         if judged.error is ErrorCode.NONE and not mutations.allow(more):
             refused[topic.name] = TopicOutcome(name=topic.name, error=REFUSED, message=MESSAGE)
     allowed = tuple(topic for topic in wanted if topic.name not in refused)

@@ -1,8 +1,8 @@
 """Quotas at work: what a client does is counted, and one that is over its quota waits.
 
-The answer tells at once how long, and the connection is muted for that time (KIP-13, 124, 219, 612). While no quota is set nothing
-here runs: the listener then has the plain handlers and no stopwatch. Built by the composition root; `follow`
-is called with each new image.
+The answer tells at once how long, and the connection is muted for that time (KIP-13, 124, 219, 612). While no
+quota is set nothing here runs: the listener then has the plain handlers and no stopwatch. Built by the
+composition root; `follow` is called with each new image.
 
 The time of a request (`request_percentage`) is that which the event loop spends on its connection: receiving,
 handling, sending. What a request leaves to tasks and threads is not counted.
