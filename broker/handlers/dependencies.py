@@ -3,6 +3,7 @@
 import uuid
 from dataclasses import dataclass, field
 
+from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
@@ -30,6 +31,7 @@ class Dependencies:
     tasks: TaskGroup
     remote: RemoteReader | None = None
     quotas: ClientQuotas = field(default_factory=ClientQuotas)
+    stats: RequestStats = field(default_factory=RequestStats)
 
     def find_replica(self, topic: str | uuid.UUID, partition: int) -> "Replica | ErrorCode":
         """By the topic's name or id; or the code that says why there is no replica here."""

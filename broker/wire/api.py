@@ -18,8 +18,7 @@ from tierlog.broker.wire.messages import INDEX
 from tierlog.broker.wire.primitives import MalformedFrame, skip_tags
 from tierlog.broker.wire.schema import Buffer, Message
 
-PRODUCE_KEY = 0
-FETCH_KEY = 1
+PRODUCE_KEY, FETCH_KEY = 0, 1
 API_VERSIONS_KEY = 18
 RECORDS_KEYS = frozenset({FETCH_KEY, 78})
 """Fetch and ShareFetch: their responses hold records."""
