@@ -222,6 +222,8 @@ class Broker:
                 purgatory=self.purgatory,
                 sessions=self.sessions,
                 commits=self.commits,
+                quotas=self.quotas,
+                clock=self.clock,
             )
         )
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tierlog.broker.handlers.stats import RequestStats
+from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.log_cleaner import LogCleaner
@@ -68,6 +70,8 @@ class Serving:
     purgatory: Purgatory
     sessions: FetchSessions
     commits: GroupCommit
+    quotas: ClientQuotas
+    clock: Clock
 
 
 class Node:

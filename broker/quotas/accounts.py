@@ -26,13 +26,6 @@ class Use(Generic[M]):
     throttled: int = 0
     throttled_ms: int = 0
 
-    def throttle(self, throttle_ms: int) -> int:
-        """Counts it."""
-        if throttle_ms > 0:
-            self.throttled += 1
-            self.throttled_ms += throttle_ms
-        return throttle_ms
-
 
 class Accounts(Generic[M]):
     """Lines are in the order of their last use: those at the front go first."""

@@ -4,8 +4,9 @@ An account is made only for a client that has a quota, and there are at most `AC
 to wait are milliseconds, 0 for none. Called by net and handlers, from one loop; `now_ms` never goes back.
 """
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
 from tierlog.broker.quotas.accounts import ACCOUNTS_MAX, IDLE_MS, Accounts, Use
 from tierlog.broker.quotas.limits import Account, Limit, Limits
@@ -19,6 +20,19 @@ AT_MOST_A_WINDOW = frozenset({QuotaKey.REQUEST_PERCENTAGE, QuotaKey.CONNECTION_C
 """As in Kafka: what they bound is small, so that a short wait soon makes up for it."""
 
 DEFAULT_WINDOWS = Windows()
+Meter = TypeVar("Meter", WindowedRate, TokenBucket)
+
+REPORTED_MAX = 100
+"""Accounts of one kind of quota in a report: each makes lines of metrics, and clients choose their names."""
+
+
+class Report(NamedTuple):
+    """`used`: the rate; of controller mutations, the tokens that are left."""
+
+    account: Account
+    used: float
+    throttled: int
+    throttled_ms: int
 
 
 class ClientQuotas:
@@ -33,6 +47,9 @@ class ClientQuotas:
         self._windows = windows
         self._rates = Accounts(lambda: WindowedRate(windows), accounts_max)
         self._buckets = Accounts(lambda: TokenBucket(mutation_windows), accounts_max)
+        self.throttled: Counter[QuotaKey] = Counter()
+        """How often anyone was told to wait, and for how many ms in all."""
+        self.throttled_ms: Counter[QuotaKey] = Counter()
         self.configure({})
 
     def configure(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
@@ -53,7 +70,7 @@ class ClientQuotas:
             return 0
         use = self._rates.use(key, limit, now_ms)
         use.meter.record(value, now_ms)
-        return use.throttle(self._throttle_ms(key, use, now_ms))
+        return self._told(key, use, self._throttle_ms(key, use, now_ms))
 
     def charge_unless_over(self, key: QuotaKey, user: str, client_id: str, value: float, now_ms: int) -> int:
         """Counts what is about to be done; if it is too much, it must not be done, and is not counted."""
@@ -86,22 +103,33 @@ class ClientQuotas:
         bucket, bound = use.meter, limit.bound
         throttle_ms = bucket.throttle_ms(bound, now_ms)
         if strict and throttle_ms:
-            return False, use.throttle(min(throttle_ms, THROTTLE_MAX_MS))
+            return False, self._told(key, use, min(throttle_ms, THROTTLE_MAX_MS))
         bucket.take(partitions, bound, now_ms)
         if strict:
             return True, 0
-        return True, use.throttle(min(bucket.throttle_ms(bound, now_ms), THROTTLE_MAX_MS))
+        return True, self._told(key, use, min(bucket.throttle_ms(bound, now_ms), THROTTLE_MAX_MS))
 
     def most_at_once(self, key: QuotaKey, user: str, client_id: str) -> int | None:
         """What a client may do if it did nothing lately; more would always be too much. None: no bound."""
         limit = self._limits.of_client(key, user, client_id)
         return None if limit is None else int(limit.bound * self._windows.least_ms / 1000)
 
-    def uses(self, now_ms: int) -> Iterator[tuple[QuotaKey, Account, Use[WindowedRate] | Use[TokenBucket]]]:
-        """For metrics: all that is remembered."""
-        self._rates.expire(now_ms)
-        self._buckets.expire(now_ms)
-        return chain(self._rates, self._buckets)
+    def report(self, key: QuotaKey, now_ms: int) -> list[Report]:
+        """Of those who had to wait for longest."""
+        if key is QuotaKey.CONTROLLER_MUTATION_RATE:
+            self._buckets.expire(now_ms)
+            rows = [
+                Report(account, use.meter.left(use.bound, now_ms), use.throttled, use.throttled_ms)
+                for _, account, use in self._buckets
+            ]
+        else:
+            self._rates.expire(now_ms)
+            rows = [
+                Report(account, use.meter.per_second(now_ms), use.throttled, use.throttled_ms)
+                for of, account, use in self._rates
+                if of is key
+            ]
+        return sorted(rows, key=lambda row: -row.throttled_ms)[:REPORTED_MAX]
 
     def _unless_over(self, key: QuotaKey, limit: Limit | None, value: float, now_ms: int) -> int:
         if limit is None:
@@ -112,7 +140,15 @@ class ClientQuotas:
             throttle_ms = 0  # or one that is too much by itself would be for ever
         if not throttle_ms:
             use.meter.record(value, now_ms)
-        return use.throttle(throttle_ms)
+        return self._told(key, use, throttle_ms)
+
+    def _told(self, key: QuotaKey, use: Use[Meter], throttle_ms: int) -> int:
+        if throttle_ms:
+            use.throttled += 1
+            use.throttled_ms += throttle_ms
+            self.throttled[key] += 1
+            self.throttled_ms[key] += throttle_ms
+        return throttle_ms
 
     def _throttle_ms(self, key: QuotaKey, use: Use[WindowedRate], now_ms: int, more: float = 0.0) -> int:
         most = self._windows.size_ms if key in AT_MOST_A_WINDOW else THROTTLE_MAX_MS

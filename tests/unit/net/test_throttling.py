@@ -118,7 +118,7 @@ async def test_time_counts_for_the_next_request(broker: Broker) -> None:
     throttled = await Throttled(broker).start(request_percentage=1)
     first, other = await broker.connect(), await broker.connect()
     assert (await first.ask(HEARTBEAT, 4, BEAT)).throttle_time_ms == 0
-    await until(lambda: bool(list(throttled.quotas.uses(0))))
+    await until(lambda: bool(throttled.quotas.report(QuotaKey.REQUEST_PERCENTAGE, throttled.clock.now)))
     assert (await other.ask(HEARTBEAT, 4, BEAT)).throttle_time_ms == 1_000  # a second's work in ten is 10 %
     assert throttled.muted == 1
 
@@ -180,7 +180,7 @@ async def test_quotas_come_and_go_while_clients_are_connected(broker: Broker) ->
     assert (broker.listener.stopwatch, broker.listener.admission) == (None, None)
     other = await broker.connect()
     assert (await other.ask(PRODUCE, 9, produce(b"x" * 10**6))).throttle_time_ms == 0
-    assert list(throttled.quotas.uses(0)) == []
+    assert throttled.quotas.report(QuotaKey.PRODUCER_BYTE_RATE, throttled.clock.now) == []
 
 
 async def test_an_address_with_too_many_connections_waits_for_its_end(broker: Broker) -> None:

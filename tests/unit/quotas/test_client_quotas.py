@@ -1,7 +1,8 @@
 """ClientQuotas: what counts, what waits, what is shared, and what is forgotten."""
 
 from tierlog.broker.quotas.accounts import IDLE_MS
-from tierlog.broker.quotas.quotas import THROTTLE_MAX_MS, ClientQuotas
+from tierlog.broker.quotas.limits import Account
+from tierlog.broker.quotas.quotas import REPORTED_MAX, THROTTLE_MAX_MS, ClientQuotas, Report
 from tierlog.metadata.records import QuotaEntity, QuotaKey
 
 PRODUCE, FETCH = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
@@ -16,7 +17,7 @@ def quotas(entity: QuotaEntity, accounts_max: int = 100, **bounds: float) -> Cli
 
 
 def accounts(made: ClientQuotas, now_ms: int = 0) -> list[str | None]:
-    return [account.client_id for _, account, _ in made.uses(now_ms)]
+    return [row.account.client_id for row in made.report(PRODUCE, now_ms)]
 
 
 def test_bytes_that_were_taken_count_even_if_too_many() -> None:
@@ -33,6 +34,12 @@ def test_bytes_that_are_refused_do_not_count() -> None:
     assert made.charge_unless_over(FETCH, "u", "a", 1_000, 0) == 0
     assert made.most_at_once(FETCH, "u", "a") == 10_000
     assert made.most_at_once(PRODUCE, "u", "a") is None
+
+
+def test_what_is_too_much_by_itself_is_given_to_one_that_had_nothing_lately() -> None:
+    made = quotas(DEFAULT_CLIENT, consumer_byte_rate=1000)
+    assert [made.charge_unless_over(FETCH, "u", "a", 30_000, 0) for _ in range(2)] == [0, 50_000]
+    assert made.charge_unless_over(FETCH, "u", "a", 30_000, 11_000) == 0
 
 
 def test_a_users_quota_is_shared_by_its_clients() -> None:
@@ -99,5 +106,16 @@ def test_throttling_is_counted() -> None:
     made = quotas(DEFAULT_CLIENT, producer_byte_rate=1000)
     for _ in range(3):
         made.charge(PRODUCE, "u", "a", 10_000, 0)
-    [(key, _, use)] = made.uses(0)
-    assert (key, use.bound, use.throttled, use.throttled_ms) == (PRODUCE, 1000, 2, 30_000)
+    assert made.report(PRODUCE, 0) == [Report(Account(client_id="a"), 3_000.0, 2, 30_000)]
+    assert (made.throttled, made.throttled_ms) == ({PRODUCE: 2}, {PRODUCE: 30_000})
+
+
+def test_a_report_is_bounded_and_names_those_who_waited_longest() -> None:
+    made = quotas(DEFAULT_CLIENT, accounts_max=1000, producer_byte_rate=1000, controller_mutation_rate=2)
+    for n in range(REPORTED_MAX + 50):
+        made.charge(PRODUCE, "u", str(n), 10_000 + n, 0)
+    assert accounts(made)[:3] == ["149", "148", "147"]
+    assert len(accounts(made)) == REPORTED_MAX
+    made.mutate("u", "a", 2, 0, strict=True)
+    assert made.report(MUTATION, 500) == [Report(Account(client_id="a"), 21.0, 0, 0)]
+    assert made.report(REQUEST, 0) == []
