@@ -55,8 +55,9 @@ def test_who_waits_as_told_gets_at_most_twice_the_bound_and_a_burst(
 def test_what_is_allowed_in_advance_never_passes_the_bound(
     windows: Windows, pieces: list[tuple[float, int]], bound: float
 ) -> None:
-    """Unless it is too much by itself, which one that did nothing lately may have. And who waits, and asks for
-    no more than may be had at once, gets it."""
+    """Unless it is too much by itself, which one that did nothing lately may have. And who waits, and asks
+    for no more than may be had at once, gets it.
+    """
     quotas = ClientQuotas(windows)
     quotas.configure({(("user", None),): {FETCH: bound}})
     rate, now = WindowedRate(windows), 0
