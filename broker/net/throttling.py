@@ -25,8 +25,6 @@ from tierlog.broker.wire.messages.produce import ProduceRequest
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import QuotaKey
 
-INT32_MAX = 2**31 - 1
-
 
 class Throttling:
     """`handlers` are those of the listener; `timer` counts seconds."""
@@ -147,7 +145,7 @@ class _Request:
         if not throttle_ms or reply is CLOSE:
             return
         if hasattr(reply, "throttle_time_ms"):
-            reply.throttle_time_ms = min(throttle_ms, INT32_MAX)
+            reply.throttle_time_ms = throttle_ms
         self._throttling.mute(self._connection, throttle_ms)
 
     def failed(self) -> None:

@@ -35,9 +35,6 @@ class Accounts(Generic[M]):
         self._most = most
         self._uses: dict[tuple[QuotaKey, Account], Use[M]] = {}
 
-    def __len__(self) -> int:
-        return len(self._uses)
-
     def __iter__(self) -> Iterator[tuple[QuotaKey, Account, Use[M]]]:
         return ((key, account, use) for (key, account), use in self._uses.items())
 

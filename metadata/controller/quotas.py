@@ -7,7 +7,6 @@ which Kafka reports an error but keeps the first.
 
 import ipaddress
 import math
-from collections import Counter
 from collections.abc import Mapping
 
 from tierlog.broker.wire.errors import ErrorCode
@@ -26,20 +25,22 @@ WHOLE_NUMBERS: Mapping[str, int] = {
 }
 """Quotas without fractions, and their largest value."""
 
-ENTITIES_MAX = 100_000
-"""Each costs some hundred bytes on every node, and a look at the table when quotas are described."""
+ENTITIES_MAX = 10_000
+"""All of them are looked at when one changes or quotas are described: for some ms on the event loop."""
 
 
 def alter(image: ClusterImage, command: c.AlterQuotas) -> Decision[c.QuotasAltered]:
     """Each entity changes wholly or not at all."""
     records: list[AnyRecord] = []
     outcomes: list[c.QuotaOutcome] = []
-    named = Counter(entity_of(alteration.entity) for alteration in command.alterations)
-    for entity, count in named.items():
+    named: dict[QuotaEntity, list[c.QuotaAlteration]] = {}
+    for alteration in command.alterations:
+        named.setdefault(entity_of(alteration.entity), []).append(alteration)
+    for entity, alterations in named.items():
         try:
-            if count > 1:
-                raise _invalid(f"the entity {title(entity)} is named {count} times in the request")
-            made = _alter(image, entity, _changes(command, entity))
+            if len(alterations) > 1:
+                raise _invalid(f"the entity {title(entity)} is named twice in the request")
+            made = _alter(image, entity, alterations[0].changes)
         except Refusal as refusal:
             outcomes.append(c.QuotaOutcome(entity=entity, error=refusal.error, message=refusal.message))
             continue
@@ -61,10 +62,6 @@ def entity_of(pairs: QuotaEntity) -> QuotaEntity:
 def title(entity: QuotaEntity) -> str:
     """For people: `user ada, default client-id`."""
     return ", ".join(f"default {kind}" if name is None else f"{kind} {name}" for kind, name in entity)
-
-
-def _changes(command: c.AlterQuotas, entity: QuotaEntity) -> tuple[c.QuotaChange, ...]:
-    return next(item.changes for item in command.alterations if entity_of(item.entity) == entity)
 
 
 def _alter(image: ClusterImage, entity: QuotaEntity, changes: tuple[c.QuotaChange, ...]) -> list[AnyRecord]:

@@ -211,6 +211,12 @@ def test_a_user_may_create_so_many_partitions(broker: TierlogBroker, client: Cli
     assert create("first", 30) == (ErrorCode.NONE, False)  # ten may be saved up
     assert create("second", 1) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, True)
     assert create("first", 1) == (ErrorCode.TOPIC_ALREADY_EXISTS, False)
+    fresh = Client(broker.bootstrap)
+    asked = message("Metadata", {"topics": [{"name": "asked-for"}], "allow_auto_topic_creation": True})
+    answer = fresh.send("Metadata", 9, asked)
+    fresh.close()
+    assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert answer.throttle_time_ms > 0
     assert create("old", 1, version=5) == (ErrorCode.NONE, True)
     limit(broker, {"client-id": "test", "user": "ANONYMOUS"}, controller_mutation_rate=float("inf"))
     assert create("second", 1) == (ErrorCode.NONE, False)
