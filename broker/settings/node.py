@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, Value, find_setting
-from tierlog.broker.settings.topic import MAX_LONG, NO_EFFECT_YET, TOPIC_SETTINGS, TopicConfig
+from tierlog.broker.settings.topic import MAX_LONG, TOPIC_SETTINGS, TopicConfig
 
 ENVIRONMENT_PREFIX = "TIERLOG_"
 NOT_SETTINGS = frozenset(
@@ -156,7 +156,7 @@ class NodeSettings:
     )
     log_cleaner_min_compaction_lag_ms: int = _long(0, "Default of min.compaction.lag.ms.", least=0)
     log_cleaner_max_compaction_lag_ms: int = _long(MAX_LONG, "Default of max.compaction.lag.ms.", least=1)
-    log_preallocate: bool = _boolean(False, f"Default of preallocate.{NO_EFFECT_YET}")
+    log_preallocate: bool = _boolean(False, "Default of preallocate.")
     message_max_bytes: int = _int(1_048_588, "Default of max.message.bytes.", least=0)
     compression_type: str = _string(
         "producer",
