@@ -12,6 +12,7 @@ from pump import API_VERSIONS, HEARTBEAT, METADATA, PRODUCE, Broker, produce, tu
 
 from tierlog.broker.handlers.context import CLOSE, RawReply, RequestContext
 from tierlog.broker.net.connection import Why
+from tierlog.broker.net.listener import Refusal
 from tierlog.broker.ports.files import FileSlice, OsFiles, SharedFile
 from tierlog.broker.wire.api import APIS, decode_response, encode_request
 from tierlog.broker.wire.codec import encode
@@ -304,10 +305,9 @@ async def test_a_frame_is_not_late_while_it_was_the_broker_that_did_not_read(bro
     client = await broker.connect()
     frame = encode_request(APIS[HEARTBEAT], 0, 1, "c", HeartbeatRequest())
     client.writer.write(bytes(frame) + bytes(frame)[:20])
-    await until(lambda: any(pump._partial for pump in broker.listener._pumps.values()))
+    await until(lambda: any(pump._held for pump in broker.listener._pumps.values()))
     (pump,) = broker.listener._pumps.values()
-    assert pump._partial is not None
-    pump._partial.begun_at -= 1000
+    pump.active_at -= 100
     future.set_result(HeartbeatResponse())
     await client.frame()
     pump.close_if_overdue(asyncio.get_running_loop().time())
@@ -334,7 +334,7 @@ async def test_connections_are_limited(broker: Broker) -> None:
     await first.ask(METADATA, 9, MetadataRequest())
     await second.ask(METADATA, 9, MetadataRequest())
     assert await (await broker.connect()).expect_close() == b""
-    assert broker.listener.refused == 1
+    assert broker.listener.refused == {Refusal.ALL: 1}
     first.close()
     await until(lambda: broker.listener.connections == 1)
     await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
