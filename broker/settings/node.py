@@ -236,6 +236,9 @@ class NodeSettings:
     log_cleaner_dedupe_buffer_size: int = _long(
         128 * MIB, "Memory for the keys of one cleaning; if it fills, it takes several.", least=1 * MIB
     )
+    log_cleaner_io_buffer_load_factor: float = _double(
+        0.9, "How full of keys that memory may be: fuller holds more and is slower.", least=0.1, most=1
+    )
     log_cleaner_io_max_bytes_per_second: float = _double(
         1.7976931348623157e308, "What the cleaner may read and write.", least=1
     )
