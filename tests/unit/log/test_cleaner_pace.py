@@ -1,4 +1,4 @@
-"""How the cleaner shares interpreter and disk: it breathes and stops within batches, and is held to a rate."""
+"""How the cleaner shares interpreter and disk: it breathes and stops within batches, and keeps to a rate."""
 
 import threading
 from pathlib import Path
