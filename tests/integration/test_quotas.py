@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from kafka import KafkaConsumer
 from wire_client import Client, message
 
+from tierlog.broker.gateway.catalogue import CLIENT, SECTIONS
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.fetch import FetchResponse
@@ -85,6 +86,9 @@ class Throttled:
     def poll(self) -> None:
         self._producer.poll(0.01)
 
+    def close(self) -> None:
+        del self._producer
+
     def _delivered(self, error: Any, _: Any) -> None:
         assert error is None
         self.delivered += 1
@@ -105,18 +109,23 @@ def test_one_producer_is_throttled_and_another_is_not(broker: TierlogBroker, cli
     assert (slow.delivered, fast.delivered, muted) == (1, 2_000, ["tierlog_connections_muted 1"])
     assert 7_000 < max(slow.told_ms) <= 8_100
     assert not any(fast.told_ms)
+    slow.close()
+    fast.close()
 
 
-def test_metrics_name_who_waited(broker: TierlogBroker, client: Client) -> None:
-    topic = client.create()
-    limit(broker, {"client-id": None}, producer_byte_rate=100)
-    assert client.send("Produce", 9, produce_of(topic, 1000)).throttle_time_ms > 0
-    lines = metrics(broker)
-    assert throttles(broker, "producer_byte_rate") > 0
-    mean = [line for line in lines if line.startswith("kafka_server_produce_throttle_time{")]
-    assert [line.rpartition(" ")[0] for line in mean] == [
-        'kafka_server_produce_throttle_time{user="",client_id="test"}'
-    ]
+def test_metrics_name_who_has_a_quota_and_how_long_he_waited(broker: TierlogBroker, client: Client) -> None:
+    bounds = {"consumer_byte_rate": 1e9, "request_percentage": 1e6, "controller_mutation_rate": 100.0}
+    limit(broker, {"client-id": None}, producer_byte_rate=100, **bounds)
+    topic = client.create(retention_ms="-1")
+    before = throttles(broker, "producer_byte_rate")
+    client.fetch(topic, 0)
+    told_ms = client.send("Produce", 9, produce_of(topic, 150)).throttle_time_ms
+    assert throttles(broker, "producer_byte_rate") == before + 1
+    of_me = [line for line in metrics(broker) if 'user="",client_id="test"' in line]
+    assert {line.partition("{")[0] for line in of_me} == {
+        metric.name for metric in SECTIONS["Quotas"] if metric.labels == CLIENT
+    }
+    assert f'kafka_server_produce_throttle_time{{user="",client_id="test"}} {told_ms:.1f}' in of_me
 
 
 def throttles(broker: TierlogBroker, quota: str) -> int:
