@@ -258,8 +258,8 @@ class DataDirectory:
         return True
 
     def bury(self, partition: TopicPartition) -> Path:
-        """Renames a deleted partition's directory, so that its name is free; the files go later. Durable after
-        `sync_names`: if the power fails before, the next start sets it aside.
+        """Renames a deleted partition's directory, so that its name is free; the files go later. Durable
+        after `sync_names`: if the power fails before, the next start sets it aside.
         """
         return self._rename(
             partition, renamed_directory(str(partition), random_uuid(self._rng).hex, DELETED_DIRECTORY)

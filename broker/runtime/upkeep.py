@@ -87,7 +87,8 @@ class Upkeep:
         for number, replica in enumerate(self._replicas):
             if not self._replicas.holds(replica):
                 continue  # deleted meanwhile: its file names may be those of a topic made anew
-            if replica.log.is_empty and not len(replica.log.producers):
+            replica.expire_producers(now_ms)
+            if replica.log.is_empty:
                 due[replica.room] += replica.take_due(now_ms)
                 if number % LOOKED_AT_A_TURN == 0:
                     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Many partitions at once: made beside the loop, deleted meanwhile, closed for nothing, and half made by a crash."""
+"""Many partitions: made beside the loop, deleted meanwhile, closed for nothing, half made by a crash."""
 
 import asyncio
 import random
