@@ -2,8 +2,9 @@
 """`make bench-versus`: the load cases on tierlog and on Apache Kafka in turn, as a table and a plot.
 
 Both brokers run all the time, with one partition's worth of settings at their defaults; each round measures
-every case on the one, then on the other. The figure is the median of the rounds. Kafka's jars come by Maven
-(tests/clients/fetch-java.sh); its JVM is heated first, as it gains a third in its first minutes.
+every case on the one, then on the other; `partitions` starts and stops brokers of its own. The figure is the
+median of the rounds. Kafka's jars come by Maven (tests/clients/fetch-java.sh); its JVM is heated first, as it
+gains a third in its first minutes.
 
     versus.py [--rounds 3] [--seconds 5] [--docs docs/benchmarks.md] [case …]
 """
@@ -19,6 +20,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import partitions
+from partitions import MADE, STANDING, MakeNode
 from suite import HERE, RESULTS, Broker, fill, machine, run_case, tierlog_broker
 
 sys.path.insert(0, str(HERE.parent / "support"))
@@ -85,6 +88,15 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[Figure, ...]]] = {
     "idle after the load": (("idle",), (MEMORY,)),
 }
 
+PARTITIONS = "partitions"
+PROCESS_CASES: dict[str, tuple[Figure, ...]] = {
+    "start to the first Metadata answer": (Figure("start_s", "s", LESS),),
+    f"start with {STANDING:,} partitions": (Figure("start_standing_s", "s", LESS),),
+    f"{MADE:,} partitions created and serving": (Figure("made_s", "s", LESS),),
+    f"{MADE:,} idle partitions": (Figure("kib_per_partition", "KiB resident a partition", LESS),),
+}
+"""Of brokers that are started for them; measured together."""
+
 Results = dict[tuple[str, str], dict[str, list[float]]]  # (case, figure) -> label -> one value a round
 
 
@@ -103,9 +115,37 @@ def measure(names: list[str], brokers: list[Broker], rounds: int, seconds: float
     return found
 
 
+def measure_running(names: list[str], classpath: str, rounds: int, seconds: float) -> Results:
+    """The load cases, on two brokers that run all the time."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kafka-bench-")))
+        kafka = KafkaProcess(classpath, directory, JAVA)
+        stack.callback(kafka.stop)
+        brokers = [Broker(kafka.bootstrap, kafka.pid, "kafka"), stack.enter_context(tierlog_broker())]
+        run_case(brokers[0], *HEAT)
+        return measure(names, brokers, rounds, seconds)
+
+
+def measure_processes(makers: dict[str, MakeNode], rounds: int) -> Results:
+    found: Results = defaultdict(lambda: defaultdict(list))
+    for number in range(rounds):
+        for label in sorted(makers, reverse=number % 2 == 0):
+            with tempfile.TemporaryDirectory(prefix="partitions-bench-") as directory:
+                summary = partitions.measure(makers[label], Path(directory))
+            print(
+                json.dumps({"label": label, **{key: round(v[0], 3) for key, v in summary.items()}}),
+                flush=True,
+            )
+            for name, figures in PROCESS_CASES.items():
+                for figure in figures:
+                    found[name, figure.title][label].append(figure.read(summary))
+    return found
+
+
 def rows(found: Results) -> list[tuple[str, str, float, float, float]]:
     """Case, figure, Kafka's median, tierlog's, and the ratio."""
-    figures = {(name, figure.title): figure for name, (_, all_) in CASES.items() for figure in all_}
+    by_case = {**{name: all_ for name, (_, all_) in CASES.items()}, **PROCESS_CASES}
+    figures = {(name, figure.title): figure for name, all_ in by_case.items() for figure in all_}
     table = []
     for (name, title), values in found.items():
         theirs, ours = (statistics.median(values[label]) for label in ("kafka", "tierlog"))
@@ -169,7 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="default: all")
+    parser.add_argument("cases", nargs="*", choices=[*CASES, PARTITIONS, []], help="default: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--docs", type=Path, help="write the page here, its plot into img/ beside it")
@@ -177,13 +217,15 @@ def main() -> None:
     fetched = subprocess.run(
         [HERE.parent / "clients" / "fetch-java.sh"], check=True, stdout=subprocess.PIPE, text=True
     )
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kafka-bench-")))
-        kafka = KafkaProcess(f"{fetched.stdout.strip()}/*", directory, JAVA)
-        stack.callback(kafka.stop)
-        brokers = [Broker(kafka.bootstrap, kafka.pid, "kafka"), stack.enter_context(tierlog_broker())]
-        run_case(brokers[0], *HEAT)
-        found = measure(options.cases or [*CASES], brokers, options.rounds, options.seconds)
+    names = options.cases or [*CASES, PARTITIONS]
+    classpath = f"{fetched.stdout.strip()}/*"
+    found: Results = {}
+    if PARTITIONS in names:
+        makers = {"kafka": partitions.kafka_node(classpath, JAVA), "tierlog": partitions.tierlog_node}
+        found.update(measure_processes(makers, options.rounds))
+        names = [name for name in names if name != PARTITIONS]
+    if names:
+        found.update(measure_running(names, classpath, options.rounds, options.seconds))
     RESULTS.mkdir(exist_ok=True)
     by_case = [{"case": name, "figure": title, **values} for (name, title), values in found.items()]
     report = {"machine": machine(), "rounds": options.rounds, "seconds": options.seconds, "results": by_case}
