@@ -157,7 +157,9 @@ class Pump:
     def close_if_overdue(self, now: float) -> None:
         """Closes a connection that is too slow with a frame, or has been idle for too long."""
         bounds = self._owner.bounds
-        if self._writing and now - self.blocked_at > bounds.blocked_s:
+        # with the room that the budget gave it for a frame, it has no longer than any frame has
+        most_s = bounds.blocked_s if self._partial is None else min(bounds.blocked_s, bounds.frame_s)
+        if self._writing and now - self.blocked_at > most_s:
             blocked_s = now - self.blocked_at
             return self.close(Why.BLOCKED, f"{self._out_bytes} bytes not taken for {blocked_s:.0f} s")
         if not self._reading and not self._abandoned:
