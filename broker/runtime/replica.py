@@ -450,7 +450,6 @@ class Replica:
     def apply_retention(self, now_ms: int) -> int:
         """Deletes what retention.ms, retention.bytes and the log start allow; returns how many segments."""
         log = self.log
-        log.producers.expire(now_ms, self._producer_expiration_ms)
         count = expired(log.segments, log.config, log.log_start_offset, self.high_watermark, now_ms)
         if count == len(log.segments):
             try:
@@ -460,6 +459,10 @@ class Replica:
         if not count:
             return 0
         return self.delete_local_before(log.segments[count].base_offset, now_ms)
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forgets producers that wrote nothing for producer.id.expiration.ms; returns how many."""
+        return self.log.producers.expire(now_ms, self._producer_expiration_ms)
 
     def delete_local_before(self, offset: int, now_ms: int) -> int:
         """Drops rolled segments that end at or below an offset; the local start rises first."""

@@ -2,6 +2,7 @@
 
 import resource
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -19,6 +20,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 KIB = 1 << 10
 IDLE, ACTIVE = 5_000, 1_000
 ROUNDS = 12
+NOW_MS = int(time.time() * 1000)
 IDLE_BYTES_MAX = 16 * KIB
 SETTINGS = {"max.connection.creation.rate": 100_000}
 
@@ -48,7 +50,7 @@ def test_idle_connections_cost_little(tierlog_broker_factory: TierlogBrokerFacto
     broker = tierlog_broker_factory(SETTINGS)
     warm = Client(broker.bootstrap)
     topic = warm.create()
-    warm.produce(topic, bytes(encode_batch([NewRecord(0, None, b"v")])))
+    warm.produce(topic, bytes(encode_batch([NewRecord(NOW_MS, None, b"v")])))
     before = broker.memory_bytes()[0]
     with descriptors(IDLE + 500), ExitStack() as stack:
         idle = []
@@ -60,7 +62,7 @@ def test_idle_connections_cost_little(tierlog_broker_factory: TierlogBrokerFacto
         assert metric(broker, "kafka_server_socket_server_metrics_connection_count") == IDLE + 1
         each = (broker.memory_bytes()[0] - before) / IDLE
         assert each < IDLE_BYTES_MAX, f"{each:.0f} bytes a connection"
-        assert warm.produce(topic, bytes(encode_batch([NewRecord(0, None, b"v")]))).base_offset == 1
+        assert warm.produce(topic, bytes(encode_batch([NewRecord(NOW_MS, None, b"v")]))).base_offset == 1
         for connection in idle[::100]:
             connection.sendall(HELLO)
             assert connection.recv(4 * KIB)
@@ -72,7 +74,7 @@ def asking(kind: str, topic: str) -> bytes:
         asked = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=16 * KIB)
         topics = [fetch.FetchTopic(topic=topic, partitions=[asked])]
         return frame("Fetch", 11, fetch.FetchRequest(max_wait_ms=0, topics=topics))
-    batch = encode_batch([NewRecord(0, None, bytes(16 * KIB if kind == "large" else 100))])
+    batch = encode_batch([NewRecord(NOW_MS, None, bytes(16 * KIB if kind == "large" else 100))])
     data = produce.PartitionProduceData(index=0, records=bytes(batch))
     produced = [produce.TopicProduceData(name=topic, partition_data=[data])]
     return frame("Produce", 9, produce.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=produced))
@@ -86,7 +88,7 @@ def test_active_connections_are_served_fairly(
     broker = tierlog_broker_factory(SETTINGS)
     client = Client(broker.bootstrap)
     topic = client.create()
-    client.produce(topic, bytes(encode_batch([NewRecord(0, None, bytes(16 * KIB))])))
+    client.produce(topic, bytes(encode_batch([NewRecord(NOW_MS, None, bytes(16 * KIB))])))
     client.close()
     frames = [asking(kind, topic) for kind in kinds.split()]
     with descriptors(ACTIVE + 500):
