@@ -16,7 +16,6 @@ from pathlib import Path
 HOT = (
     "broker/handlers/produce.py",
     "broker/log/log.py",
-    "broker/log/segment.py",
     "broker/net/connection.py",
     "broker/net/dispatch.py",
     "broker/net/receive.py",

@@ -252,9 +252,10 @@ class Pump:
         return kept
 
     def _handle_all(self, view: memoryview, at: int, end: int) -> bool:
-        if self._partial is not None:
-            at = self._continue(self._partial, view, at, end)
-            if self._partial is not None:
+        frame = self._partial
+        if frame is not None:
+            at = self._continue(frame, view, at, end)
+            if not frame.is_whole:
                 self._hold(view, at, end)
                 return False
         kept = False
