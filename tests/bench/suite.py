@@ -34,7 +34,7 @@ class Broker:
 
 @contextmanager
 def tierlog_broker(label: str = "tierlog", compiled: Path | None = None) -> Iterator[Broker]:
-    """A throw-away broker in a process of its own, stopped by its process id; `compiled`: see compile_hot.py."""
+    """A throw-away broker process, stopped by its process id. `compiled`: what compile_hot.py made."""
     environment = os.environ | ({"PYTHONPATH": str(compiled)} if compiled else {})
     with tempfile.TemporaryDirectory(prefix="tierlog-bench-") as data:
         command = [*TIERLOG, "dev", "--json", "--port", "0", "--data-dir", data]

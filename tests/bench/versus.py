@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """`make bench-versus`: the load cases on tierlog and on Apache Kafka in turn, as a table and a plot.
 
-All brokers run all the time at their default settings; each round measures every case on one after the other.
-The figure is the median of the rounds. tierlog runs with its hot modules compiled (`make compiled`, ADR 0007)
-and, in a column of its own, as plain Python. Kafka's jars come by Maven (tests/clients/fetch-java.sh); its JVM
-is heated first, as it gains a third in its first minutes.
+All brokers run all the time at their default settings; each round measures every case on one after the
+other. The figure is the median of the rounds. tierlog runs with its hot modules compiled (`make compiled`, ADR 0007)
+and, in a column of its own, as plain Python. Kafka's jars come by Maven (tests/clients/fetch-java.sh); its
+JVM is heated first, as it gains a third in its first minutes.
 
-Topics that are produced to keep RETAINED bytes. A virtual machine pays for a page of memory at its first touch,
-several times what the write of it costs; a log that grows for ever would measure that, on either broker.
+Topics that are produced to keep RETAINED bytes. A virtual machine pays for a page of memory at its first
+touch, several times what the write costs; a log that grows for ever would measure that, on either broker.
 
     versus.py [--rounds 3] [--seconds 5] [--compiled build/compiled] [--docs docs/benchmarks.md] [case …]
 """
@@ -142,8 +142,8 @@ def markdown(found: Results, rounds: int, seconds: float) -> str:
         f"tierlog beside Apache Kafka 4.3.1 on one machine ({here['cores']} cores, {here['cpu']},",
         f"Linux {here['kernel']}, Python {here['python']}), in turn: the median of {rounds} rounds of",
         f"{seconds:g} s each. The load generator shares the cores with the broker under test, so compare CPU",
-        "seconds first. A ratio above 1 means that tierlog is ahead. *Compiled* is tierlog with its hot modules",
-        "built by mypyc ([ADR 0007](adr/0007-compiled-hot-modules.md)); *pure* is the same uncompiled.",
+        "seconds first. A ratio above 1: tierlog is ahead. *Compiled* is tierlog with its hot modules built",
+        "by mypyc ([ADR 0007](adr/0007-compiled-hot-modules.md)); *pure* is the same uncompiled.",
         "What was tried to get here, and what it gave: [performance](explanation/performance.md).",
         "",
         "![Ratio of tierlog to Kafka by case](img/benchmarks.png)",

@@ -17,7 +17,10 @@ JAVA = ("java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class KafkaProcess:
-    """Formats its directory, starts, and returns once it serves; `stop()` ends it. `more`: lines of properties."""
+    """Formats its directory, starts, and returns once it serves; `stop()` ends it.
+
+    `more`: further lines of its properties.
+    """
 
     def __init__(self, classpath: str, directory: Path, java: Sequence[str] = JAVA, more: str = "") -> None:
         port, controller_port = free_ports(2)
