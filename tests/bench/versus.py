@@ -2,8 +2,8 @@
 """`make bench-versus`: the load cases on tierlog and on Apache Kafka in turn, as a table and a plot.
 
 All brokers run all the time at their default settings; each round measures every case on one after the
-other. The figure is the median of the rounds. tierlog runs with its hot modules compiled (`make compiled`, ADR 0007)
-and, in a column of its own, as plain Python. Kafka's jars come by Maven (tests/clients/fetch-java.sh); its
+other. The figure is the median of the rounds. tierlog runs with its hot modules compiled (`make compiled`,
+ADR 0007) and, in a column of its own, as plain Python. Kafka's jars come by Maven (tests/clients/fetch-java.sh); its
 JVM is heated first, as it gains a third in its first minutes.
 
 Topics that are produced to keep RETAINED bytes. A virtual machine pays for a page of memory at its first
