@@ -3,8 +3,8 @@
 
 All brokers run all the time at their default settings; each round measures every case on one after the
 other. The figure is the median of the rounds. tierlog runs with its hot modules compiled (`make compiled`,
-ADR 0007) and, in a column of its own, as plain Python. Kafka's jars come by Maven (tests/clients/fetch-java.sh); its
-JVM is heated first, as it gains a third in its first minutes.
+ADR 0007) and, in a column of its own, as plain Python. Kafka's jars come by Maven
+(tests/clients/fetch-java.sh); its JVM is heated first, as it gains a third in its first minutes.
 
 Topics that are produced to keep RETAINED bytes. A virtual machine pays for a page of memory at its first
 touch, several times what the write costs; a log that grows for ever would measure that, on either broker.
