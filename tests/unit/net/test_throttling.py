@@ -175,8 +175,12 @@ async def test_quotas_come_and_go_while_clients_are_connected(broker: Broker) ->
     assert broker.listener.stopwatch is not None
     assert (await client.ask(PRODUCE, 9, produce(b"x" * 10**6))).throttle_time_ms == 0
     throttled.set((("user", "ANONYMOUS"),), producer_byte_rate=1.0)
-    assert (await client.ask(PRODUCE, 9, produce(b"x" * 11))).throttle_time_ms == 1_000
+    assert (await client.ask(PRODUCE, 9, produce(b"x" * 10**6))).throttle_time_ms == 3_600_000
+    client.send(PRODUCE, 9, produce(b"x"))
+    assert throttled.muted == 1
     throttled.set()
+    await client.receive(PRODUCE, 9)  # not after the hour
+    assert throttled.muted == 0
     assert (broker.listener.stopwatch, broker.listener.admission) == (None, None)
     other = await broker.connect()
     assert (await other.ask(PRODUCE, 9, produce(b"x" * 10**6))).throttle_time_ms == 0
