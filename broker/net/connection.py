@@ -109,7 +109,7 @@ class Pump:
         self.blocked_at = 0.0
         """Since when it takes none of them, if it does not."""
         self._muted_until = 0.0
-        self._unmute_timer: asyncio.TimerHandle | None = None
+        self._unmute_timer: asyncio.Handle | None = None
         self._resume()
 
     @property
@@ -193,6 +193,12 @@ class Pump:
         self._muted_until = until
         self._unmute_timer = loop.call_at(until, self._unmute)
         self._stop_reading()
+
+    def unmute_soon(self) -> None:
+        """Before its time; not within this call, which may come from anywhere."""
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
+            self._unmute_timer = self._owner.loop.call_soon(self._unmute)
 
     def _unmute(self) -> None:
         if self._unmute_timer is not None:
