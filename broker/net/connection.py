@@ -109,7 +109,7 @@ class Pump:
         self.blocked_at = 0.0
         """Since when it takes none of them, if it does not."""
         self._muted_until = 0.0
-        self._unmute_timer: asyncio.TimerHandle | None = None
+        self._unmute_timer: asyncio.Handle | None = None
         self._resume()
 
     @property
@@ -196,6 +196,12 @@ class Pump:
         self._unmute_timer = loop.call_at(until, self._unmute)
         self._stop_reading()
 
+    def unmute_soon(self) -> None:
+        """Before its time; not within this call, which may come from anywhere."""
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
+            self._unmute_timer = self._owner.loop.call_soon(self._unmute)
+
     def _unmute(self) -> None:
         if self._unmute_timer is not None:
             self._unmute_timer.cancel()
@@ -258,9 +264,10 @@ class Pump:
         return kept
 
     def _handle_all(self, view: memoryview, at: int, end: int) -> bool:
-        if self._partial is not None:
-            at = self._continue(self._partial, view, at, end)
-            if self._partial is not None:
+        frame = self._partial
+        if frame is not None:
+            at = self._continue(frame, view, at, end)
+            if not frame.is_whole:
                 self._hold(view, at, end)
                 return False
         kept = False
