@@ -5,6 +5,7 @@ partition, and creating until every leader serves.
 """
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -31,7 +32,8 @@ SETTLE_S = 3.0  # before memory is read
 
 
 class TierlogNode:
-    def __init__(self, directory):
+    def __init__(self, directory, compiled):
+        self._environment = os.environ | ({"PYTHONPATH": str(compiled)} if compiled else {})
         port, admin_port = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
         self._command = [sys.executable, "-m", "tierlog.cli.main", "server", "--json"]
@@ -50,7 +52,11 @@ class TierlogNode:
 
     def start(self):
         self._process = subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            self._command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=self._environment,
         )
 
     def wait(self):
@@ -61,8 +67,8 @@ class TierlogNode:
         self._process.wait()
 
 
-def tierlog_node(directory):
-    return TierlogNode(directory)
+def tierlog_node(compiled=None):
+    return lambda directory: TierlogNode(directory, compiled)
 
 
 def kafka_node(classpath, java):

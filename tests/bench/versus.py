@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """`make bench-versus`: the load cases on tierlog and on Apache Kafka in turn, as a table and a plot.
 
-Both brokers run all the time, with one partition's worth of settings at their defaults; each round measures
-every case on the one, then on the other; `partitions` starts and stops brokers of its own. The figure is the
-median of the rounds. Kafka's jars come by Maven (tests/clients/fetch-java.sh); its JVM is heated first, as it
-gains a third in its first minutes.
+All brokers run all the time at their default settings; each round measures every case on one after the
+other. `partitions` starts and stops brokers of its own. The figure is the median of the rounds. tierlog runs
+with its hot modules compiled (`make compiled`, ADR 0007) and, in a column of its own, as plain Python. Kafka's
+jars come by Maven (tests/clients/fetch-java.sh); its JVM is heated first, as it gains a third in its first
+minutes.
 
-    versus.py [--rounds 3] [--seconds 5] [--docs docs/benchmarks.md] [case …]
+Topics that are produced to keep RETAINED bytes. A virtual machine pays for a page of memory at its first
+touch, several times what the write costs; a log that grows for ever would measure that, on either broker.
+
+    versus.py [--rounds 3] [--seconds 5] [--compiled build/compiled] [--docs docs/benchmarks.md] [case …]
 """
 
 import argparse
@@ -32,19 +36,14 @@ JAVA = (
     "java", "-Xms1g", "-Xmx2g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35", "-XX:MaxInlineLevel=15",
 )  # fmt: skip
-HEAT = (
-    "raw-produce",
-    "--batch",
-    "64k",
-    "--seconds",
-    "20",
-    "--warm-s",
-    "10",
-    "--reps",
-    "1",
-    "--patience",
-    "1",
+RETAINED = "256m"
+RETENTION = (
+    "log.retention.check.interval.ms=1000\nlog.initial.task.delay.ms=1000\n"  # as `tierlog dev` has it
 )
+HEAT = (
+    "raw-produce", "--retain", RETAINED, "--batch", "64k", "--seconds", "20", "--warm-s", "10", "--reps", "1",
+    "--patience", "1",
+)  # fmt: skip
 MORE, LESS = "more", "less"
 
 
@@ -73,20 +72,26 @@ CPU_SHARE = Figure("broker_cpu_pct", "CPU %", LESS)
 MEMORY = Figure("rss_mib", "resident MiB", LESS)
 READ = ("raw-fetch", "--batch", "64k", "--max-bytes", "64g", "--topic", "{topic}")
 
+WRITE = ("raw-produce", "--retain", RETAINED, "--batch")
+SPEED = (PER_CPU, RATE)
+
 CASES: dict[str, tuple[tuple[str, ...], tuple[Figure, ...]]] = {
-    "produce 16 KiB": (("raw-produce", "--batch", "16k"), (PER_CPU, RATE)),
-    "produce 64 KiB": (("raw-produce", "--batch", "64k"), (PER_CPU, RATE)),
-    "produce 1 MiB": (("raw-produce", "--batch", "1m"), (PER_CPU, RATE)),
-    "produce 16 KiB, 8 partitions": (("raw-produce", "--batch", "16k", "--partitions", "8"), (PER_CPU, RATE)),
-    "produce 64 KiB, 8 partitions": (("raw-produce", "--batch", "64k", "--partitions", "8"), (PER_CPU, RATE)),
-    "produce 16 KiB at 52 MB/s": (("raw-produce", "--batch", "16k", "--rate", "3200"), (P50, P99, P999)),
-    "fetch 1 MiB": ((*READ, "--max-partition", "1m"), (PER_CPU, RATE)),
-    "fetch 8 MiB": ((*READ, "--max-partition", "8m"), (PER_CPU, RATE)),
-    "librdkafka produce, 1 KB": (("rd-produce",), (PER_CPU, RATE)),
+    "produce 16 KiB": ((*WRITE, "16k"), SPEED),
+    "produce 64 KiB": ((*WRITE, "64k"), SPEED),
+    "produce 1 MiB": ((*WRITE, "1m"), SPEED),
+    "produce 16 KiB, 8 partitions": ((*WRITE, "16k", "--partitions", "8"), SPEED),
+    "produce 64 KiB, 8 partitions": ((*WRITE, "64k", "--partitions", "8"), SPEED),
+    "produce 1 MiB, 8 partitions": ((*WRITE, "1m", "--partitions", "8"), SPEED),
+    "produce 64 KiB, 4 connections": ((*WRITE, "64k", "--partitions", "4", "--connections", "4"), SPEED),
+    "produce 16 KiB at 52 MB/s": ((*WRITE, "16k", "--rate", "3200"), (P50, P99, P999)),
+    "fetch 1 MiB": ((*READ, "--max-partition", "1m"), SPEED),
+    "fetch 8 MiB": ((*READ, "--max-partition", "8m"), SPEED),
+    "librdkafka produce, 1 KB": (("rd-produce",), SPEED),
     "librdkafka end to end, 1,000/s": (("rd-e2e", "--rate", "1000", "--linger", "0"), (P50, P99, P999)),
     "1,000 connections": (("connections", "--connections", "1000"), (CPU_SHARE, P99)),
     "idle after the load": (("idle",), (MEMORY,)),
 }
+KAFKA, TIERLOG, PURE = "kafka", "tierlog", "pure Python"
 
 PARTITIONS = "partitions"
 PROCESS_CASES: dict[str, tuple[Figure, ...]] = {
@@ -115,41 +120,59 @@ def measure(names: list[str], brokers: list[Broker], rounds: int, seconds: float
     return found
 
 
-def measure_running(names: list[str], classpath: str, rounds: int, seconds: float) -> Results:
-    """The load cases, on two brokers that run all the time."""
+def measure_running(
+    names: list[str], classpath: str, rounds: int, seconds: float, compiled: Path | None
+) -> Results:
+    """The load cases."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kafka-bench-")))
-        kafka = KafkaProcess(classpath, directory, JAVA)
+        kafka = KafkaProcess(classpath, directory, JAVA, RETENTION)
         stack.callback(kafka.stop)
-        brokers = [Broker(kafka.bootstrap, kafka.pid, "kafka"), stack.enter_context(tierlog_broker())]
+        brokers = [Broker(kafka.bootstrap, kafka.pid, KAFKA)]
+        if compiled:
+            brokers.append(stack.enter_context(tierlog_broker(TIERLOG, compiled)))
+        brokers.append(stack.enter_context(tierlog_broker(PURE)))
         run_case(brokers[0], *HEAT)
         return measure(names, brokers, rounds, seconds)
 
 
 def measure_processes(makers: dict[str, MakeNode], rounds: int) -> Results:
+    """The cases about partitions."""
     found: Results = defaultdict(lambda: defaultdict(list))
     for number in range(rounds):
         for label in sorted(makers, reverse=number % 2 == 0):
             with tempfile.TemporaryDirectory(prefix="partitions-bench-") as directory:
                 summary = partitions.measure(makers[label], Path(directory))
-            print(
-                json.dumps({"label": label, **{key: round(v[0], 3) for key, v in summary.items()}}),
-                flush=True,
-            )
+            shown = {key: round(values[0], 3) for key, values in summary.items()}
+            print(json.dumps({"label": label, **shown}), flush=True)
             for name, figures in PROCESS_CASES.items():
                 for figure in figures:
                     found[name, figure.title][label].append(figure.read(summary))
     return found
 
 
-def rows(found: Results) -> list[tuple[str, str, float, float, float]]:
-    """Case, figure, Kafka's median, tierlog's, and the ratio."""
+@dataclass(frozen=True)
+class Row:
+    """One line of the result: the medians of one figure of a case, and their ratios to Kafka's."""
+
+    title: str
+    medians: dict[str, float]
+    ratios: dict[str, float]
+
+
+def rows(found: Results) -> list[Row]:
     by_case = {**{name: all_ for name, (_, all_) in CASES.items()}, **PROCESS_CASES}
     figures = {(name, figure.title): figure for name, all_ in by_case.items() for figure in all_}
     table = []
-    for (name, title), values in found.items():
-        theirs, ours = (statistics.median(values[label]) for label in ("kafka", "tierlog"))
-        table.append((name, title, theirs, ours, figures[name, title].ratio(ours, max(theirs, 1e-9))))
+    for key, values in found.items():
+        medians = {label: statistics.median(each) for label, each in values.items()}
+        theirs = max(medians[KAFKA], 1e-9)
+        ratios = {
+            label: figures[key].ratio(max(ours, 1e-9), theirs)
+            for label, ours in medians.items()
+            if label != KAFKA
+        }
+        table.append(Row(": ".join(key), medians, ratios))
     return table
 
 
@@ -163,16 +186,21 @@ def markdown(found: Results, rounds: int, seconds: float) -> str:
         f"tierlog beside Apache Kafka 4.3.1 on one machine ({here['cores']} cores, {here['cpu']},",
         f"Linux {here['kernel']}, Python {here['python']}), in turn: the median of {rounds} rounds of",
         f"{seconds:g} s each. The load generator shares the cores with the broker under test, so compare CPU",
-        "seconds first. A ratio above 1 means that tierlog is ahead.",
+        "seconds first. A ratio above 1: tierlog is ahead. *Compiled* is tierlog with its hot modules built",
+        "by mypyc ([ADR 0007](adr/0007-compiled-hot-modules.md)); *pure* is the same uncompiled.",
+        "What was tried to get here, and what it gave: [performance](explanation/performance.md).",
         "",
         "![Ratio of tierlog to Kafka by case](img/benchmarks.png)",
         "",
-        "| case | figure | Kafka | tierlog | ratio |",
-        "| --- | --- | ---: | ---: | ---: |",
+        "| case and figure | Kafka | compiled | ratio | pure | ratio |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    lines += [
-        f"| {name} | {title} | {_n(k)} | {_n(t)} | {ratio:.2f} |" for name, title, k, t, ratio in rows(found)
-    ]
+    for row in rows(found):
+        cells = [row.title, _n(row.medians[KAFKA])]
+        for label in (TIERLOG, PURE):
+            known = label in row.medians
+            cells += [_n(row.medians[label]), f"{row.ratios[label]:.2f}"] if known else ["", ""]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
@@ -187,11 +215,11 @@ def plot(found: Results, target: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    table = rows(found)
+    table = [row for row in rows(found) if TIERLOG in row.ratios]
     figure, axes = plt.subplots(figsize=(9, 0.3 * len(table) + 1.4), layout="constrained")
-    ratios = [row[4] for row in table]
+    ratios = [row.ratios[TIERLOG] for row in table]
     colours = ["#2a6f97" if ratio >= 1 else "#f4a259" for ratio in ratios]
-    axes.barh([f"{row[0]}: {row[1]}" for row in table], [r - 1 for r in ratios], left=1, color=colours)
+    axes.barh([row.title for row in table], [r - 1 for r in ratios], left=1, color=colours)
     axes.set_xscale("log")
     axes.axvline(1, color="#1b2a38", linewidth=1)
     ticks = [tick for tick in (0.25, 0.5, 1, 2, 4, 8, 16) if min(ratios) / 2 < tick < max(ratios) * 2]
@@ -212,20 +240,23 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", choices=[*CASES, PARTITIONS, []], help="default: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--compiled", type=Path, help="what `make compiled` made; else only pure Python")
     parser.add_argument("--docs", type=Path, help="write the page here, its plot into img/ beside it")
     options = parser.parse_args()
     fetched = subprocess.run(
         [HERE.parent / "clients" / "fetch-java.sh"], check=True, stdout=subprocess.PIPE, text=True
     )
-    names = options.cases or [*CASES, PARTITIONS]
-    classpath = f"{fetched.stdout.strip()}/*"
+    names, classpath = options.cases or [*CASES, PARTITIONS], f"{fetched.stdout.strip()}/*"
+    compiled = options.compiled and options.compiled.absolute()
     found: Results = {}
+    if set(names) != {PARTITIONS}:
+        load = [name for name in names if name != PARTITIONS]
+        found.update(measure_running(load, classpath, options.rounds, options.seconds, compiled))
     if PARTITIONS in names:
-        makers = {"kafka": partitions.kafka_node(classpath, JAVA), "tierlog": partitions.tierlog_node}
+        makers = {KAFKA: partitions.kafka_node(classpath, JAVA), PURE: partitions.tierlog_node()}
+        if compiled:
+            makers[TIERLOG] = partitions.tierlog_node(compiled)
         found.update(measure_processes(makers, options.rounds))
-        names = [name for name in names if name != PARTITIONS]
-    if names:
-        found.update(measure_running(names, classpath, options.rounds, options.seconds))
     RESULTS.mkdir(exist_ok=True)
     by_case = [{"case": name, "figure": title, **values} for (name, title), values in found.items()]
     report = {"machine": machine(), "rounds": options.rounds, "seconds": options.seconds, "results": by_case}
