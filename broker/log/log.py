@@ -273,19 +273,12 @@ class PartitionLog:
             return False
         return now_ms - self._flushing.unflushed_since_ms >= self.config.flush_ms
 
-    @property
-    def _is_as_found(self) -> bool:
-        """Whether its files are still those of a clean stop, or there are none: so it is with most logs of a
-        node that has many, and closing them costs nothing.
-        """
-        unchanged = self._found_end == self.log_end_offset and not self._flushing.files_changed
-        return unchanged and not self._active.is_ragged
-
     def close(self, *, clean: bool) -> None:
-        """After a clean close the log opens again without a scan. Raises OSError if it cannot be made
-        clean.
+        """After a clean close the log opens again without a scan. Raises OSError if it cannot be made clean.
+        Its files are not touched if they are those of a clean stop still, or none.
         """
-        if clean and not self._is_as_found:
+        as_found = self._found_end == self.log_end_offset and not self._flushing.files_changed
+        if clean and (not as_found or self._active.is_ragged):
             self._active.persist()
             write_plain(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
             self._flushing.flush_clean(self)

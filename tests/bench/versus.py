@@ -3,9 +3,9 @@
 
 All brokers run all the time at their default settings; each round measures every case on one after the
 other. `partitions` starts and stops brokers of its own. The figure is the median of the rounds. tierlog runs
-with its hot modules compiled (`make compiled`, ADR 0007) and, in a column of its own, as plain Python. Kafka's
-jars come by Maven (tests/clients/fetch-java.sh); its JVM is heated first, as it gains a third in its first
-minutes.
+with its hot modules compiled (`make compiled`, ADR 0007) and, in a column of its own, as plain Python.
+Kafka's jars come by Maven (tests/clients/fetch-java.sh); its JVM is heated first, as it gains a third in its
+first minutes.
 
 Topics that are produced to keep RETAINED bytes. A virtual machine pays for a page of memory at its first
 touch, several times what the write costs; a log that grows for ever would measure that, on either broker.
@@ -215,9 +215,10 @@ def plot(found: Results, target: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    table = [row for row in rows(found) if TIERLOG in row.ratios]
+    shown = TIERLOG if any(TIERLOG in values for values in found.values()) else PURE
+    table = [row for row in rows(found) if shown in row.ratios]
     figure, axes = plt.subplots(figsize=(9, 0.3 * len(table) + 1.4), layout="constrained")
-    ratios = [row.ratios[TIERLOG] for row in table]
+    ratios = [row.ratios[shown] for row in table]
     colours = ["#2a6f97" if ratio >= 1 else "#f4a259" for ratio in ratios]
     axes.barh([row.title for row in table], [r - 1 for r in ratios], left=1, color=colours)
     axes.set_xscale("log")
