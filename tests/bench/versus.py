@@ -77,6 +77,10 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[Figure, ...]]] = {
     "produce 16 KiB, 8 partitions": (("raw-produce", "--batch", "16k", "--partitions", "8"), (PER_CPU, RATE)),
     "produce 64 KiB, 8 partitions": (("raw-produce", "--batch", "64k", "--partitions", "8"), (PER_CPU, RATE)),
     "produce 16 KiB at 52 MB/s": (("raw-produce", "--batch", "16k", "--rate", "3200"), (P50, P99, P999)),
+    "produce 16 KiB at 3 MB/s while compacting": (
+        ("produce-while-compacting", "--batch", "16k", "--rate", "200", "--fill-bytes", "512m"),
+        (P50, P99, P999),
+    ),
     "fetch 1 MiB": ((*READ, "--max-partition", "1m"), (PER_CPU, RATE)),
     "fetch 8 MiB": ((*READ, "--max-partition", "8m"), (PER_CPU, RATE)),
     "librdkafka produce, 1 KB": (("rd-produce",), (PER_CPU, RATE)),
