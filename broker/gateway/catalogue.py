@@ -101,6 +101,10 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "bound",
         ),
         _gauge("tierlog_connections_muted", "Connections not read since their clients are over a quota"),
+        _gauge(
+            "tierlog_connections_saturated",
+            "Connections not read since max.in.flight.requests.per.connection was reached",
+        ),
         _gauge("tierlog_connections_blocked", "Connections whose client does not take what there is for it"),
         _gauge(
             "tierlog_connections_waiting_for_room",

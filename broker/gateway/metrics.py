@@ -76,6 +76,7 @@ def _clients(listener: Listener) -> Iterator[Family]:
         [((str(bound),), count) for bound, count in listener.refused.items()],
     )
     yield "tierlog_connections_muted", _one(listener.muted)
+    yield "tierlog_connections_saturated", _one(listener.saturated)
     yield "tierlog_connections_blocked", _one(listener.blocked)
     yield "tierlog_connections_waiting_for_room", _one(budget.waiting)
     yield "tierlog_connections_room_waits_total", _one(budget.waits)

@@ -182,6 +182,11 @@ class Listener:
             slowest.close(Why.CROWDED, f"{slowest.kept_bytes} of {self.kept_bytes} bytes that nobody takes")
 
     @property
+    def saturated(self) -> int:
+        """Connections with as many requests under way as they may have."""
+        return sum(pump.is_saturated for pump in self._pumps.values())
+
+    @property
     def blocked(self) -> int:
         """Connections whose client does not take what there is for it."""
         return sum(pump.is_blocked for pump in self._pumps.values())
