@@ -203,6 +203,16 @@ class NodeSettings:
         86_400_000, "An idle producer's sequences are forgotten after it.", least=1
     )
 
+    # Quotas
+    quota_window_num: int = _int(11, "Samples that rates of client quotas are made of.", least=1)
+    quota_window_size_seconds: int = _int(1, "Time that each such sample covers.", least=1)
+    controller_quota_window_num: int = _int(
+        11, "With the next setting: how long controller mutations may be saved up for a burst.", least=1
+    )
+    controller_quota_window_size_seconds: int = _int(
+        1, "Time that each window of controller_mutation_rate covers.", least=1
+    )
+
     # Groups
     group_min_session_timeout_ms: int = _int(
         6_000, "The shortest session timeout of a group member.", least=1
