@@ -3,6 +3,7 @@
 #   make demo          the whole of tierlog on real data, in two minutes
 #   make check         lint, types, layers, tidy rules, fast tests
 #   make test          every test
+#   make fuzz          mutated traffic of real clients against the net layer: FUZZ_CASES=… FUZZ_SEED=…
 #   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
 #   make bench         load figures of this machine
 #   make bench-versus  the same beside Apache Kafka (needs Java 17 and Maven); writes docs/benchmarks.md
@@ -16,10 +17,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast test test-clients bench bench-versus fmt lint types layers lock docs s3-server clean
+.PHONY: help venv demo check fast test fuzz test-clients bench bench-versus fmt lint types layers lock docs s3-server clean
 
 help:
-	@sed -n '2,11s/^# *//p' Makefile
+	@sed -n '2,12s/^# *//p' Makefile
 
 venv: $(READY)
 
@@ -59,6 +60,9 @@ fast: venv s3-server
 
 test: venv s3-server
 	$(BIN)/pytest -m "not clients" -rs
+
+fuzz: venv
+	$(BIN)/pytest tests/fuzz -s
 
 test-clients: venv
 	$(BIN)/pytest -m clients -rs
