@@ -27,7 +27,7 @@ from tierlog.broker.handlers.stats import RequestStats, measured
 from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.net.bounds import Bounds
 from tierlog.broker.net.connection import Why
-from tierlog.broker.net.listener import Listener
+from tierlog.broker.net.listener import Listener, Refusal
 from tierlog.broker.ports.clock import Clock, SystemClock
 from tierlog.broker.ports.files import Files, OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
@@ -60,6 +60,7 @@ OnReady = Callable[[str, str], None]
 GC_THRESHOLD = 50_000
 """Allocations between two collections of the youngest generation: requests leave hardly any cycles behind."""
 
+REFUSALS_LOGGED_EVERY_S = 10.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = structlog.get_logger("tierlog")
 
@@ -149,7 +150,6 @@ class Broker:
         self.tasks = TaskGroup(self._report)
         self.purgatory = Purgatory(settings.purgatory_max_operations)
         self.commits = GroupCommit()
-        self._parts.push_async_callback(self.commits.close)
         self.replicas = ReplicaManager(
             settings,
             self.directories,
@@ -228,12 +228,14 @@ class Broker:
             port=port,
             bounds=_bounds(self.settings),
             note=_note,
+            note_refusal=_RefusalNotes(),
         )
 
     async def _stop_serving(self) -> None:
         self.admin_node.stop_serving()
         self.listener.stop_accepting()
-        await self.commits.drain()  # who waits for an fsync is acknowledged
+        # who waits for an fsync is acknowledged, unless its disk hangs
+        await self.commits.drain(self.settings.log_dirs_stop_timeout_ms / 1000)
         self.purgatory.close()
         await asyncio.sleep(0)  # what waited is answered before its connection closes
         await self.listener.close()
@@ -336,21 +338,43 @@ def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGr
 
 def _note(connection: Connection, why: Why, detail: str) -> None:
     """What an operator wants to know of a connection that ended; most ends are ordinary."""
-    if why in (Why.MALFORMED, Why.SLOW, Why.UNANSWERED):
+    if why in (Why.MALFORMED, Why.SLOW, Why.UNANSWERED, Why.BLOCKED, Why.CROWDED):
         client = f"{connection.peer_host}:{connection.peer_port}"
         software = f"{connection.client_software} {connection.client_software_version}"
         _log.warning("closed a connection", why=why.value, detail=detail, client=client, software=software)
 
 
+class _RefusalNotes:
+    """A line of the log for refused connections, not one for each: who is refused tries again."""
+
+    def __init__(self) -> None:
+        self._quiet_until: dict[Refusal, float] = {}
+
+    def __call__(self, refusal: Refusal, host: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._quiet_until.get(refusal, 0.0):
+            self._quiet_until[refusal] = now + REFUSALS_LOGGED_EVERY_S
+            _log.warning("connections are refused or wait", bound=refusal.value, client=host)
+
+
 def _bounds(settings: NodeSettings) -> Bounds:
+    request_bytes = settings.queued_max_request_bytes
     return Bounds(
         frame_bytes=settings.socket_request_max_bytes,
         connections=settings.max_connections,
+        connections_per_address=settings.max_connections_per_ip,
+        connections_of_address=settings.connections_per_address,
+        connections_per_second=settings.max_connection_creation_rate,
         in_flight=settings.max_in_flight_requests_per_connection,
         queued_response_bytes=settings.queued_max_response_bytes,
+        queued_response_bytes_total=settings.queued_max_response_total_bytes,
+        request_bytes=sys.maxsize if request_bytes < 0 else request_bytes,
         send_buffer_bytes=settings.socket_send_buffer_bytes,
         receive_buffer_bytes=settings.socket_receive_buffer_bytes,
         idle_s=settings.connections_max_idle_ms / 1000,
+        header_s=settings.request_header_timeout_ms / 1000,
+        frame_s=settings.request_receive_timeout_ms / 1000,
+        blocked_s=settings.response_send_timeout_ms / 1000,
     )
 
 

@@ -36,6 +36,8 @@ class Reserve:
         try:
             if self._found_size() != self._size:
                 self._files.unlink(self._path, missing_ok=True)
+                if self._files.space(self._directory).usable < self._size:
+                    return False  # to write it to no end, again and again, would take what room there is
                 self._make()
         except OSError as failure:
             if failure.errno not in NO_ROOM:

@@ -47,7 +47,7 @@ class _Collector:
             yield CounterMetricFamily(
                 "kafka_server_socket_server_refused_connections",
                 "Connections refused at a bound",
-                self._node.listener.refused,
+                sum(self._node.listener.refused.values()),
             )
         if self._node.replicas is not None:
             yield from self._logs(list(self._node.replicas))

@@ -1,6 +1,7 @@
 """What the admin routes show of a node. The composition root fills it in as the parts come to life."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from tierlog.broker.handlers.stats import RequestStats
@@ -25,7 +26,7 @@ class Listener(Protocol):
     @property
     def connections(self) -> int: ...
     @property
-    def refused(self) -> int: ...
+    def refused(self) -> Mapping[Any, int]: ...
     @property
     def received_bytes(self) -> int: ...
     @property

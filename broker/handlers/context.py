@@ -10,7 +10,7 @@ from a copy of its own, whose views stay valid.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Protocol
 
 from tierlog.broker.ports.files import Part
 from tierlog.broker.wire.errors import ErrorCode
@@ -32,6 +32,13 @@ class Connection:
     client_software_version: str = "unknown"
 
 
+class Meter(Protocol):
+    """The quotas of a request's client (runtime.throttle)."""
+
+    def fetched(self, size: int) -> int:
+        """Milliseconds to throttle for instead of answering with so many bytes; 0: they are counted."""
+
+
 @dataclass(slots=True, eq=False)
 class RequestContext:
     """The header of one request and the connection that it came over."""
@@ -42,6 +49,7 @@ class RequestContext:
     client_id: str | None
     connection: Connection
     frame_kept: bool = False
+    meter: Meter | None = None  # only while quotas are set
 
     def keep_frame(self) -> None:
         """Views into this request's frame stay valid after the handler has returned."""

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Meter, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
 from tierlog.broker.ports.slices import LogSlice
@@ -56,6 +56,7 @@ class _Asked:
     min_bytes: int
     committed_only: bool
     scope: FetchScope
+    meter: Meter | None
 
 
 @dataclass(slots=True)
@@ -116,6 +117,7 @@ class _Fetcher:
             min(request.min_bytes, self._deps.settings.fetch_max_bytes),
             request.isolation_level == READ_COMMITTED,
             scope,
+            context.meter,
         )
         return self._answer(asked, request.max_wait_ms)
 
@@ -237,6 +239,8 @@ class _Fetcher:
 
     def _respond(self, asked: _Asked, reading: _Reading) -> FetchResponse:
         scope = asked.scope
+        if asked.meter is not None and (throttled := _throttled(asked.meter, scope, reading)):
+            return throttled
         told: list[tuple[SessionPartition, PartitionData]] = []
         with_records: list[SessionKey] = []
         for item, answer in zip(scope.partitions, reading.answers, strict=True):
@@ -294,6 +298,16 @@ class _Fetcher:
             return topic
         found = self._deps.metadata.image.topics.get(topic)
         return "" if found is None else found.name
+
+
+def _throttled(meter: Meter, scope: FetchScope, reading: _Reading) -> FetchResponse | None:
+    """Over its quota a client gets nothing, and its session stays as it was (KIP-219)."""
+    found = (answer.records for answer in reading.answers)
+    throttle_time_ms = meter.fetched(sum(part.size for part in found if isinstance(part, LogSlice)))
+    if not throttle_time_ms:
+        return None
+    session_id = 0 if scope.session is None else scope.session.id
+    return FetchResponse(throttle_time_ms=throttle_time_ms, session_id=session_id)
 
 
 def _partitions(request: FetchRequest, by_id: bool) -> Iterable[SessionPartition]:

@@ -1,7 +1,7 @@
 """The small text files beside the logs, in Kafka's formats. Each is replaced atomically, so a crash leaves
 old or new.
 
-Per data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`,
+Per data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint` and a copy of it,
 `cleaner-offset-checkpoint`, `meta.properties` and the marker of a clean stop. Per partition:
 `partition.metadata`. Called by the replica manager.
 """
@@ -17,6 +17,8 @@ from tierlog.broker.ports.types import TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+LOG_STARTS_COPY = "log-start-offset-checkpoint.copy"
+"""The same again, since nothing else knows which records of a first segment were deleted."""
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"

@@ -7,7 +7,8 @@ descriptor and indexes when others are read more often (`unload`); slices handed
 open.
 
 Invariants: bytes beyond `size` were never acknowledged and are overwritten; `end_offset` is one past the
-last batch. Called by PartitionLog alone, from the event loop.
+last batch. A log's segments are the event loop's, and PartitionLog's to change; recovery owns them before,
+the cleaner those that it writes.
 """
 
 from bisect import bisect_right

@@ -42,8 +42,9 @@ class Swap:
     stage: SwapStage = SwapStage.CLEANED
 
     def begin(self) -> None:
-        self._rename(SWAP)
-        self.stage = SwapStage.BEGUN
+        if self.stage is SwapStage.CLEANED:
+            self._rename(SWAP)
+            self.stage = SwapStage.BEGUN
 
     def finish(self) -> None:
         self._rename("")
@@ -70,22 +71,25 @@ class Swapped(Protocol):
 
 
 class Swaps:
-    """The swap of one log that is under way, if there is one. All steps raise OSError and can be repeated."""
+    """The swap of one log that is under way, if there is one. All steps raise OSError and can be repeated.
 
-    __slots__ = ("_directory", "_files", "_graveyard", "_pending")
+    A step that failed leaves it pending: the next cleaning goes on with it, or a deletion that comes first.
+    """
+
+    __slots__ = ("_directory", "_files", "_graveyard", "pending")
 
     def __init__(self, files: Files, directory: Path, graveyard: Graveyard) -> None:
         self._files = files
         self._directory = directory
         self._graveyard = graveyard
-        self._pending: Swap | None = None
+        self.pending: Swap | None = None
 
     def begin(self, log: Swapped, swap: Swap) -> bool:
         """False, and nothing was done, if the log has changed since the cleaning began."""
-        if self._pending is not None or not all(log.has(source) and source.rolled for source in swap.sources):
+        if self.pending is not None or not all(log.has(source) and source.rolled for source in swap.sources):
             return False
+        self.pending = swap  # before its first step, which may fail half way
         swap.begin()
-        self._pending = swap
         return True
 
     def after_begin(self, log: Swapped, swap: Swap, now_ms: int) -> tuple[Callable[[], None], ...]:
@@ -107,13 +111,14 @@ class Swaps:
     def finish(self, swap: Swap) -> None:
         if swap.stage is SwapStage.INSTALLED:
             swap.finish()
-            self._pending = None
+            self.pending = None
 
     def complete(self, log: Swapped, now_ms: int) -> bool:
         """Before segments are dropped or cut, at the price of two fsyncs here; True if there was one."""
-        swap = self._pending
+        swap = self.pending
         if swap is None:
             return False
+        swap.begin()
         for step in self.after_begin(log, swap, now_ms):
             self._files.sync_directory(self._directory)
             step()
@@ -121,8 +126,8 @@ class Swaps:
 
     def close(self) -> None:
         """The next start completes it."""
-        if self._pending is not None:
-            self._pending.cleaned.close()
+        if self.pending is not None:
+            self.pending.cleaned.close()
 
 
 def discard(cleaned: Segment) -> None:

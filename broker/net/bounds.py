@@ -1,6 +1,7 @@
-"""The bounds of the network room, each with its reason. Settings override the first group."""
+"""The bounds of the network room: constants with their reasons, and `Bounds`, which the settings fill."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -17,40 +18,52 @@ SEND_BUFFERS = 64
 SENDFILE_BYTES = 4 * MIB
 """The most that one connection sends from a file before the others have their turn."""
 
+FRAMES_PER_TURN = 64
+"""Requests of one connection handled before the others have their turn: a few milliseconds."""
+
 ACCEPTS_PER_TURN = 64
 """Connections accepted before those that exist have their turn."""
 
 ACCEPT_PAUSE_S = 0.1
 """Rest after accept failed (no descriptors left), or its rate was reached."""
 
+SWEPT_PER_TURN = 500
+"""Connections looked at before the others have their turn: a fraction of a millisecond."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What one listener allows. Bytes, seconds and counts; at a bound the client waits or is cut off."""
+    """What one listener allows, each by the setting of that name; at a bound a client waits or is cut off."""
 
     frame_bytes: int = 100 * MIB
     """socket.request.max.bytes"""
     connections: int = 10_000
     """max.connections: a further one is closed at once"""
-    connections_per_address: int = 10_000
+    connections_per_address: int = 2**31 - 1
     """max.connections.per.ip"""
+    connections_of_address: Mapping[str, int] = field(default_factory=dict)
+    """max.connections.per.ip.overrides"""
     connections_per_second: int = 1_000
-    """more stay in the kernel's queue until the next second"""
-    in_flight: int = 128
-    """requests of one connection that wait for their answer; at it the connection is not read"""
+    """max.connection.creation.rate: more stay in the kernel's queue until the next second"""
+    in_flight: int = 64
+    """max.in.flight.requests.per.connection: at it the connection is not read"""
     queued_response_bytes: int = 64 * MIB
-    """response bytes of one connection that its client has not taken; at it the connection is not read"""
-    receiving_bytes: int = 1024 * MIB
-    """bytes of frames that are not whole yet, over all connections; who passes it is closed"""
+    """queued.max.response.bytes: what one client has not taken; at it the connection is not read"""
+    queued_response_bytes_total: int = 512 * MIB
+    """queued.max.response.total.bytes: in memory; above it the one that took nothing for longest is closed"""
+    request_bytes: int = 1024 * MIB
+    """queued.max.request.bytes: received in part, or waiting for an answer, over all connections"""
     idle_s: float = 600.0
-    """connections.max.idle.ms; also the longest that a client may take nothing of its responses"""
+    """connections.max.idle.ms"""
+    header_s: float = 5.0
+    """request.header.timeout.ms: from a frame's first byte to its request header"""
+    frame_s: float = 30.0
+    """request.receive.timeout.ms: from a frame's first byte to its last"""
+    blocked_s: float = 300.0
+    """response.send.timeout.ms: the longest that a client may take nothing of its responses"""
     send_buffer_bytes: int = 512 * KIB
     """socket.send.buffer.bytes; more is not faster: what waits in the kernel falls out of the CPU's caches"""
     receive_buffer_bytes: int = -1
     """socket.receive.buffer.bytes; -1 (of either) leaves it to the operating system"""
-    header_s: float = 5.0
-    """from a frame's first byte to its request header"""
-    frame_s: float = 30.0
-    """from a frame's first byte to its last"""
     sweep_s: float = 1.0
-    """how often slow and idle connections are looked for"""
+    """no setting: how often slow and idle connections are looked for"""

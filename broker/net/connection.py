@@ -3,13 +3,17 @@
 One readable event costs one receive, whatever number of frames it brings, and one send for all the answers
 that were ready at once. A handler that answers at once costs no task. Answers leave in the order of the
 requests: one that waits for an earlier one stays in `_waiting`. The connection is not read while too many
-requests wait or too many response bytes are queued; frames that were already received then lie in `_held`.
+requests wait, too many response bytes are queued, or the listener's budget has no room; frames that were
+already received then lie in `_held`. So do those beyond FRAMES_PER_TURN, while others have their turn. A
+client over its quota is muted: not read either, for as long as its answer told it (KIP-219).
 """
 
 import asyncio
 import os
+import select
 import socket
 from collections import deque
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -17,24 +21,35 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from tierlog.broker.handlers.context import Connection
-from tierlog.broker.net.bounds import SEND_BUFFERS, SENDFILE_BYTES, Bounds
+from tierlog.broker.net.bounds import FRAMES_PER_TURN, SEND_BUFFERS, SENDFILE_BYTES, Bounds
 from tierlog.broker.net.dispatch import Call, Dispatcher
 from tierlog.broker.net.receive import SIZE_PREFIX, Buffers, Partial, frame_size
 from tierlog.broker.ports.files import FileSlice, Part
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.wire.primitives import MalformedFrame
 
+_ENDING, _WITHOUT_ROOM, _OTHERS_TURN, _MUTED = 1, 2, 4, 8
+"""Why a connection is halted: it takes no further frame, whatever is queued."""
+
 
 class Why(StrEnum):
     """Why a connection ended; a label of metrics."""
 
-    CLIENT = "client"
+    CLIENT = "client"  # the client closed it
     NETWORK = "network"
-    MALFORMED = "malformed"
-    UNANSWERED = "unanswered"
-    SLOW = "slow"
-    IDLE = "idle"
+    MALFORMED = "malformed"  # what it sent is no request
+    UNANSWERED = "unanswered"  # an error for which the API has no answer
+    SLOW = "slow"  # request.header.timeout.ms, request.receive.timeout.ms
+    BLOCKED = "blocked"  # response.send.timeout.ms
+    CROWDED = "crowded"  # queued.max.response.total.bytes, queued.max.request.bytes
+    IDLE = "idle"  # connections.max.idle.ms
     STOPPING = "stopping"
+
+
+class Stopwatch(Protocol):
+    """Calls back, and counts the time for the connection's client."""
+
+    def __call__(self, connection: Connection, callback: Callable[..., None], *arguments: Any) -> None: ...
 
 
 class Owner(Protocol):
@@ -47,20 +62,25 @@ class Owner(Protocol):
     received_bytes: int
     sent_bytes: int
     tasks: TaskGroup
+    stopwatch: "Stopwatch | None"
 
     def forget(self, pump: "Pump", why: Why, detail: str) -> None:
         """The connection is closed."""
+
+    def kept_more(self, count: int) -> None:
+        """So many bytes more (or fewer) are in memory because a client has not taken them."""
 
 
 class _Slot:
     """The place of a response in the order of the requests."""
 
-    __slots__ = ("done", "future", "parts")
+    __slots__ = ("done", "future", "parts", "request_bytes")
 
-    def __init__(self, future: "asyncio.Future[Any] | None" = None) -> None:
+    def __init__(self, request_bytes: int = 0, future: "asyncio.Future[Any] | None" = None) -> None:
         self.done = False
         self.future = future
         self.parts: list[Part] | None = []
+        self.request_bytes = request_bytes
 
 
 class Pump:
@@ -74,11 +94,25 @@ class Pump:
         self._fd = sock.fileno()
         self._partial: Partial | None = None
         self._held = memoryview(b"")
+        self._held_bytes = 0
+        self._wanted: int | None = None  # what it waits for in the line of the budget
         self._waiting: deque[_Slot] = deque()
         self._out: deque[Part] = deque()
-        self._out_bytes = 0
-        self._reading = self._writing = self._ending = self._closed = False
+        self._out_bytes = 0  # of all answers that are there
+        self._file_bytes = 0  # of these, what lies in files
+        self._reading = self._writing = self._closed = self._abandoned = False
+        self._halted = 0
+        self.kept_bytes = 0
+        """Answers in memory that the client has not taken."""
+        self.blocked_at = 0.0
+        """Since when it takes none of them, if it does not."""
+        self._muted_until = 0.0
+        self._unmute_timer: asyncio.TimerHandle | None = None
         self._resume()
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._writing
 
     def close(self, why: Why, detail: str = "") -> None:
         """Closes at once. Who waits for this client is told by a cancelled future; what begun tasks still
@@ -91,8 +125,9 @@ class Pump:
         if self._writing:
             self._owner.loop.remove_writer(self._fd)
         self._socket.close()
-        if self._partial is not None:
-            self._partial.release(kept=False)
+        self._give_all_back()
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
         for slot in self._waiting:
             if slot.future is not None:
                 slot.future.cancel()
@@ -100,9 +135,27 @@ class Pump:
         self._out.clear()
         self._owner.forget(self, why, detail)
 
+    def _give_all_back(self) -> None:
+        budget = self._owner.buffers.budget
+        if self._wanted is not None and not budget.leave(self):
+            budget.give(self._wanted)
+        if self._partial is not None:
+            self._partial.release(kept=False)
+        for slot in self._waiting:
+            budget.give(slot.request_bytes)
+            slot.request_bytes = 0
+        budget.held -= self._held_bytes
+        self._owner.kept_more(-self.kept_bytes)
+        self._held_bytes = self.kept_bytes = 0
+
     def close_if_overdue(self, now: float) -> None:
         """Closes a connection that is too slow with a frame, or has been idle for too long."""
         bounds = self._owner.bounds
+        if self._writing and now - self.blocked_at > bounds.blocked_s:
+            blocked_s = now - self.blocked_at
+            return self.close(Why.BLOCKED, f"{self._out_bytes} bytes not taken for {blocked_s:.0f} s")
+        if self.muted:
+            return self._unmute_if_abandoned()
         frame = self._partial
         if frame is not None and self._reading:
             waited = now - frame.begun_at
@@ -111,6 +164,45 @@ class Pump:
         if not self._waiting and now - self.active_at > bounds.idle_s:
             return self.close(Why.IDLE)
         return None
+
+    # ---- muting -----------------------------------------------------------------------------------
+
+    @property
+    def muted(self) -> bool:
+        return bool(self._halted & _MUTED)
+
+    def mute(self, seconds: float) -> None:
+        """Reads nothing for so long, or longer if it is muted for longer already; answers leave as ever."""
+        if self._closed or self._abandoned:
+            return
+        loop = self._owner.loop
+        until = loop.time() + seconds
+        if self._unmute_timer is not None:
+            if until <= self._muted_until:
+                return
+            self._unmute_timer.cancel()
+        self._halted |= _MUTED
+        self._muted_until = until
+        self._unmute_timer = loop.call_at(until, self._unmute)
+        self._stop_reading()
+
+    def _unmute(self) -> None:
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
+        self._unmute_timer = None
+        self._halted &= ~_MUTED
+        self.active_at = self._owner.loop.time()  # it was we who did not read
+        self._resume()
+
+    def _unmute_if_abandoned(self) -> None:
+        """A client that has gone away has nothing left to slow down: what it sent is handled, and its end
+        of the stream, which lies behind that, closes the connection.
+        """
+        poll = select.poll()
+        poll.register(self._fd, select.POLLRDHUP)
+        if poll.poll(0):
+            self._abandoned = True
+            self._unmute()
 
     # ---- receiving --------------------------------------------------------------------------------
 
@@ -157,30 +249,38 @@ class Pump:
     def _handle_all(self, view: memoryview, at: int, end: int) -> bool:
         if self._partial is not None:
             at = self._continue(self._partial, view, at, end)
+            if self._partial is not None:
+                self._hold(view, at, end)
+                return False
         kept = False
         frame_bytes = self._owner.bounds.frame_bytes
-        while end - at >= SIZE_PREFIX:
+        for _ in range(FRAMES_PER_TURN):
+            if end - at < SIZE_PREFIX:
+                break
+            if self._is_full:
+                self._hold(view, at, end)
+                return kept
             size = frame_size(view, at, frame_bytes)
             stop = at + SIZE_PREFIX + size
             if stop > end:
                 break
-            if self._is_full:
-                rest = view[at:end]
-                self._held = memoryview(bytearray(rest)) if view is self._owner.buffers.shared else rest
-                return kept
             kept |= self._handle(view, at + SIZE_PREFIX, stop)
             at = stop
+        else:
+            self._give_way(view, at, end)
+            return kept
         if at < end:
             frame = self._partial = Partial(self._owner.buffers, self.active_at)
-            self._continue(frame, view, at, end)
+            self._hold(view, self._continue(frame, view, at, end), end)
         return kept
 
     def _continue(self, frame: Partial, view: memoryview, at: int, end: int) -> int:
-        """Fills a partial frame from view[at:end], and handles it once it is whole; the position after it."""
-        bounds = self._owner.bounds
+        """Fills a partial frame from view[at:end], and handles it once it is whole; the position after it, or
+        where it found no room.
+        """
         while True:
-            if frame.have == frame.need == SIZE_PREFIX:
-                frame.grow(bounds.frame_bytes, bounds.receiving_bytes)
+            if frame.have == frame.need == SIZE_PREFIX and not self._has_room_for(frame):
+                return at
             count = min(frame.need - frame.have, end - at)
             if not count:
                 break
@@ -196,14 +296,64 @@ class Pump:
                 frame.release(kept)
         return at
 
+    def _has_room_for(self, frame: Partial) -> bool:
+        """Takes a buffer of the frame's size, or a place in the line."""
+        size = frame_size(frame.buffer, 0, self._owner.bounds.frame_bytes)
+        if self._owner.buffers.budget.take(size):
+            frame.grow(size)
+            return True
+        self._wait_for_room(size)
+        return False
+
+    def _wait_for_room(self, size: int) -> None:
+        if self._wanted is None:
+            self._wanted = size
+            self._halted |= _WITHOUT_ROOM
+            self._owner.buffers.budget.wait(self, size, self._got_room)
+
+    def _got_room(self) -> None:
+        if self._closed:
+            return
+        if self._wanted and self._partial is not None:
+            self._partial.grow(self._wanted)
+        self._wanted = None
+        self._halted &= ~_WITHOUT_ROOM
+        self._resume()
+
+    def _hold(self, view: memoryview, at: int, end: int) -> None:
+        """Keeps what was received and cannot be handled yet."""
+        if at == end:
+            return
+        if view is self._owner.buffers.shared:
+            view, at, end = memoryview(bytearray(view[at:end])), 0, end - at
+            self._held_bytes += end
+            budget = self._owner.buffers.budget
+            budget.held += end
+            if budget.held > budget.limit:
+                detail = f"{budget.held} bytes that cannot be handled yet"
+                self._owner.loop.call_soon(self.close, Why.CROWDED, detail)
+        self._held = view[at:end]
+
+    def _give_way(self, view: memoryview, at: int, end: int) -> None:
+        """The rest is handled after the other connections that are readable now."""
+        if at < end:
+            self._hold(view, at, end)
+            self._halted |= _OTHERS_TURN
+            self._owner.loop.call_soon(self._have_turn)
+
+    def _have_turn(self) -> None:
+        self._halted &= ~_OTHERS_TURN
+        self._resume()
+
     def _handle(self, view: memoryview, at: int, end: int) -> bool:
         call = self._owner.dispatcher.call(self.connection, view, at, end)
         result = call.result
         if isinstance(result, asyncio.Future):
-            result.add_done_callback(partial(self._completed, call, self._slot(result)))
+            slot = self._slot(end - at, result)
+            result.add_done_callback(self._timed(partial(self._completed, call, slot)))
         elif isinstance(result, CoroutineType):
             task = self._owner.tasks.spawn("request", self._finish(call))
-            task.add_done_callback(partial(self._completed, call, self._slot()))
+            task.add_done_callback(self._timed(partial(self._completed, call, self._slot(end - at))))
         else:
             self._ready(self._owner.dispatcher.parts(call.context, result))
         return call.keeps_frame
@@ -211,9 +361,20 @@ class Pump:
     @property
     def _is_full(self) -> bool:
         bounds = self._owner.bounds
-        if self._ending or len(self._waiting) >= bounds.in_flight:
+        if self._halted or len(self._waiting) >= bounds.in_flight:
             return True
         return self._out_bytes >= bounds.queued_response_bytes
+
+    def _timed(self, callback: Callable[..., None]) -> Callable[..., None]:
+        """The callback itself, unless someone counts the time that goes into this client."""
+        stopwatch = self._owner.stopwatch
+        return callback if stopwatch is None else partial(stopwatch, self.connection, callback)
+
+    def rearm(self) -> None:
+        """The owner's stopwatch came or went."""
+        if self._reading:
+            self._stop_reading()
+            self._resume()
 
     def _stop_reading(self) -> None:
         if self._reading:
@@ -227,26 +388,36 @@ class Pump:
             self._guarded(held, 0, len(held))
         if self._closed:
             return
+        if self._held_bytes and not self._held:
+            self._owner.buffers.budget.held -= self._held_bytes
+            self._held_bytes = 0
         if self._held or self._is_full:
             self._stop_reading()
         elif not self._reading:
             if self._partial is not None:
                 self._partial.begun_at = self._owner.loop.time()  # it was we who did not read
-            self._owner.loop.add_reader(self._fd, self._on_readable)
+            self._owner.loop.add_reader(self._fd, self._timed(self._on_readable))
             self._reading = True
 
     # ---- answering --------------------------------------------------------------------------------
 
-    def _slot(self, future: "asyncio.Future[Any] | None" = None) -> _Slot:
-        slot = _Slot(future)
+    def _slot(self, request_bytes: int, future: "asyncio.Future[Any] | None" = None) -> _Slot:
+        """For a request whose answer has to be waited for: as long as it waits, it is in memory."""
+        slot = _Slot(request_bytes, future)
         self._waiting.append(slot)
+        budget = self._owner.buffers.budget
+        budget.used += request_bytes
+        if budget.used > budget.limit:
+            self._wait_for_room(0)
         return slot
 
     def _ready(self, parts: list[Part] | None) -> None:
         """An answer that is there at once."""
+        self._count(parts)
         if self._waiting:
-            slot = self._slot()
+            slot = _Slot()
             slot.done, slot.parts = True, parts
+            self._waiting.append(slot)
         else:
             self._queue(parts)
 
@@ -267,19 +438,27 @@ class Pump:
         dispatcher = self._owner.dispatcher
         if isinstance(reply, BaseException):
             reply = dispatcher.failed(call.context, call.request, reply)
+        self._owner.buffers.budget.give(slot.request_bytes)
+        slot.request_bytes = 0
         slot.parts = dispatcher.parts(call.context, reply)
+        self._count(slot.parts)
         slot.done = True
         while self._waiting and self._waiting[0].done:
             self._queue(self._waiting.popleft().parts)
         return self._send()
 
+    def _count(self, parts: list[Part] | None) -> None:
+        for part in parts or ():
+            self._out_bytes += len(part)
+            if isinstance(part, FileSlice):
+                self._file_bytes += len(part)
+
     def _queue(self, parts: list[Part] | None) -> None:
         """Queues an answer for sending; None ends the connection when all before it has been sent."""
         if parts is None:
-            self._ending = True
-        for part in parts or () if not self._ending else ():
-            self._out.append(part)
-            self._out_bytes += len(part)
+            self._halted |= _ENDING
+        elif not self._halted & _ENDING:
+            self._out.extend(parts)
 
     def _send(self) -> None:
         """Sends what is queued, as far as the socket takes it."""
@@ -287,18 +466,22 @@ class Pump:
             finished = self._send_queued()
         except OSError as failure:
             return self.close(Why.NETWORK, str(failure))
-        if finished and self._ending:
+        if finished and self._halted & _ENDING:
             return self.close(Why.UNANSWERED)
         if finished and self._writing:
             self._owner.loop.remove_writer(self._fd)
             self._writing = False
         elif not finished and not self._writing and not self._closed:
-            self._owner.loop.add_writer(self._fd, self._on_writable)
+            self._owner.loop.add_writer(self._fd, self._timed(self._on_writable))
             self._writing = True
+            self.blocked_at = self._owner.loop.time()
+        if self._out_bytes or self.kept_bytes:
+            kept_bytes, self.kept_bytes = self.kept_bytes, self._out_bytes - self._file_bytes
+            self._owner.kept_more(self.kept_bytes - kept_bytes)
         return self._resume()
 
     def _on_writable(self) -> None:
-        self.active_at = self._owner.loop.time()
+        self.active_at = self.blocked_at = self._owner.loop.time()
         self._send()
 
     def _send_queued(self) -> bool:
@@ -313,6 +496,7 @@ class Pump:
                     if not sent and first.count:
                         raise OSError(f"{first.file.path} ends inside a slice of it")
                     turn -= sent
+                    self._file_bytes -= sent
                 else:
                     sent = self._send_buffers()
                 self._sent(sent)

@@ -57,9 +57,13 @@ class Dispatcher:
     """The handlers of a listener behind their envelope."""
 
     def __init__(self, handlers: Mapping[int, Handler], error_reply: ErrorReply, report: Report) -> None:
-        self._handlers = {key: (APIS[key], handler) for key, handler in handlers.items()}
+        self.serve(handlers)
         self._error_reply = error_reply
         self.report = report
+
+    def serve(self, handlers: Mapping[int, Handler]) -> None:
+        """Requests go to these from now on."""
+        self._handlers = {key: (APIS[key], handler) for key, handler in handlers.items()}
 
     def call(self, connection: Connection, view: memoryview, at: int, end: int) -> Call:
         """Decodes the frame in view[at:end] and calls its handler; raises MalformedFrame."""

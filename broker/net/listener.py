@@ -1,4 +1,4 @@
-"""Accepts connections, bounds them, and sweeps out the slow and the idle ones.
+"""Accepts connections, bounds them and what they hold in memory, and sweeps out the slow and the idle ones.
 
 Built by the composition root, one for each listening address.
 """
@@ -8,22 +8,38 @@ import errno
 import itertools
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from itertools import islice
 
 from tierlog.broker.handlers.context import Connection, ErrorReply, Handler
-from tierlog.broker.net.bounds import ACCEPT_PAUSE_S, ACCEPTS_PER_TURN, Bounds
-from tierlog.broker.net.connection import Pump, Why
+from tierlog.broker.net.bounds import ACCEPT_PAUSE_S, ACCEPTS_PER_TURN, SWEPT_PER_TURN, Bounds
+from tierlog.broker.net.budget import Budget
+from tierlog.broker.net.connection import Pump, Stopwatch, Why
 from tierlog.broker.net.dispatch import Dispatcher, Report
 from tierlog.broker.net.receive import Buffers
 from tierlog.broker.ports.tasks import TaskGroup
 
 BACKLOG = 1024
 DEFAULT_BOUNDS = Bounds()
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 Note = Callable[[Connection, Why, str], None]
 
 
-def _ignore(connection: Connection, why: Why, detail: str) -> None:
-    """The default of Listener's `note`."""
+class Refusal(StrEnum):
+    """Why a connection was not taken, or not yet: the setting that says so; a label of metrics."""
+
+    ALL = "max.connections"
+    ADDRESS = "max.connections.per.ip"
+    RATE = "max.connection.creation.rate"
+    DESCRIPTORS = "open files"
+
+
+NoteRefusal = Callable[[Refusal, str], None]
+
+
+def _ignore(*_: object) -> None:
+    """The default of Listener's `note` and `note_refusal`."""
 
 
 _connection_ids = itertools.count(1)
@@ -32,7 +48,8 @@ _connection_ids = itertools.count(1)
 class Listener:
     """One listening address.
 
-    `report` gets what handlers raise, `note` each connection that ended and why; `closed` counts the latter.
+    `report` gets what handlers raise, `note` each connection that ended and why, `note_refusal` each that was
+    not taken, with its address; `closed` and `refused` count the latter two.
     """
 
     def __init__(
@@ -46,19 +63,25 @@ class Listener:
         port: int = 0,
         bounds: Bounds = DEFAULT_BOUNDS,
         note: Note = _ignore,
+        note_refusal: NoteRefusal = _ignore,
     ) -> None:
         self.bounds = bounds
-        self.buffers = Buffers()
+        self.buffers = Buffers(Budget(bounds.request_bytes))
         self.dispatcher = Dispatcher(handlers, error_reply, report)
         self.tasks = tasks
         self.closed: Counter[Why] = Counter()
-        self.refused = 0
+        self.refused: Counter[Refusal] = Counter()
+        self.accepted = 0
         self.received_bytes = 0
         self.sent_bytes = 0
+        self.kept_bytes = 0
+        """Answers in memory that clients have not taken."""
+        self.stopwatch: Stopwatch | None = None
         self._note = note
+        self._note_refusal = note_refusal
         self._host = host
         self._port = port
-        self._pumps: set[Pump] = set()
+        self._pumps: dict[int, Pump] = {}
         self._per_address: Counter[str] = Counter()
         self._second = 0
         self._accepted_in_second = 0
@@ -70,6 +93,24 @@ class Listener:
     def connections(self) -> int:
         """Connections that are open now."""
         return len(self._pumps)
+
+    @property
+    def muted(self) -> int:
+        """Connections that are not read now, as their clients are over a quota."""
+        return sum(pump.muted for pump in self._pumps.values())
+
+    def mute(self, connection: Connection, seconds: float) -> None:
+        """Does not read the connection for so long (KIP-219)."""
+        pump = self._pumps.get(connection.id)
+        if pump is not None:
+            pump.mute(seconds)
+
+    def time_clients(self, stopwatch: Stopwatch | None) -> None:
+        """From now on the stopwatch runs what the loop does for a connection; None: nothing does."""
+        if stopwatch is not self.stopwatch:
+            self.stopwatch = stopwatch
+            for pump in [*self._pumps.values()]:
+                pump.rearm()
 
     async def bind(self) -> tuple[str, int]:
         """Takes the address, which a broker has to announce before it serves; returns the one that it got."""
@@ -113,14 +154,13 @@ class Listener:
     async def close(self) -> None:
         """Stops listening and closes all connections."""
         self.stop_accepting()
-        for pump in tuple(self._pumps):
+        for pump in tuple(self._pumps.values()):
             pump.close(Why.STOPPING)
 
     def forget(self, pump: Pump, why: Why, detail: str) -> None:
         """Called by a connection that closed."""
-        if pump not in self._pumps:
+        if self._pumps.pop(pump.connection.id, None) is None:
             return
-        self._pumps.discard(pump)
         self.closed[why] += 1
         self._note(pump.connection, why, detail)
         host = pump.connection.peer_host
@@ -128,39 +168,62 @@ class Listener:
         if not self._per_address[host]:
             del self._per_address[host]
 
+    def kept_more(self, count: int) -> None:
+        self.kept_bytes += count
+        while count > 0 and self.kept_bytes > self.bounds.queued_response_bytes_total:
+            keeping = (pump for pump in self._pumps.values() if pump.kept_bytes)
+            slowest = min(keeping, key=_took_last, default=None)
+            if slowest is None:
+                return
+            slowest.close(Why.CROWDED, f"{slowest.kept_bytes} of {self.kept_bytes} bytes that nobody takes")
+
+    @property
+    def blocked(self) -> int:
+        """Connections whose client does not take what there is for it."""
+        return sum(pump.is_blocked for pump in self._pumps.values())
+
     # ---- accepting --------------------------------------------------------------------------------
 
     def _on_acceptable(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):
             if self._rate_is_reached():
-                return self._rest()
+                return self._rest(Refusal.RATE)
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return None
             except OSError as failure:
-                if failure.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    return self._rest()
+                if failure.errno in _NO_DESCRIPTORS:
+                    return self._rest(Refusal.DESCRIPTORS)
                 raise
             self._accepted_in_second += 1
             self._welcome(accepted, address[0], address[1])
         return None
 
     def _welcome(self, accepted: socket.socket, host: str, port: int) -> None:
-        bounds = self.bounds
-        if (
-            len(self._pumps) >= bounds.connections
-            or self._per_address[host] >= bounds.connections_per_address
-        ):
-            self.refused += 1
+        refusal = self._refusal(host)
+        if refusal is not None:
             accepted.close()
+            self._refuse(refusal, host)
             return
+        self.accepted += 1
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection = Connection(next(_connection_ids), host, port, self._host, self._port)
         self._per_address[host] += 1
-        self._pumps.add(Pump(self, accepted, connection))
+        self._pumps[connection.id] = Pump(self, accepted, connection)
+
+    def _refusal(self, host: str) -> Refusal | None:
+        bounds = self.bounds
+        if len(self._pumps) >= bounds.connections:
+            return Refusal.ALL
+        most = bounds.connections_of_address.get(host, bounds.connections_per_address)
+        return Refusal.ADDRESS if self._per_address[host] >= most else None
+
+    def _refuse(self, refusal: Refusal, host: str) -> None:
+        self.refused[refusal] += 1
+        self._note_refusal(refusal, host)
 
     def _rate_is_reached(self) -> bool:
         second = int(self.loop.time())
@@ -168,7 +231,9 @@ class Listener:
             self._second, self._accepted_in_second = second, 0
         return self._accepted_in_second >= self.bounds.connections_per_second
 
-    def _rest(self) -> None:
+    def _rest(self, refusal: Refusal) -> None:
+        """Those that wait in the kernel's queue are taken a little later."""
+        self._refuse(refusal, "")
         self._pause_accepting()
         self._timers["accept"] = self.loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
 
@@ -184,7 +249,19 @@ class Listener:
     # ---- sweeping ---------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
+        self._sweep_some(iter([*self._pumps.values()]))
+
+    def _sweep_some(self, left: Iterator[Pump]) -> None:
         now = self.loop.time()
-        for pump in [*self._pumps]:
+        some = list(islice(left, SWEPT_PER_TURN))
+        for pump in some:
             pump.close_if_overdue(now)
-        self._timers["sweep"] = self.loop.call_later(self.bounds.sweep_s, self._sweep)
+        if len(some) == SWEPT_PER_TURN:
+            self._timers["sweep"] = self.loop.call_later(0, self._sweep_some, left)
+        else:
+            self._timers["sweep"] = self.loop.call_later(self.bounds.sweep_s, self._sweep)
+
+
+def _took_last(pump: Pump) -> tuple[bool, float]:
+    """Blocked ones first, and of these who took nothing for longest."""
+    return not pump.is_blocked, pump.blocked_at

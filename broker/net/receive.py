@@ -13,6 +13,7 @@ import mmap
 import struct
 
 from tierlog.broker.net.bounds import RECEIVE_BUFFER_BYTES, SPARE_BUFFER_BYTES
+from tierlog.broker.net.budget import Budget
 from tierlog.broker.wire.primitives import MalformedFrame
 
 SIZE_PREFIX = 4
@@ -23,9 +24,9 @@ _LEAST_POWER = 16
 class Buffers:
     """The shared receive buffer of a listener, and spare buffers for frames that arrive in pieces."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
         self.shared = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-        self.receiving_bytes = 0
+        self.budget = budget
         self._spare: dict[int, list[memoryview]] = {}
         self._spare_bytes = 0
 
@@ -77,22 +78,17 @@ class Partial:
         """Whether the fixed part of the request header is there."""
         return self.have >= SIZE_PREFIX + REQUEST_HEADER_BYTES_MIN
 
-    def grow(self, frame_bytes_max: int, receiving_bytes_max: int) -> None:
-        """Takes a buffer of the frame's size, once the size is there."""
-        size = frame_size(self.buffer, 0, frame_bytes_max)
-        buffers = self._buffers
-        if buffers.receiving_bytes + size > receiving_bytes_max:
-            raise MalformedFrame("too many bytes of unfinished frames on this listener")
-        buffers.receiving_bytes += size
+    def grow(self, size: int) -> None:
+        """Takes a buffer for a frame of so many bytes, for which the budget had room."""
         self.need = SIZE_PREFIX + size
-        grown = buffers.take(self.need)
+        grown = self._buffers.take(self.need)
         grown[: self.have] = self.buffer[: self.have]
         self.buffer = grown
 
     def release(self, kept: bool) -> None:
         """The frame was handled, or will never be whole."""
         if self.need > SIZE_PREFIX:
-            self._buffers.receiving_bytes -= self.need - SIZE_PREFIX
+            self._buffers.budget.give(self.need - SIZE_PREFIX)
             if not kept:
                 self._buffers.give_back(self.buffer)
 

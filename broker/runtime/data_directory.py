@@ -7,6 +7,7 @@ device takes the directory offline until the next start; want of room only stops
 DataDirectories and the replica manager; failures are noted in any thread.
 """
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -17,12 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
 from tierlog.broker.log.checkpoints import (
     CLEANER_OFFSETS,
     LOG_STARTS,
+    LOG_STARTS_COPY,
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
@@ -40,10 +43,12 @@ from tierlog.broker.log.checkpoints import (
 from tierlog.broker.log.names import DELETED_DIRECTORY, LOG, parse_partition_directory, renamed_directory
 from tierlog.broker.ports.files import NO_ROOM, Files, Space
 from tierlog.broker.ports.types import TopicPartition, random_uuid
+from tierlog.broker.runtime.disk_threads import DiskThreads
 from tierlog.broker.runtime.watched_files import DEVICE_ERRORS, WatchedFiles
 
 STRAY = "-stray"
 
+T = TypeVar("T")
 CheckpointRow = tuple[TopicPartition, int, int]
 """Partition, recovery point, log start."""
 
@@ -74,8 +79,12 @@ class Checkpoints:
     clean: bool = False
     recovery_points: Mapping[TopicPartition, int] = field(default_factory=dict)
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
-    cleaned: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Up to where compaction has been; every log in which it ever was has an entry."""
+    cleaned: Mapping[TopicPartition, int] | None = field(default_factory=dict)
+    """Up to where compaction has been; every log in which it ever was has an entry. None: unreadable."""
+
+    def cleaned_to(self, partition: TopicPartition) -> int | None:
+        """None: compaction was never there. If nobody knows, it may have been anywhere: from the start."""
+        return 0 if self.cleaned is None else self.cleaned.get(partition)
 
 
 NO_CHECKPOINTS = Checkpoints()
@@ -84,6 +93,7 @@ NO_CHECKPOINTS = Checkpoints()
 class DataDirectory:
     def __init__(self, path: Path, files: Files, rng: random.Random) -> None:
         self.path = path
+        self.threads = DiskThreads(f"disk {path.name}")
         self.files: Files = WatchedFiles(files, self)
         self.failure: str | None = None
         """Why it is offline, until the next start."""
@@ -95,9 +105,11 @@ class DataDirectory:
         """What the last run left, of the partitions that are not open yet."""
         self._rng = rng
         self._lock = -1
+        self._hangs = False
         self._checkpointing = threading.Lock()
         self._checkpointed: set[TopicPartition] = set()
         self._cleaned: set[TopicPartition] = set()
+        self._starts: Mapping[TopicPartition, int] | None = None  # as they stand in both files
 
     # -- whose it is --
 
@@ -134,6 +146,10 @@ class DataDirectory:
             raise DirectoryUnusable(None, f"{META_PROPERTIES}: {failure}", str(self.path)) from None
 
     def release(self) -> None:
+        """A directory that hangs stays locked until the process ends: its threads may yet write."""
+        self.threads.shutdown()
+        if self._hangs:
+            return
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -158,6 +174,15 @@ class DataDirectory:
         a new start, which reads the disk, can tell what is there.
         """
         self.fail(f"fsync failed: {error.strerror}")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Waits for its disk in its threads."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+
+    def found_hanging(self, patience_s: float) -> None:
+        """At a stop, which goes on without it: no clean end for its logs."""
+        self._hangs = True
+        self.fail(f"it hangs: no operation has ended for {patience_s:g} s")
 
     def fail(self, why: str) -> None:
         """Takes it offline. May run in a thread."""
@@ -262,10 +287,10 @@ class DataDirectory:
     def take_checkpoints(self) -> Checkpoints:
         """What the last run left; the marker of its clean stop is gone after this call."""
         clean = take_clean_shutdown(self.files, self.path)
-        found = Checkpoints(
-            clean, self._read(RECOVERY_POINTS), self._read(LOG_STARTS), self._read(CLEANER_OFFSETS)
-        )
-        self._cleaned = set(found.cleaned)
+        points = self._read(RECOVERY_POINTS, "everything is checked") or {}
+        cleaned = self._read(CLEANER_OFFSETS, "any log may have gaps, and is compacted from its start")
+        found = Checkpoints(clean, points, self._read_starts(), cleaned)
+        self._cleaned = set(cleaned or ())
         self._checkpointed = {*found.recovery_points, *found.log_starts}
         self.checkpoints = found
         return found
@@ -302,15 +327,17 @@ class DataDirectory:
             self.checkpoints = replace(left, recovery_points=points, log_starts=starts)
         if partition in self._cleaned:
             with self._checkpointing:
-                cleaned = self._read(CLEANER_OFFSETS)
-                cleaned.pop(partition, None)
-                write_offsets(self.files, self.path / CLEANER_OFFSETS, cleaned)
-                self._cleaned = set(cleaned)
+                cleaned = self._read(CLEANER_OFFSETS, "it is written anew with the next cleaning")
+                if cleaned is not None:
+                    cleaned.pop(partition, None)
+                    write_offsets(self.files, self.path / CLEANER_OFFSETS, cleaned)
+                    self._cleaned = set(cleaned)
                 self.checkpoints = replace(self.checkpoints, cleaned=cleaned)
         if partition not in self._checkpointed:
             return
         with self._checkpointing:
-            points, starts = self._read(RECOVERY_POINTS), self._read(LOG_STARTS)
+            points = self._read(RECOVERY_POINTS, "after a crash everything is checked") or {}
+            starts = self._read_starts()
             kept = {name for name in {*points, *starts} if self.holds(name)} - {partition}
             self._write(
                 {name: point for name, point in points.items() if name in kept},
@@ -320,13 +347,31 @@ class DataDirectory:
 
     def _write(self, points: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]) -> None:
         write_offsets(self.files, self.path / RECOVERY_POINTS, points)
-        write_offsets(self.files, self.path / LOG_STARTS, starts)
+        if starts != self._starts:  # they seldom change
+            self._starts = None
+            write_offsets(self.files, self.path / LOG_STARTS, starts)
+            write_offsets(self.files, self.path / LOG_STARTS_COPY, starts)
+            self._starts = dict(starts)
 
     def mark_clean(self) -> None:
         mark_clean_shutdown(self.files, self.path)
 
-    def _read(self, name: str) -> dict[TopicPartition, int]:
+    def _read_starts(self) -> dict[TopicPartition, int]:
+        """From the copy where the file is damaged or gone: without either, as in Kafka, a log begins with its
+        first segment, and deleted records that are still in it come back.
+        """
+        is_there = self.files.exists(self.path / LOG_STARTS)
+        starts = self._read(LOG_STARTS, "its copy is taken") if is_there else None
+        if starts is None:
+            starts = self._read(LOG_STARTS_COPY, "logs begin with their first segments")
+        return starts or {}
+
+    def _read(self, name: str, instead: str) -> dict[TopicPartition, int] | None:
+        """None if it is unreadable, and the operator is told what that means; empty if there is none."""
         try:
             return read_offsets(self.files, self.path / name)
-        except MalformedCheckpoint:
-            return {}  # then everything is checked, which costs time only
+        except MalformedCheckpoint as failure:
+            _log.error(
+                "a checkpoint is unreadable", file=str(self.path / name), why=str(failure), instead=instead
+            )
+            return None

@@ -2,22 +2,19 @@
 
 Appends of one turn of the event loop share a flush, and so do all that arrive while a flush of their log is
 under way: theirs is the next one. Invariants: of one replica at most one flush is under way; a flush begins
-after what it confirms was appended, and the replica hears of its end on the event loop. Called by replicas
+after what it confirms was appended, and the replica hears of its end on the event loop; it runs in the
+threads of the replica's directory, so that a disk that hangs delays no other. Called by replicas
 (flush.messages), upkeep (flush.ms, checkpoints) and the composition root.
 """
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict
 from functools import partial
 
 import structlog
 
-from tierlog.broker.runtime.replica import Replica
-
-FLUSH_THREADS = 8
-"""Logs synced at once, over all directories: a file system commits several fsyncs together. One that hangs
-stops no other, eight on a disk that hangs stop all.
-"""
+from tierlog.broker.runtime.disk_threads import all_end
+from tierlog.broker.runtime.replica import Replica, Room
 
 Waiters = list["asyncio.Future[None]"]
 _log = structlog.get_logger("tierlog.flush")
@@ -26,7 +23,6 @@ _log = structlog.get_logger("tierlog.flush")
 class GroupCommit:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(FLUSH_THREADS, "flush")
         self._asked: dict[Replica, Waiters] = {}  # not begun
         self._under_way: dict[Replica, Waiters] = {}
 
@@ -42,23 +38,31 @@ class GroupCommit:
         """Returns when all that was appended before the call is durable. Raises OSError, above all
         SyncFailed.
         """
+        await self._next_flush(replica)
+
+    async def drain(self, patience_s: float) -> None:
+        """Waits for all that was asked for so far, its failures are its askers'; a directory in which no
+        flush has ended for `patience_s` is told that it hangs.
+        """
+        works: defaultdict[Room, Waiters] = defaultdict(list)
+        for replica in {**self._asked, **self._under_way}:
+            works[replica.room].append(self._next_flush(replica))
+        ended = await asyncio.gather(*(all_end(of_one, patience_s) for of_one in works.values()))
+        for room, all_ended in zip(works, ended, strict=True):
+            for work in works[room]:
+                _ = work.exception() if work.done() else work.cancel()
+            if not all_ended:
+                room.found_hanging(patience_s)
+
+    def _next_flush(self, replica: Replica) -> "asyncio.Future[None]":
         self.request(replica)
         ended: asyncio.Future[None] = self._loop.create_future()
         self._asked[replica].append(ended)
-        await ended
-
-    async def drain(self) -> None:
-        """Waits for all that was asked for so far; its failures are its askers'."""
-        busy = {**self._asked, **self._under_way}
-        await asyncio.gather(*map(self.flush, busy), return_exceptions=True)
-
-    async def close(self) -> None:
-        await self.drain()
-        self._pool.shutdown()
+        return ended
 
     def _begin(self, replica: Replica) -> None:
         self._under_way[replica] = self._asked.pop(replica)
-        work = self._loop.run_in_executor(self._pool, replica.flush)
+        work = self._loop.run_in_executor(replica.room.threads, replica.flush)
         work.add_done_callback(partial(self._ended, replica))
 
     def _ended(self, replica: Replica, work: "asyncio.Future[int]") -> None:

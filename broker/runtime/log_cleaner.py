@@ -1,15 +1,16 @@
 """The log cleaner: compacts the dirtiest log, then the next one, one at a time.
 
-Reading and writing happen in a thread of its own; the event loop picks the log, takes down what the thread
-must know, and swaps finished segments in. A log that cannot be cleaned is left alone until the next start,
-and counted; a full disk is no such reason. Called by the composition root. Metrics show its counts.
+Reading and writing happen in a thread of the log's directory; the event loop picks the log, takes down what
+the thread must know, and swaps finished segments in. A log that cannot be cleaned is left alone until the
+next start, and counted; a full disk is no such reason. Called by the composition root. Metrics show its
+counts.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -44,7 +45,6 @@ class LogCleaner:
         self._clock = clock
         self._tasks = tasks
         self._commits = commits
-        self._thread = ThreadPoolExecutor(1, "cleaner")
         self._stop_thread = threading.Event()
         self._stopping = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -63,15 +63,18 @@ class LogCleaner:
             self._running = self._tasks.spawn("log cleaner", self._run())
 
     async def stop(self) -> None:
-        """Interrupts the thread; what it has written and was not swapped in is deleted."""
+        """Interrupts the thread; what it has written and was not swapped in is deleted. A disk that hangs is
+        not waited for.
+        """
         self._stop_thread.set()
         self._stopping.set()
         if self._running is not None:
-            await asyncio.gather(self._running, return_exceptions=True)
-        self._thread.shutdown()
+            await asyncio.wait({self._running}, timeout=self._settings.log_dirs_stop_timeout_ms / 1000)
+            self._running.cancel()
 
     async def clean_all(self) -> int:
         """Cleans until nothing is dirty enough; returns how many cleanings that took."""
+        await self._complete_swaps()
         count = 0
         passed_over: set[Replica] = set()
         while not self._stopping.is_set() and (picked := self._dirtiest(passed_over)) is not None:
@@ -96,7 +99,7 @@ class LogCleaner:
         for replica in self._replicas:
             if not _is_compacted(replica.config) or replica.failed is not None:
                 continue
-            if replica in self._uncleanable or replica in passed_over:
+            if replica in self._uncleanable or replica in passed_over or replica.log.swaps.pending:
                 continue
             dirty = dirty_part(
                 replica.segments,
@@ -145,8 +148,8 @@ class LogCleaner:
         pace = Pace(self._clock, self._stop_thread, self._settings.log_cleaner_io_max_bytes_per_second)
         cleaning = Cleaning(take_job(log, dirty, self._clock.now_ms()), pace, budget)
         try:
-            for group in await self._in_thread(cleaning.map_keys):
-                swap = await self._in_thread(lambda group=group: cleaning.clean(group))  # type: ignore[misc]
+            for group in await _in_thread(replica, cleaning.map_keys):
+                swap = await _in_thread(replica, partial(cleaning.clean, group))
                 if swap is not None and not await self._swap_in(replica, swap):
                     return False
         finally:
@@ -168,19 +171,36 @@ class LogCleaner:
 
     async def _swap_in(self, replica: Replica, swap: Swap) -> bool:
         """False if the log is not what it was when the cleaning began."""
-        log, swaps = replica.log, replica.log.swaps
-        if not self._replicas.holds(replica) or not swaps.begin(log, swap):
-            await self._in_thread(lambda: discard(swap.cleaned))
+        if not self._replicas.holds(replica) or not replica.log.swaps.begin(replica.log, swap):
+            await _in_thread(replica, lambda: discard(swap.cleaned))
             return False
-        for step in swaps.after_begin(log, swap, self._clock.now_ms()):
-            await self._in_thread(lambda: swap.cleaned.files.sync_directory(log.directory))
+        return await self._go_on(replica, swap)
+
+    async def _complete_swaps(self) -> None:
+        """A swap whose step failed (no room for a name) stands in the way of the next cleaning of its log."""
+        for replica in self._replicas:
+            swap = replica.log.swaps.pending
+            if swap is None or replica.failed is not None:
+                continue
+            try:
+                swap.begin()
+                await self._go_on(replica, swap)
+            except OSError as failure:
+                _log.warning("a swap is not complete yet", partition=str(replica.name), error=str(failure))
+
+    async def _go_on(self, replica: Replica, swap: Swap) -> bool:
+        """What is left of a swap that has begun; False if the log is gone meanwhile."""
+        log = replica.log
+        for step in log.swaps.after_begin(log, swap, self._clock.now_ms()):
+            await _in_thread(replica, lambda: swap.cleaned.files.sync_directory(log.directory))
             if not self._replicas.holds(replica):
                 return False
             step()
         return True
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+async def _in_thread(replica: Replica, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(replica.room.threads, work)
 
 
 def _is_compacted(config: TopicConfig) -> bool:

@@ -10,6 +10,7 @@ event loop; only `flush` may run in a thread. Called by the replica manager.
 import random
 import uuid
 from collections.abc import Callable, Collection
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -55,7 +56,9 @@ _CODECS = {
 
 
 class AppendResult(NamedTuple):
-    """Offsets of the batch (of the first copy for a retry), or -1 and an error that means: not written."""
+    """Offsets of the batch (of the first copy for a retry), or -1 and an error that means: not written; but
+    KAFKA_STORAGE_ERROR: unknown.
+    """
 
     error: ErrorCode
     base_offset: int
@@ -79,15 +82,26 @@ class ReadResult(NamedTuple):
 
 
 class Room(Protocol):
-    """The log directory of a replica, as far as appends ask."""
+    """The log directory of a replica, as far as appends and flushes ask."""
 
     @property
     def refusal(self) -> str | None:
         """Why nothing may be appended: it is full, or offline."""
 
+    @property
+    def threads(self) -> Executor | None:
+        """Where to wait for its disk."""
+
+    def found_hanging(self, patience_s: float) -> None:
+        """Nothing in it has ended for so long."""
+
 
 class _Always:
     refusal: str | None = None
+    threads: Executor | None = None
+
+    def found_hanging(self, patience_s: float) -> None:
+        return
 
 
 def flush_at_once(replica: "Replica") -> None:

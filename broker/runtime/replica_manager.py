@@ -31,6 +31,7 @@ from tierlog.broker.runtime.data_directory import (
     DataDirectory,
     DirectoryUnusable,
 )
+from tierlog.broker.runtime.disk_threads import all_end
 from tierlog.broker.runtime.replica import Replica, flush_at_once
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
@@ -91,6 +92,9 @@ class ReplicaManager:
         """Whether the replica still serves; not so after its topic was deleted."""
         return self._all.get(replica.name) is replica
 
+    def replicas_in(self, directory: DataDirectory) -> list[Replica]:
+        return [replica for replica in self._all.values() if replica.room is directory]
+
     def is_offline(self, name: TopicPartition) -> bool:
         """Whether a replica of it is placed here and cannot serve: its log or its directory has failed."""
         return name in self._offline or name in self._missing
@@ -129,7 +133,7 @@ class ReplicaManager:
         for topic in image.topics.values():
             self._apply_topic(image, topic)
         for directory, leftover in self.directories.deleted():
-            self._tasks.spawn(f"remove {leftover.name}", asyncio.to_thread(directory.remove, leftover))
+            self._tasks.spawn(f"remove {leftover.name}", directory.run(partial(directory.remove, leftover)))
 
     async def _open_in_threads(self, image: ClusterImage, wanted: dict[TopicPartition, TopicImage]) -> None:
         if not wanted:
@@ -196,7 +200,7 @@ class ReplicaManager:
             log_start_offset=max(known.log_starts.get(name, 0), remote.log_start_offset),
             recovery_point=known.recovery_points.get(name, 0),
             clean=known.clean,
-            cleaned_to=known.cleaned.get(name),
+            cleaned_to=known.cleaned_to(name),
             rng=self._rng,
             producer_expiration_ms=self._settings.producer_id_expiration_ms,
         )
@@ -212,52 +216,70 @@ class ReplicaManager:
         return replica
 
     async def close(self, *, clean: bool) -> None:
-        """Closes every log, in threads; a directory whose logs all closed clean needs no recovery."""
-        replicas = list(self._all.values())
+        """Closes every log, in the threads of its directory; a directory whose logs all closed clean needs no
+        recovery. One that hangs is left as it is.
+        """
+        replicas = dict(self._all)
         self._all.clear()
         self._replicas.clear()
-        with ThreadPoolExecutor(self._settings.num_recovery_threads_per_data_dir, "closing") as pool:
-            loop = asyncio.get_running_loop()
-            closing = [
-                loop.run_in_executor(pool, partial(replica.close, clean=clean)) for replica in replicas
-            ]
-            ends = await asyncio.gather(*closing, return_exceptions=True)
+        await asyncio.gather(
+            *(self._close_in(directory, replicas, clean=clean) for directory in self.directories.online)
+        )
+
+    async def _close_in(
+        self, directory: DataDirectory, replicas: dict[TopicPartition, Replica], *, clean: bool
+    ) -> None:
+        loop, patience_s = asyncio.get_running_loop(), self._settings.log_dirs_stop_timeout_ms / 1000
+        closing = {
+            name: loop.run_in_executor(directory.threads, partial(replica.close, clean=clean))
+            for name, replica in replicas.items()
+            if replica.room is directory
+        }
+        hangs = not await all_end(closing.values(), patience_s)
         unclean = {*self._offline, *self._missing}
-        for replica, end in zip(replicas, ends, strict=True):
-            if isinstance(end, BaseException):
-                _log.error("a log did not close clean", partition=str(replica.name), error=str(end))
-                unclean.add(replica.name)
-        if clean:
-            await asyncio.to_thread(
-                self._mark_clean, {replica.name: replica for replica in replicas}, unclean
-            )
+        for name, end in closing.items():
+            if end.done() and (failure := end.exception()) is not None:
+                _log.error("a log did not close clean", partition=str(name), error=str(failure))
+                unclean.add(name)
+        if clean and not hangs:
+            mark = partial(self._mark_clean, directory, replicas, unclean)
+            hangs = not await all_end([loop.run_in_executor(directory.threads, mark)], patience_s)
+        if hangs:
+            directory.found_hanging(patience_s)
+            _log.error("no clean end for a directory: it hangs", directory=str(directory.path))
 
-    def _mark_clean(self, replicas: dict[TopicPartition, Replica], unclean: set[TopicPartition]) -> None:
-        for directory in self.directories.online:
-            try:
-                directory.write_checkpoints(partial(self._rows, directory, replicas))
-                if unclean.isdisjoint(self.directories.held_by(directory)):
-                    directory.mark_clean()
-            except OSError as failure:
-                _log.error("no clean end for a directory", directory=str(directory.path), error=str(failure))
+    def _mark_clean(
+        self,
+        directory: DataDirectory,
+        replicas: dict[TopicPartition, Replica],
+        unclean: set[TopicPartition],
+    ) -> None:
+        try:
+            directory.write_checkpoints(partial(self._rows, directory, replicas))
+            if directory.failure is None and unclean.isdisjoint(self.directories.held_by(directory)):
+                directory.mark_clean()
+        except OSError as failure:
+            _log.error("no clean end for a directory", directory=str(directory.path), error=str(failure))
 
-    async def write_checkpoints(self, names: Collection[TopicPartition] | None = None) -> set[TopicPartition]:
-        """Recovery points and log starts as they are now, durable when this returns: of the directories that
-        hold `names`, else of all. Returns those of `names` whose directory could not be written.
+    async def write_checkpoints(self, names: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Recovery points and log starts as they are now, durable when this returns, in the directories that
+        hold `names`. Returns those of `names` whose directory could not be written.
         """
-        failed: set[TopicPartition] = set()
-        for directory in self.directories.online:
-            held = self.directories.held_by(directory)
-            if names is not None and not set(names) & set(held):
-                continue
-            try:
-                await asyncio.to_thread(
-                    directory.write_checkpoints, partial(self._rows, directory, self._all)
-                )
-            except OSError as failure:
-                _log.error("cannot write checkpoints", directory=str(directory.path), error=str(failure))
-                failed.update(held)
-        return failed & set(names or ())
+        places = {name: self.directories.directory_of(name) for name in names}
+        directories = [directory for directory in self.directories.online if directory in places.values()]
+        written = await asyncio.gather(*map(self.write_checkpoint, directories))
+        failed = {one for one, was_written in zip(directories, written, strict=True) if not was_written}
+        return {name for name, place in places.items() if place in failed}
+
+    async def write_checkpoint(self, directory: DataDirectory) -> bool:
+        """Of all logs in a directory; False if it could not be written."""
+        write = partial(directory.write_checkpoints, partial(self._rows, directory, self._all))
+        try:
+            await directory.run(write)
+        except OSError as failure:
+            _log.error("cannot write checkpoints", directory=str(directory.path), error=str(failure))
+            return False
+        return True
 
     def _rows(self, directory: DataDirectory, replicas: dict[TopicPartition, Replica]) -> list[CheckpointRow]:
         """May run in a thread."""
@@ -274,14 +296,14 @@ class ReplicaManager:
         """
         directory = self.directories.directory_of(replica.name)
         if directory is not None:
-            await asyncio.to_thread(directory.write_cleaned, partial(self._cleaned, directory))
+            await directory.run(partial(directory.write_cleaned, partial(self._cleaned, directory)))
 
     def _cleaned(self, directory: DataDirectory) -> dict[TopicPartition, int]:
         """May run in a thread."""
         found = dict[TopicPartition, int]()
         for name in self.directories.held_by(directory):
             replica = self._all.get(name)
-            at = directory.checkpoints.cleaned.get(name) if replica is None else replica.log.cleaned_to
+            at = directory.checkpoints.cleaned_to(name) if replica is None else replica.log.cleaned_to
             if at is not None:
                 found[name] = at
         return found
@@ -307,7 +329,7 @@ class ReplicaManager:
             if replica is not None:
                 self._drop(replica)
                 replica.failed = why
-                self._tasks.spawn(f"close {name}", asyncio.to_thread(replica.close, clean=False))
+                self._tasks.spawn(f"close {name}", directory.run(partial(replica.close, clean=False)))
             self._missing.pop(name, None)
             self._offline[name] = why
         for name in names:
@@ -354,13 +376,13 @@ class ReplicaManager:
             if image is None or topic is None or self._missing.get(name) is not False:
                 continue  # gone, or another call is at it
             self._missing[name] = True
-            self.directories.choose(name)
-            opened = await asyncio.to_thread(self._try_open, image, topic, name)
+            directory = self.directories.choose(name)
+            opened = await directory.run(partial(self._try_open, image, topic, name))
             image = self._image or image
             now = image.topics.get(topic.topic_id)
             if now is None or name not in self._missing:  # deleted meanwhile, or its directory failed
                 if isinstance(opened[1], Replica):
-                    await asyncio.to_thread(opened[1].close, clean=False)
+                    await directory.run(partial(opened[1].close, clean=False))
                 if name in self._missing:
                     self._missing[name] = False  # that of a topic made anew
                 continue
@@ -427,7 +449,7 @@ class ReplicaManager:
 
     async def _remove_later(self, directory: DataDirectory, grave: Path, delay_ms: int) -> None:
         await asyncio.sleep(delay_ms / 1000)  # fetches that are being answered still read the files
-        await asyncio.to_thread(directory.remove, grave)
+        await directory.run(partial(directory.remove, grave))
 
     def _config(self, image: ClusterImage, topic: str) -> TopicConfig:
         return self._settings.topic_config(image.topic_overrides(topic))

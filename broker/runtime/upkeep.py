@@ -6,7 +6,9 @@ only a recovery at the next start can tell.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -16,8 +18,9 @@ from tierlog.broker.log.flushing import SyncFailed
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.runtime.data_directory import DataDirectory
 from tierlog.broker.runtime.group_commit import GroupCommit
-from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica import Replica, Room
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
@@ -57,14 +60,16 @@ class Upkeep:
         self._running: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
+        """Each directory has its own flushes and checkpoints: one that hangs delays nobody else's."""
         settings = self._settings
-        for name, interval_ms, work in (
-            ("retention", settings.log_retention_check_interval_ms, self.apply_retention),
-            ("flush", settings.log_flush_scheduler_interval_ms, self.flush_due),
-            ("room", ROOM_CHECK_MS, self.look_for_room),
-            ("checkpoint", settings.log_flush_offset_checkpoint_interval_ms, self.checkpoint),
-        ):
-            self._running.append(self._tasks.spawn(name, self._repeat(interval_ms, work)))
+        self._repeat("retention", settings.log_retention_check_interval_ms, self.apply_retention)
+        self._repeat("room", ROOM_CHECK_MS, self.look_for_room)
+        checkpoint_ms = settings.log_flush_offset_checkpoint_interval_ms
+        self._repeat("missing", checkpoint_ms, self._replicas.make_missing)
+        for directory in self._replicas.directories.all:
+            flush_due, checkpoint = partial(self.flush_due, directory), partial(self.checkpoint, directory)
+            self._repeat(f"flush {directory.path}", settings.log_flush_scheduler_interval_ms, flush_due)
+            self._repeat(f"checkpoint {directory.path}", checkpoint_ms, checkpoint)
 
     async def stop(self) -> None:
         for task in self._running:
@@ -74,32 +79,34 @@ class Upkeep:
     async def apply_retention(self) -> None:
         """Rolls by age; deletes by time, size and log start (of tiered partitions the tier driver does)."""
         now_ms = self._clock.now_ms()
-        due: list[Path] = []
+        due: defaultdict[Room, list[Path]] = defaultdict(list)
         for replica in self._replicas:
             if not self._replicas.holds(replica):
                 continue  # deleted meanwhile: its file names may be those of a topic made anew
             self._try(replica, replica.maybe_roll, now_ms)
             if _has_local_retention(replica.config):  # also where there was no room to roll: it makes some
                 self._try(replica, replica.apply_retention, now_ms)
-            due += replica.take_due(now_ms)
+            due[replica.room] += replica.take_due(now_ms)
             await asyncio.sleep(0)  # requests have their turn between two partitions
-        await asyncio.to_thread(self._unlink, due)
+        loop = asyncio.get_running_loop()
+        for room, paths in due.items():  # nobody waits for it
+            loop.run_in_executor(room.threads, self._unlink, paths)
 
-    async def flush_due(self) -> None:
+    async def flush_due(self, directory: DataDirectory) -> None:
         """flush.ms: fsyncs logs whose oldest unsynced record is that old."""
         now_ms = self._clock.now_ms()
-        due = [replica for replica in self._replicas if replica.must_flush(now_ms)]
+        due = [replica for replica in self._replicas.replicas_in(directory) if replica.must_flush(now_ms)]
         ends = await asyncio.gather(*map(self._flush, due), return_exceptions=True)
         for failure in filter(None, ends):
             raise failure
 
-    async def checkpoint(self) -> None:
+    async def checkpoint(self, directory: DataDirectory) -> None:
         """Flushes what is new and writes recovery points, so that recovery after a crash reads little."""
-        for replica in self._replicas:
+        for replica in self._replicas.replicas_in(directory):
             if replica.recovery_point < replica.log_end_offset:
                 await self._flush(replica)
-        await self._replicas.write_checkpoints()
-        await self._replicas.make_missing()
+        if directory.failure is None:
+            await self._replicas.write_checkpoint(directory)
 
     async def look_for_room(self) -> None:
         """Where a disk was full: appends go on, and what could not be made is made, once there is room."""
@@ -126,7 +133,10 @@ class Upkeep:
         except OSError as failure:
             _log.error("retention failed", partition=str(replica.name), error=str(failure))
 
-    async def _repeat(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+    def _repeat(self, name: str, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+        self._running.append(self._tasks.spawn(name, self._repeated(interval_ms, work)))
+
+    async def _repeated(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval_ms / 1000)
             try:

@@ -8,6 +8,7 @@ type, default, bounds and documentation stand in one place. Called by the CLI an
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,11 @@ class NodeSettings:
     log_dirs: tuple[str, ...] = _list(
         ("tierlog-data",), "Directories of partition data; a new partition goes where most is free."
     )
+    log_dirs_stop_timeout_ms: int = _int(
+        20_000,
+        "A stop goes on without a log directory in which nothing has ended for so long: no clean end for it.",
+        least=1,
+    )
     metadata_log_dir: str = _string("", "Directory of the metadata log; empty: inside the first of log.dirs.")
     metadata_reserve_bytes: int = _long(
         4 * MIB, "Room set aside beside the metadata log, given up when its disk is full; 0: none.", least=0
@@ -104,12 +110,40 @@ class NodeSettings:
         -1, "SO_RCVBUF of a client's socket; -1 leaves it to the operating system.", least=-1
     )
     max_connections: int = _int(10_000, "Connections in all; a further one is closed at once.", least=1)
+    max_connections_per_ip: int = _int(2**31 - 1, "Connections from one address.", least=0)
+    max_connections_per_ip_overrides: tuple[str, ...] = _list(
+        (), "Addresses with another number of connections: address:number, ..."
+    )
+    max_connection_creation_rate: int = _int(
+        1_000, "New connections a second; more wait in the kernel's queue until the next second.", least=1
+    )
     connections_max_idle_ms: int = _long(600_000, "An idle connection is closed after this time.", least=1)
+    request_header_timeout_ms: int = _long(
+        5_000, "From the first byte of a request to its header; a slower client is cut off.", least=1
+    )
+    request_receive_timeout_ms: int = _long(
+        30_000, "From the first byte of a request to its last; a slower client is cut off.", least=1
+    )
+    response_send_timeout_ms: int = _long(
+        300_000, "A client that takes nothing of its responses for so long is cut off.", least=1
+    )
     max_in_flight_requests_per_connection: int = _int(
         64, "Requests of one connection handled at a time; then reading stops.", least=1
     )
+    queued_max_request_bytes: int = _long(
+        1024 * MIB,
+        "Bytes of requests under way on all connections: received in part, or waiting for their answer. "
+        "At it, connections wait in line to be read. -1: no limit.",
+        least=-1,
+    )
     queued_max_response_bytes: int = _int(
         64 * MIB, "Response bytes queued on one connection before reading from it stops.", least=1
+    )
+    queued_max_response_total_bytes: int = _long(
+        512 * MIB,
+        "Response bytes in memory that clients have not taken, on all connections. "
+        "Above it, the one that took nothing for longest is cut off.",
+        least=1,
     )
     fetch_max_bytes: int = _int(55 * MIB, "The most that one Fetch answers with.", least=1024)
     max_incremental_fetch_session_cache_slots: int = _int(1000, "Fetch sessions kept (KIP-227).", least=0)
@@ -238,6 +272,20 @@ class NodeSettings:
         return _host_and_port("admin.listener", self.admin_listener.removeprefix("http://"))
 
     @property
+    def connections_per_address(self) -> dict[str, int]:
+        """max.connections.per.ip.overrides: address -> its number."""
+        found = {}
+        for override in self.max_connections_per_ip_overrides:
+            address, _, number = override.rpartition(":")
+            try:
+                found[str(ip_address(address.strip("[]")))] = int(number)
+            except ValueError:
+                raise InvalidSetting(
+                    f"max.connections.per.ip.overrides: {override!r} is not address:number"
+                ) from None
+        return found
+
+    @property
     def data_directory(self) -> Path:
         return Path(self.log_dirs[0])
 
@@ -287,12 +335,14 @@ class NodeSettings:
             raise InvalidSetting("advertised.listeners: port 0 cannot be connected to")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise InvalidSetting("group.min.session.timeout.ms is above group.max.session.timeout.ms")
+        if 0 <= self.queued_max_request_bytes < self.socket_request_max_bytes:
+            raise InvalidSetting("queued.max.request.bytes is below socket.request.max.bytes")
         voters = self.voters
         if voters and CONTROLLER in self.process_roles and self.node_id not in voters:
             raise InvalidSetting(f"controller.quorum.voters does not name this node, {self.node_id}")
         if len(voters) > 1 and not self.controller_quorum_secret:
             raise InvalidSetting("controller.quorum.secret: a quorum of several voters needs one")
-        _ = self.listener, self.admin
+        _ = self.listener, self.admin, self.connections_per_address
         return self
 
 

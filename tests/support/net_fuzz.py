@@ -7,11 +7,12 @@ and bytes.
 """
 
 import asyncio
+import itertools
 import socket
 import struct
 import sys
 import tracemalloc
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -24,10 +25,10 @@ from traffic import Traffic
 
 from tierlog.broker.app import Broker
 from tierlog.broker.handlers.context import Connection
+from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.table import SERVED
-from tierlog.broker.net.bounds import Bounds
 from tierlog.broker.net.connection import Pump, Why
-from tierlog.broker.net.receive import Buffers
+from tierlog.broker.net.listener import Listener
 from tierlog.broker.settings.node import settings_from
 from tierlog.broker.wire.api import APIS, decode_request_header, decode_response
 from tierlog.broker.wire.codec import reader, writer
@@ -137,30 +138,31 @@ class Client:
         raise Unsound(f"a response to nothing that was asked: {frame[:40].hex()}")
 
 
-class Arena:
-    """The far ends: pumps over socket pairs, as a listener would own them."""
+class Arena(Listener):
+    """The far ends: pumps over socket pairs, owned as a listener owns those that it accepted."""
 
     def __init__(self, broker: Broker) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.bounds = Bounds()
-        self.buffers = Buffers()
+        super().__init__({}, broker.tasks, error_reply, _unused)
         self.dispatcher = broker.listener.dispatcher
-        self.tasks = broker.tasks
-        self.received_bytes = self.sent_bytes = 0
+        self.loop = asyncio.get_running_loop()
         self.pumps: set[Pump] = set()
-        self.ended: Counter[Why] = Counter()
+        self._ids = itertools.count(1 << 40)
 
     def connect(self) -> Client:
         near, far = socket.socketpair()
         near.setblocking(False)
         far.setblocking(False)
-        connection = Connection(1 << 40, "127.0.0.1", 1, "127.0.0.1", 9092)
+        connection = Connection(next(self._ids), "127.0.0.1", 1, "127.0.0.1", 9092)
         self.pumps.add(Pump(self, far, connection))
         return Client(near)
 
     def forget(self, pump: Pump, why: Why, detail: str) -> None:
         self.pumps.discard(pump)
-        self.ended[why] += 1
+        self.closed[why] += 1
+
+
+def _unused(what: str, failure: BaseException) -> None:
+    """Reports go where the broker's own dispatcher sends them: into its log."""
 
 
 class NetFuzz:
@@ -325,7 +327,8 @@ class NetFuzz:
         """What cases may hold for a while, and must give back."""
         return {
             "pumps": len(self.arena.pumps),
-            "bytes of unfinished frames": self.arena.buffers.receiving_bytes,
+            "bytes of requests": self.arena.buffers.budget.used + self.arena.buffers.budget.held,
+            "bytes of answers": self.arena.kept_bytes,
             "waiting in the purgatory": len(self.broker.purgatory),
             "background tasks": len(self.broker.tasks),
         }
@@ -337,7 +340,7 @@ class NetFuzz:
             await asyncio.sleep(0.01)
 
     def summary(self) -> str:
-        ended = ", ".join(f"{count} {why}" for why, count in self.arena.ended.most_common())
+        ended = ", ".join(f"{count} {why}" for why, count in self.arena.closed.most_common())
         return (
             f"{self.cases} cases; connections ended: {ended}; at most "
             f"{self.most_calls} calls and {self.most_memory >> 10} KiB of memory for one case"

@@ -9,7 +9,7 @@ from tierlog.broker.handlers.api_versions import api_versions_handler
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.net.bounds import Bounds
 from tierlog.broker.net.connection import Why
-from tierlog.broker.net.listener import Listener
+from tierlog.broker.net.listener import Listener, Refusal
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.wire.api import APIS, decode_response, encode_request
 from tierlog.broker.wire.errors import ErrorCode
@@ -36,6 +36,7 @@ class Broker:
         self.records: list[bytes] = []
         self.kept: list[memoryview] = []
         self.notes: list[tuple[Why, str]] = []
+        self.refusals: list[tuple[Refusal, str]] = []
         self.tasks = TaskGroup(lambda _, failure: self.reports.append(failure))
         self.on_heartbeat: Callable[[RequestContext, Any], Any] = lambda *_: HeartbeatResponse()
         self.on_produce: Callable[[RequestContext, Any], Any] = self.produce
@@ -50,11 +51,13 @@ class Broker:
         self.listener = Listener(
             self.handlers, self.tasks, self.error_reply, lambda _, failure: self.reports.append(failure),
             bounds=Bounds(**bounds), note=lambda _, why, detail: self.notes.append((why, detail)),
+            note_refusal=lambda *both: self.refusals.append(both),
         )  # fmt: skip
         self.address = await self.listener.start()
 
-    async def connect(self) -> "Client":
-        reader, writer = await asyncio.open_connection(*self.address)
+    async def connect(self, from_host: str | None = None) -> "Client":
+        source = None if from_host is None else (from_host, 0)
+        reader, writer = await asyncio.open_connection(*self.address, local_addr=source)
         return Client(reader, writer)
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ from pump import API_VERSIONS, HEARTBEAT, METADATA, PRODUCE, Broker, produce, tu
 
 from tierlog.broker.handlers.context import CLOSE, RawReply, RequestContext
 from tierlog.broker.net.connection import Why
+from tierlog.broker.net.listener import Refusal
 from tierlog.broker.ports.files import FileSlice, OsFiles, SharedFile
 from tierlog.broker.wire.api import APIS, decode_response, encode_request
 from tierlog.broker.wire.codec import encode
@@ -304,10 +305,9 @@ async def test_a_frame_is_not_late_while_it_was_the_broker_that_did_not_read(bro
     client = await broker.connect()
     frame = encode_request(APIS[HEARTBEAT], 0, 1, "c", HeartbeatRequest())
     client.writer.write(bytes(frame) + bytes(frame)[:20])
-    await until(lambda: any(pump._partial for pump in broker.listener._pumps))
-    (pump,) = broker.listener._pumps
-    assert pump._partial is not None
-    pump._partial.begun_at -= 1000
+    await until(lambda: any(pump._held for pump in broker.listener._pumps.values()))
+    (pump,) = broker.listener._pumps.values()
+    pump.active_at -= 100
     future.set_result(HeartbeatResponse())
     await client.frame()
     pump.close_if_overdue(asyncio.get_running_loop().time())
@@ -322,7 +322,7 @@ async def test_connections_have_the_socket_buffers_of_the_settings(broker: Broke
     await broker.start(send_buffer_bytes=40_000, receive_buffer_bytes=50_000)
     client = await broker.connect()
     await client.ask(METADATA, 9, MetadataRequest())
-    [pump] = broker.listener._pumps
+    [pump] = broker.listener._pumps.values()
     served = pump._socket
     assert served.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 40_000  # the kernel doubles it
     assert served.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 50_000
@@ -334,7 +334,7 @@ async def test_connections_are_limited(broker: Broker) -> None:
     await first.ask(METADATA, 9, MetadataRequest())
     await second.ask(METADATA, 9, MetadataRequest())
     assert await (await broker.connect()).expect_close() == b""
-    assert broker.listener.refused == 1
+    assert broker.listener.refused == {Refusal.ALL: 1}
     first.close()
     await until(lambda: broker.listener.connections == 1)
     await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
@@ -392,7 +392,7 @@ async def test_nothing_waits_for_a_client_that_is_gone(broker: Broker) -> None:
     broker.on_heartbeat = lambda *_: future
     client = await broker.connect()
     client.send(HEARTBEAT, 0, HeartbeatRequest())
-    await until(lambda: any(pump._waiting for pump in broker.listener._pumps))
+    await until(lambda: any(pump._waiting for pump in broker.listener._pumps.values()))
     client.close()
     await until(future.cancelled)
     assert [why for why, _ in broker.notes] == [Why.CLIENT]

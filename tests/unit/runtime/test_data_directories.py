@@ -102,6 +102,10 @@ class Run:
         await self.manager.close(clean=clean)
         self.directories.release()
 
+    async def checkpoint(self) -> None:
+        for directory in self.directories.online:
+            assert await self.manager.write_checkpoint(directory)
+
     def place(self, number: int, name: str = "t1") -> str:
         directory = self.directories.directory_of(TopicPartition(name, number))
         assert directory is not None
@@ -334,7 +338,7 @@ async def test_a_log_that_cannot_be_read_is_offline_alone_and_keeps_its_log_star
     metadata.write_text("garbage")
     run = await Run(tmp_path).start(topic(1, 4))
     assert [run.is_offline(number) for number in range(4)] == [True, False, False, False]
-    await run.manager.write_checkpoints()
+    await run.checkpoint()
     await run.stop()
     metadata.write_text(kept)
     run = await Run(tmp_path).start(topic(1, 4))
@@ -391,7 +395,7 @@ async def test_a_log_for_which_there_was_no_room_at_the_start_keeps_its_log_star
     run.disks.broken = {tmp_path / place / "t1-0": errno.ENOSPC}
     await run.manager.open_all(topic(1, 1))
     assert run.is_offline(0)
-    await run.manager.write_checkpoints()
+    await run.checkpoint()
     run.disks.broken.clear()
     assert run.directories.look_for_room()
     await run.manager.make_missing()

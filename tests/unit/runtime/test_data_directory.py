@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.types import TopicPartition
@@ -84,6 +85,48 @@ def test_checkpoints_and_the_clean_marker_are_read_once(tmp_path: Path) -> None:
     first, second = directory.take_checkpoints(), directory.take_checkpoints()
     assert (first.clean, second.clean) == (True, False)
     assert (second.recovery_points, second.log_starts) == ({NAME: 20}, {NAME: 10})
+
+
+STARTS, COPY = "log-start-offset-checkpoint", "log-start-offset-checkpoint.copy"
+
+
+@pytest.mark.parametrize("harm", [b"", b"0\n1\norders 3", b"9\n1\norders 3 1\n", b"\xff\xfe", None])
+def test_deleted_records_stay_deleted_though_the_file_that_says_so_is_damaged(
+    tmp_path: Path, harm: bytes | None
+) -> None:
+    directory = opened(tmp_path)
+    directory.write_checkpoints(lambda: [(NAME, 20, 10)])
+    if harm is None:
+        (tmp_path / STARTS).unlink()
+    else:
+        (tmp_path / STARTS).write_bytes(harm)
+    again = opened(tmp_path)
+    with capture_logs() as told:
+        assert again.take_checkpoints().log_starts == {NAME: 10}
+    assert [line["instead"] for line in told] == ([] if harm is None else ["its copy is taken"])
+    again.write_checkpoints(lambda: [(NAME, 20, 10)])  # and the file is whole again
+    (tmp_path / COPY).unlink()
+    assert opened(tmp_path).take_checkpoints().log_starts == {NAME: 10}
+
+
+def test_without_either_file_logs_begin_with_their_first_segment(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.write_checkpoints(lambda: [(NAME, 20, 10)])
+    for name in (STARTS, COPY):
+        (tmp_path / name).write_bytes(b"0\n")
+    with capture_logs() as told:
+        assert opened(tmp_path).take_checkpoints().log_starts == {}
+    assert [line["log_level"] for line in told] == ["error", "error"]
+
+
+def test_unchanged_log_starts_are_not_written_again(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.write_checkpoints(lambda: [(NAME, 20, 10)])
+    before = (tmp_path / STARTS).stat().st_ino
+    directory.write_checkpoints(lambda: [(NAME, 30, 10)])
+    assert (tmp_path / STARTS).stat().st_ino == before
+    directory.write_checkpoints(lambda: [(NAME, 30, 20)])
+    assert opened(tmp_path).take_checkpoints().log_starts == {NAME: 20}
 
 
 def test_a_damaged_checkpoint_means_checking_everything(tmp_path: Path) -> None:

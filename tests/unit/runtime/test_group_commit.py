@@ -73,7 +73,7 @@ async def outcome(replica: Replica, end_offset: int, acks: int = ALL) -> ErrorCo
 async def commits() -> AsyncIterator[GroupCommit]:
     commits = GroupCommit()
     yield commits
-    await commits.close()
+    await commits.drain(30)
 
 
 def held(disk: WatchedDisk, replica: Replica) -> Callable[[], "asyncio.Future[bool]"]:
@@ -108,7 +108,7 @@ async def test_appends_of_one_turn_of_the_loop_share_the_first_fsync(
     replica.flusher = commits.request
     ends = [append(replica, n) for n in range(20)]
     assert await outcome(replica, ends[-1]) == ErrorCode.NONE
-    await commits.drain()
+    await commits.drain(30)
     assert disk.syncs["t-0"] == 1
 
 
@@ -215,7 +215,7 @@ async def test_drain_waits_for_those_that_wait(tmp_path: Path, commits: GroupCom
     append(replica, 0)
     await entered()
     end = append(replica, 1)
-    draining = asyncio.ensure_future(commits.drain())
+    draining = asyncio.ensure_future(commits.drain(30))
     await asyncio.sleep(0)
     assert not draining.done()
     disk.release("t-0")

@@ -28,10 +28,13 @@ TOPICS = {"t": uuid.UUID(int=1), "u": uuid.UUID(int=2)}
 
 
 class Disk(OsFiles):
-    """No room for cleaned files while `full`; `hold` stops the cleaner's thread where it begins to write."""
+    """No room for cleaned files while `full`, or for a name that ends with `unnameable`; `hold` stops the
+    cleaner's thread where it begins to write.
+    """
 
     def __init__(self) -> None:
         self.full = False
+        self.unnameable = ""
         self.hold: threading.Event | None = None
         self.held = threading.Event()
 
@@ -43,6 +46,11 @@ class Disk(OsFiles):
                 self.held.set()
                 self.hold.wait(30)
         return super().open(path, create=create, exclusive=exclusive)
+
+    def rename(self, source: Path, target: Path) -> None:  # type: ignore[override]
+        if self.unnameable and target.name.endswith(self.unnameable):
+            raise OSError(28, "No space left on device")
+        OsFiles.rename(source, target)
 
 
 def topic(name: str, topic_id: uuid.UUID) -> list[r.AnyRecord]:
@@ -89,7 +97,7 @@ class Node:
 
     async def stop(self, *, clean: bool = True) -> None:
         await self.cleaner.stop()
-        await self.commits.close()
+        await self.commits.drain(30)
         await self.replicas.close(clean=clean)
         self.directories.release()
 
@@ -157,6 +165,23 @@ async def test_a_compacted_log_opens_again_also_under_another_policy(
     await again.stop()
 
 
+async def test_an_unreadable_checkpoint_of_the_cleaner_means_gaps_anywhere(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.write()
+    assert await node.cleaner.clean_all() == 1
+    node.write(rounds=2, keys=1, roll=False)
+    await node.stop(clean=False)
+    (tmp_path / CLEANER_OFFSETS).write_bytes(b"0\n7\nt 0 30\n")
+    again = await Node(tmp_path).start(cleanup_policy="delete")  # else a gap would be where a log is cut
+    assert (again.replica().log_end_offset, again.replica().log.cleaned_to) == (32, 0)
+    assert again.last() == {**EXPECTED, b"key 0": b"value 1"}
+    again.replicas.follow(again.image, again.configure(cleanup_policy="compact"))
+    again.replica().roll(again.clock.now)
+    assert await again.cleaner.clean_all() == 1
+    assert (tmp_path / CLEANER_OFFSETS).read_bytes() == b"0\n2\nt 0 32\nu 0 0\n"
+    await again.stop()
+
+
 async def test_a_topic_made_anew_under_the_name_is_not_taken_for_clean(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.write()
@@ -198,6 +223,58 @@ async def test_a_full_disk_only_delays_a_cleaning(tmp_path: Path) -> None:
     node.disk.full = False
     assert await node.cleaner.clean_all() == 1
     assert node.last() == EXPECTED
+    await node.stop()
+
+
+@pytest.mark.parametrize(
+    "unnameable", [".timeindex.swap", ".log.swap", ".index.deleted", ".timeindex", ".log"]
+)
+async def test_a_swap_that_failed_half_way_is_completed_by_the_next_cleaning(
+    tmp_path: Path, unnameable: str
+) -> None:
+    node = await Node(tmp_path).start()
+    node.write()
+    node.disk.unnameable = unnameable
+    assert await node.cleaner.clean_all() == 0
+    assert node.replica().log.swaps.pending is not None
+    assert await node.cleaner.clean_all() == 0  # still no room
+    node.disk.unnameable = ""
+    assert await node.cleaner.clean_all() == 1
+    assert (node.replica().log.swaps.pending, node.cleaner.uncleanable) == (None, 0)
+    assert (node.last(), len(records_of(node.replica().log))) == (EXPECTED, 3)
+    assert not [*tmp_path.glob("t-0/*.swap"), *tmp_path.glob("t-0/*.cleaned")]
+    await node.stop()
+
+
+async def test_a_swap_is_completed_though_its_log_is_not_dirty(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.write()
+    node.disk.unnameable = ".log"
+    assert await node.cleaner.clean_all() == 0
+    node.disk.unnameable = ""
+    node.replicas.follow(node.image, node.configure(cleanup_policy="delete"))
+    assert await node.cleaner.clean_all() == 0
+    assert node.replica().log.swaps.pending is None
+    await node.stop()
+
+
+async def test_segments_lost_while_they_are_compacted_are_no_failure_of_the_log(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(cleanup_policy="compact,delete")
+    node.write(rounds=60)
+    replica = node.replica()
+    node.disk.hold = threading.Event()
+    cleaner = TaskGroup(lambda *_: None).spawn("clean", node.cleaner.clean_all())
+    await reached(node.disk.held)
+    replica.delete_records(40)
+    assert replica.apply_retention(node.clock.now) > 2
+    for path in replica.take_due(node.clock.now):
+        node.disk.unlink(path)
+    node.disk.hold.set()
+    assert await cleaner == 0
+    assert (node.cleaner.uncleanable, replica.log_start_offset) == (0, 40)
+    assert not list(tmp_path.glob("t-0/*.cleaned"))
+    assert await node.cleaner.clean_all() == 1
+    assert node.last() == {b"key 0": b"value 57", b"key 1": b"value 58", b"key 2": b"value 59"}
     await node.stop()
 
 

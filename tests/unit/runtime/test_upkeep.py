@@ -47,9 +47,11 @@ class Node:
         settings, rng, clock = settings_from({"log.dirs": str(path)}), random.Random(1), Hands()
         self.clock = clock
         tasks = TaskGroup(lambda name, failure: self.fatal.append((name, failure)))
+        directories = DataDirectories([path], self.disk, rng)
+        self.directory = directories.all[0]
         self.replicas = ReplicaManager(
             settings,
-            DataDirectories([path], self.disk, rng),
+            directories,
             clock,
             tasks,
             rng,
@@ -98,10 +100,10 @@ class Node:
 async def test_a_flush_without_room_delays_no_other_replica(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.disk.full = "t-0"
-    await node.upkeep.checkpoint()
+    await node.upkeep.checkpoint(node.directory)
     assert (node.replica(0).recovery_point, node.replica(1).recovery_point) == (0, 1)
     node.disk.full = ""
-    await node.upkeep.checkpoint()
+    await node.upkeep.checkpoint(node.directory)
     assert node.replica(0).recovery_point == 1
     assert node.fatal == []
 
@@ -109,10 +111,10 @@ async def test_a_flush_without_room_delays_no_other_replica(tmp_path: Path) -> N
 async def test_flush_ms_bounds_how_long_records_wait_for_an_fsync(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(flush_ms="50")
     node.clock.now += 49
-    await node.upkeep.flush_due()
+    await node.upkeep.flush_due(node.directory)
     assert [replica.recovery_point for replica in node.replicas] == [0, 0]
     node.clock.now += 1
-    await node.upkeep.flush_due()
+    await node.upkeep.flush_due(node.directory)
     assert [replica.recovery_point for replica in node.replicas] == [1, 1]
 
 
@@ -149,7 +151,7 @@ async def test_a_failed_fsync_takes_the_directory_and_with_the_last_one_the_node
     node = await Node(tmp_path).start()
     node.disk.broken = True
     kept = list(node.replicas)
-    await node.upkeep.checkpoint()
+    await node.upkeep.checkpoint(node.directory)
     assert [name for name, _ in node.fatal] == ["the last log directory"]
     assert list(node.replicas) == []
     assert all(replica.failed and "fsync failed" in replica.failed for replica in kept)

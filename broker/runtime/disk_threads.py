@@ -1,0 +1,66 @@
+"""The threads of one log directory: what may wait for its disk waits here, and holds up no other directory.
+
+At most DISK_THREADS work at a time, the rest queues. A thread that the disk does not let go of cannot be
+ended: so they are daemons, and neither `shutdown` nor the end of the process waits for them (those of a
+ThreadPoolExecutor are joined at exit). Owned by a DataDirectory; work is submitted on the event loop.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor, Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+DISK_THREADS = 8
+"""Per directory: a file system commits several fsyncs together."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class DiskThreads(Executor):
+    def __init__(self, name: str, most: int = DISK_THREADS) -> None:
+        self._name = name
+        self._most = most
+        self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._count = 0
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        future: Future[T] = Future()
+        self._queue.put((future, partial(fn, *args, **kwargs)))
+        if not self._idle.acquire(blocking=False) and self._count < self._most:
+            self._count += 1
+            name = f"{self._name}-{self._count}"
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
+        """What was submitted is still done, if the disk lets it; nobody waits for that."""
+        for _ in range(self._count):
+            self._queue.put(None)
+
+    def _serve(self) -> None:
+        while (item := self._queue.get()) is not None:
+            future, work = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = work()
+                except BaseException as failure:
+                    future.set_exception(failure)
+                else:
+                    future.set_result(result)
+            del item, future, work  # an idle thread keeps nothing alive
+            self._idle.release()
+
+
+async def all_end(works: "Collection[asyncio.Future[Any]]", patience_s: float) -> bool:
+    """Waits for works of one disk; False once none of them has ended for `patience_s`: the disk hangs."""
+    pending = set(works)
+    while pending:
+        ended, pending = await asyncio.wait(pending, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        if not ended:
+            return False
+    return True

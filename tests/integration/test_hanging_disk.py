@@ -1,0 +1,137 @@
+"""A disk that hangs: the other directories are flushed and checkpointed, and the node can be stopped."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from wire_client import Client
+
+from tierlog.broker.app import Broker
+from tierlog.broker.log.checkpoints import CLEAN_SHUTDOWN, read_offsets
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.disk_threads import DISK_THREADS
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.settings.node import settings_from
+
+PARTITIONS = 4 * DISK_THREADS
+
+
+class HangingDisk(OsFiles):
+    """fsyncs below the directory `at` wait for `back`; `waiting` counts them. `renamed` is set by each rename
+    in a thread.
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.renamed = asyncio.Event()
+        self.at: Path | None = None
+        self.back = threading.Event()
+        self.waiting = threading.Semaphore(0)
+
+    def sync(self, fd: int) -> None:  # type: ignore[override]
+        if self.at is not None and self.at in Path(os.readlink(f"/proc/self/fd/{fd}")).parents:
+            self.waiting.release()
+            self.back.wait(60)
+        OsFiles.sync(fd)
+
+    def rename(self, source: Path, target: Path) -> None:  # type: ignore[override]
+        OsFiles.rename(source, target)
+        self.loop.call_soon_threadsafe(self.renamed.set)
+
+
+class Node:
+    def __init__(self, path: Path) -> None:
+        self.a, self.b = path / "a", path / "b"
+        self.disk = HangingDisk()
+        self.settings = settings_from(
+            {
+                "log.dirs": f"{self.a},{self.b}",
+                "metadata.log.dir": str(path / "metadata"),
+                "listeners": "PLAINTEXT://127.0.0.1:0",
+                "admin.listener": "127.0.0.1:0",
+                "offsets.topic.num.partitions": "1",
+                "log.flush.interval.messages": "1",
+                "log.flush.offset.checkpoint.interval.ms": "50",
+                "log.dirs.stop.timeout.ms": "300",
+            }
+        )
+        self.broker = Broker(self.settings, files=self.disk)
+
+    async def start(self) -> None:
+        await self.broker.start()
+        client = await asyncio.to_thread(Client, self.broker.bootstrap)
+        try:
+            name = await asyncio.to_thread(partial(client.create, partitions=PARTITIONS))
+            await asyncio.to_thread(client.wait_for_leaders, name)
+        finally:
+            client.close()
+
+    def replicas(self, directory: Path) -> list[Replica]:
+        return [replica for replica in self.broker.replicas if replica.log.directory.parent == directory]
+
+
+def append(replica: Replica) -> None:
+    assert not replica.append(memoryview(encode_batch([NewRecord(0, None, b"v")])), 0).error
+
+
+async def settled(replica: Replica) -> None:
+    """Until all that was appended is durable, as an acknowledgement waits for it."""
+    changed = asyncio.Event()
+    replica.listeners.append(lambda _: changed.set())
+    while replica.settled_offset < replica.log_end_offset:
+        await changed.wait()
+        changed.clear()
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    node = Node(tmp_path)
+    await node.start()
+    yield node
+    node.disk.back.set()
+    await node.broker.stop()
+
+
+async def hang(node: Node) -> None:
+    """More logs of directory a wait for the disk than it has threads."""
+    node.disk.at = node.a
+    hanging = node.replicas(node.a)
+    assert len(hanging) > DISK_THREADS
+    for replica in hanging:
+        append(replica)
+    for _ in range(DISK_THREADS):
+        await asyncio.to_thread(node.disk.waiting.acquire)
+
+
+async def test_the_other_directory_is_flushed_and_checkpointed(node: Node) -> None:
+    await hang(node)
+    served = node.replicas(node.b)
+    for replica in served:
+        append(replica)
+        await asyncio.wait_for(settled(replica), 30)
+    path = node.b / "recovery-point-offset-checkpoint"
+    rows = {replica.name: 1 for replica in served}
+    node.disk.renamed = asyncio.Event()
+    while not rows.items() <= read_offsets(node.disk, path).items():
+        await asyncio.wait_for(node.disk.renamed.wait(), 30)
+        node.disk.renamed.clear()
+    assert all(replica.settled_offset == 0 for replica in node.replicas(node.a))
+
+
+async def test_a_stop_leaves_it_behind_without_a_clean_end(node: Node) -> None:
+    await hang(node)
+    for replica in node.replicas(node.b):
+        append(replica)
+    with capture_logs() as told:
+        await asyncio.wait_for(node.broker.stop(), 30)
+    assert not node.disk.back.is_set()
+    assert not (node.a / CLEAN_SHUTDOWN).exists()
+    assert (node.b / CLEAN_SHUTDOWN).exists()
+    (line,) = [line for line in told if line.get("directory") == str(node.a)]
+    assert line["why"].endswith("is offline: it hangs: no operation has ended for 0.3 s")

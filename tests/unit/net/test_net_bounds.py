@@ -1,0 +1,246 @@
+"""The bounds that connections share: request bytes, response bytes, turns, accepted connections."""
+
+import asyncio
+import os
+import socket
+import struct
+from typing import Any
+
+import pytest
+from pump import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, turns, until
+
+from tierlog.broker.handlers.context import RawReply, RequestContext
+from tierlog.broker.net.bounds import FRAMES_PER_TURN, SWEPT_PER_TURN
+from tierlog.broker.net.connection import Why
+from tierlog.broker.net.listener import Refusal
+from tierlog.broker.wire.api import APIS, encode_request
+from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.broker.wire.messages.metadata import MetadataRequest
+
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def large(size: int = 600 * KIB) -> bytes:
+    """A Produce frame that does not fit into the shared receive buffer."""
+    return bytes(encode_request(APIS[PRODUCE], 9, 1, "c", produce(bytes(size))))
+
+
+# ---- queued.max.request.bytes ---------------------------------------------------------------------
+
+
+async def test_who_finds_no_room_is_read_in_the_order_of_arrival(broker: Broker) -> None:
+    await broker.start(request_bytes=1 * MIB)
+    budget = broker.listener.buffers.budget
+    clients = [await broker.connect() for _ in range(4)]
+    frame = large()
+    for number, client in enumerate(clients):
+        client.writer.write(frame[:1000])
+        await until(lambda: budget.waiting == max(number - 1, 0))  # noqa: B023
+        await until(lambda: budget.used > min(number + 1, 2) * 600 * KIB)  # noqa: B023
+    for client in clients[2:]:
+        client.writer.write(frame[1000:])
+    await turns(50)
+    assert broker.records == []
+    assert await (await broker.connect()).ask(METADATA, 9, MetadataRequest())  # needs no room
+    for client in clients[:2]:
+        client.writer.write(frame[1000:])
+    for client in clients:
+        await client.receive(PRODUCE, 9)
+    assert len(broker.records) == 4
+    await until(lambda: not budget.used)
+    assert budget.waits == 2
+
+
+async def test_a_frame_larger_than_all_room_is_received(broker: Broker) -> None:
+    await broker.start(request_bytes=100 * KIB)
+    client = await broker.connect()
+    client.writer.write(large() * 2)
+    for _ in range(2):
+        await client.receive(PRODUCE, 9)
+
+
+async def test_requests_that_wait_for_an_answer_take_room(broker: Broker) -> None:
+    await broker.start(request_bytes=500 * KIB)
+    futures: list[asyncio.Future[Any]] = []
+
+    def handle(context: RequestContext, request: Any) -> Any:
+        futures.append(asyncio.get_running_loop().create_future())
+        return futures[-1]
+
+    broker.on_heartbeat = handle
+    waiting, split = await broker.connect(), await broker.connect()
+    for _ in range(20):
+        waiting.send(HEARTBEAT, 0, HeartbeatRequest(group_id="g" * 30 * KIB))
+    await until(lambda: len(futures) == 17)
+    split.writer.write(large())
+    await until(lambda: broker.listener.buffers.budget.waiting == 2)
+    await turns(50)
+    assert (len(futures), broker.records) == (17, [])
+    answered = 0
+    while answered < 20:
+        await until(lambda: len(futures) > answered)  # noqa: B023
+        futures[answered].set_result(HeartbeatResponse())
+        answered += 1
+        assert (await waiting.receive(HEARTBEAT, 0))[0] == answered
+    await split.receive(PRODUCE, 9)
+    await until(lambda: not broker.listener.buffers.budget.used)
+
+
+async def test_a_client_that_goes_gives_its_room_and_its_place_back(broker: Broker) -> None:
+    await broker.start(request_bytes=500 * KIB)
+    budget = broker.listener.buffers.budget
+    holder, second, third = [await broker.connect() for _ in range(3)]
+    holder.writer.write(large()[:5000])
+    await until(lambda: budget.used > 0)
+    for number, client in enumerate((second, third), 1):
+        client.writer.write(large())
+        await until(lambda: budget.waiting == number)  # noqa: B023
+    second.writer.transport.abort()
+    holder.writer.transport.abort()
+    await third.receive(PRODUCE, 9)
+    await until(lambda: broker.listener.connections == 1)
+    assert (budget.used, budget.waiting) == (0, 0)
+
+
+async def test_what_is_held_back_is_bounded_too(broker: Broker) -> None:
+    await broker.start(in_flight=1, request_bytes=150 * KIB)
+    futures = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    unused = iter(futures)
+    broker.on_heartbeat = lambda *_: next(unused, HeartbeatResponse())
+    clients = [await broker.connect() for _ in range(2)]
+    budget = broker.listener.buffers.budget
+    for number, client in enumerate(clients):
+        client.send(HEARTBEAT, 0, HeartbeatRequest())
+        for _ in range(10):
+            client.send(HEARTBEAT, 0, HeartbeatRequest(group_id="g" * 10 * KIB))
+        await until(lambda: budget.held > 100 * KIB or number == 1)  # noqa: B023
+    assert await clients[1].expect_close() == b""
+    assert [why for why, _ in broker.notes] == [Why.CROWDED]
+    futures[0].set_result(HeartbeatResponse())
+    for _ in range(11):
+        await clients[0].frame()
+    assert (budget.used, budget.held) == (0, 0)
+
+
+# ---- responses that nobody takes ------------------------------------------------------------------
+
+
+async def sleeper(broker: Broker) -> Client:
+    """A client that takes nothing."""
+    client = await broker.connect()
+    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    return client
+
+
+async def test_who_takes_nothing_is_closed_in_time(broker: Broker) -> None:
+    await broker.start(blocked_s=0.02, sweep_s=0.005)
+    broker.on_heartbeat = lambda *_: RawReply([bytes(8 * MIB)])
+    client = await sleeper(broker)
+    client.send(HEARTBEAT, 0, HeartbeatRequest())
+    await until(lambda: bool(broker.notes))
+    assert broker.notes[0][0] is Why.BLOCKED
+    assert "bytes not taken" in broker.notes[0][1]
+    assert broker.listener.kept_bytes == 0
+
+
+async def test_answers_that_nobody_takes_are_bounded_over_all_connections(broker: Broker) -> None:
+    await broker.start(queued_response_bytes_total=20 * MIB)
+    broker.on_heartbeat = lambda *_: RawReply([bytes(8 * MIB)])
+    sleepers = []
+    for number in range(5):
+        sleepers.append(await sleeper(broker))
+        sleepers[-1].send(HEARTBEAT, 0, HeartbeatRequest())
+        await until(lambda: broker.listener.closed[Why.CROWDED] + broker.listener.blocked > number)  # noqa: B023
+        assert broker.listener.kept_bytes <= 20 * MIB
+    assert broker.listener.closed == {Why.CROWDED: 3}
+    sleepers[-1].reader._transport.resume_reading()  # type: ignore[attr-defined]
+    assert len(await sleepers[-1].frame()) > 8 * MIB  # the last one was not the slowest
+    assert await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
+
+
+async def test_answers_behind_one_that_waits_are_counted(broker: Broker) -> None:
+    await broker.start(queued_response_bytes=1 * MIB, in_flight=100)
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    calls: list[int] = []
+
+    def handle(context: RequestContext, request: Any) -> Any:
+        calls.append(context.correlation_id)
+        return future if len(calls) == 1 else RawReply([bytes(300 * KIB)])
+
+    broker.on_heartbeat = handle
+    client = await broker.connect()
+    for _ in range(20):
+        client.send(HEARTBEAT, 0, HeartbeatRequest())
+    await until(lambda: broker.listener.kept_bytes > 1 * MIB)
+    await turns()
+    assert len(calls) == 5
+    future.set_result(HeartbeatResponse())
+    for number in range(1, 21):
+        assert (await client.frame())[:4] == struct.pack(">i", number)
+    assert broker.listener.kept_bytes == 0
+
+
+# ---- turns ----------------------------------------------------------------------------------------
+
+
+async def test_a_client_with_many_requests_at_once_gives_way(broker: Broker) -> None:
+    await broker.start()
+    order: list[str] = []
+
+    def handle(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        order.append(request.group_id)
+        return HeartbeatResponse()
+
+    broker.on_heartbeat = handle
+    hog, others = await broker.connect(), [await broker.connect() for _ in range(3)]
+    for client in (hog, *others):
+        await client.ask(METADATA, 9, MetadataRequest())
+    from_hog, from_other = (
+        bytes(encode_request(APIS[HEARTBEAT], 0, 1, "c", HeartbeatRequest(group_id=who)))
+        for who in ("hog", "other")
+    )
+    for client, data in [(hog, from_hog * 10 * FRAMES_PER_TURN), *((other, from_other) for other in others)]:
+        # past the client's event loop: all is in the kernel before the broker has its next turn
+        os.write(client.writer.get_extra_info("socket").fileno(), data)
+    for other in others:
+        await other.frame()
+    for _ in range(10 * FRAMES_PER_TURN):
+        await hog.frame()
+    last = max(place for place, who in enumerate(order) if who == "other")
+    assert order[:last].count("hog") <= 2 * FRAMES_PER_TURN
+    assert order.count("hog") == 10 * FRAMES_PER_TURN
+    assert broker.listener.buffers.budget.used == 0
+
+
+async def test_a_sweep_reaches_every_connection(broker: Broker) -> None:
+    await broker.start(idle_s=0.01, sweep_s=0.005)
+    clients = [await broker.connect() for _ in range(SWEPT_PER_TURN + 10)]
+    for client in clients:
+        assert await client.expect_close() == b""
+    assert broker.listener.closed == {Why.IDLE: SWEPT_PER_TURN + 10}
+
+
+# ---- accepting ------------------------------------------------------------------------------------
+
+
+async def test_an_address_may_have_a_number_of_its_own(broker: Broker) -> None:
+    await broker.start(connections_per_address=1, connections_of_address={"127.0.0.2": 2})
+    at_home = [await broker.connect("127.0.0.2") for _ in range(3)]
+    for client in at_home[:2]:
+        await client.ask(METADATA, 9, MetadataRequest())
+    assert await at_home[2].expect_close() == b""
+    assert broker.listener.refused == {Refusal.ADDRESS: 1}
+    assert broker.refusals == [(Refusal.ADDRESS, "127.0.0.2")]
+    assert await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
+
+
+async def test_beyond_the_rate_connections_wait_and_are_not_refused(broker: Broker) -> None:
+    await broker.start(connections_per_second=5)
+    clients = [await broker.connect() for _ in range(11)]  # the kernel takes them
+    await until(lambda: broker.listener.refused[Refusal.RATE] > 0)
+    assert broker.listener.accepted <= 10  # a second may have begun in between
+    for client in clients:
+        await client.ask(METADATA, 9, MetadataRequest())
+    assert broker.listener.accepted == 11

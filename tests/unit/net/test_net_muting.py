@@ -1,0 +1,140 @@
+"""Muted connections: not read, not blamed for it, and closed when there is nobody left to slow down."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from pump import HEARTBEAT, METADATA, Broker, turns, until
+
+from tierlog.broker.handlers.context import Connection, RequestContext
+from tierlog.broker.net.connection import Why
+from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataResponse
+
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
+
+FOR_EVER_S = 1e6
+BEAT = HeartbeatRequest(group_id="g")
+
+
+def mute_on_heartbeat(broker: Broker, seconds: float) -> list[Connection]:
+    """Each heartbeat mutes its connection; the connections that were."""
+    muted: list[Connection] = []
+
+    def handle(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        muted.append(context.connection)
+        broker.listener.mute(context.connection, seconds)
+        return HeartbeatResponse(throttle_time_ms=int(seconds))
+
+    broker.on_heartbeat = handle
+    return muted
+
+
+async def test_the_answer_leaves_at_once_and_nothing_more_is_read(broker: Broker) -> None:
+    await broker.start()
+    muted = mute_on_heartbeat(broker, FOR_EVER_S)
+    client, other = await broker.connect(), await broker.connect()
+    for _ in range(3):
+        client.send(HEARTBEAT, 4, BEAT)  # the second and third arrive with the first, or after it
+    assert (await client.receive(HEARTBEAT, 4))[1].throttle_time_ms == FOR_EVER_S
+    for _ in range(20):
+        assert await other.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
+    assert (len(muted), broker.listener.muted, broker.listener.connections) == (1, 1, 2)
+
+
+async def test_what_was_held_back_is_handled_when_the_time_is_over(broker: Broker) -> None:
+    await broker.start()
+    muted = mute_on_heartbeat(broker, 0.01)
+    client = await broker.connect()
+    for _ in range(4):
+        client.send(HEARTBEAT, 4, BEAT)
+    assert [(await client.receive(HEARTBEAT, 4))[0] for _ in range(4)] == [1, 2, 3, 4]
+    assert len(muted) == 4
+    await until(lambda: not broker.listener.muted)
+    assert await client.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
+
+
+async def test_the_longer_time_counts(broker: Broker) -> None:
+    await broker.start()
+    muted = mute_on_heartbeat(broker, FOR_EVER_S)
+    client = await broker.connect()
+    await client.ask(HEARTBEAT, 4, BEAT)
+    broker.listener.mute(muted[0], 0.0)
+    await turns()
+    assert broker.listener.muted == 1
+
+
+async def test_an_answer_that_was_waited_for_leaves_while_muted(broker: Broker) -> None:
+    await broker.start()
+    waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    contexts: list[RequestContext] = []
+
+    def handle(context: RequestContext, request: HeartbeatRequest) -> Any:
+        contexts.append(context)
+        return waiting
+
+    broker.on_heartbeat = handle
+    client = await broker.connect()
+    client.send(HEARTBEAT, 4, BEAT)
+    await until(lambda: bool(contexts))
+    broker.listener.mute(contexts[0].connection, FOR_EVER_S)
+    waiting.set_result(HeartbeatResponse(error_code=1))
+    assert (await client.receive(HEARTBEAT, 4))[1].error_code == 1
+
+
+async def test_a_muted_connection_is_neither_idle_nor_slow(broker: Broker) -> None:
+    await broker.start()
+    mute_on_heartbeat(broker, FOR_EVER_S)
+    client = await broker.connect()
+    client.send(HEARTBEAT, 4, BEAT)
+    client.writer.write(b"\0\0")  # the beginning of a frame
+    await client.receive(HEARTBEAT, 4)
+    for pump in broker.listener._pumps.values():
+        pump.close_if_overdue(pump.active_at + FOR_EVER_S)
+    assert (broker.listener.muted, broker.notes) == (1, [])
+
+
+async def test_a_client_that_goes_away_while_muted_is_let_go(broker: Broker) -> None:
+    await broker.start(sweep_s=0.001)
+    muted = mute_on_heartbeat(broker, FOR_EVER_S)
+    client = await broker.connect()
+    for _ in range(3):
+        client.send(HEARTBEAT, 4, BEAT)
+    await client.receive(HEARTBEAT, 4)
+    client.writer.write_eof()
+    await until(lambda: not broker.listener.connections)
+    assert len(muted) == 3  # what it had sent was not thrown away
+    assert [why for why, _ in broker.notes] == [Why.CLIENT]
+
+
+async def test_stopping_closes_a_muted_connection(broker: Broker) -> None:
+    await broker.start()
+    mute_on_heartbeat(broker, FOR_EVER_S)
+    client = await broker.connect()
+    await client.ask(HEARTBEAT, 4, BEAT)
+    await broker.listener.close()
+    assert await client.expect_close() == b""
+    assert [why for why, _ in broker.notes] == [Why.STOPPING]
+
+
+async def test_a_stopwatch_runs_what_is_done_for_a_connection(broker: Broker) -> None:
+    """From the next readable event on, of connections that existed before, too; and no longer than wanted."""
+    await broker.start()
+    timed: list[Connection] = []
+
+    def stopwatch(connection: Connection, callback: Any, *arguments: Any) -> None:
+        timed.append(connection)
+        callback(*arguments)
+
+    client = await broker.connect()
+    await client.ask(METADATA, 9, MetadataRequest())
+    assert not timed
+    broker.listener.time_clients(stopwatch)
+    await client.ask(METADATA, 9, MetadataRequest())
+    later = await broker.connect()
+    await later.ask(METADATA, 9, MetadataRequest())
+    assert len({connection.id for connection in timed}) == 2
+    broker.listener.time_clients(None)
+    timed.clear()
+    await client.ask(METADATA, 9, MetadataRequest())
+    assert not timed
