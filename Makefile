@@ -4,6 +4,7 @@
 #   make check         lint, types, layers, tidy rules, fast tests
 #   make test          every test
 #   make fuzz          mutated traffic of real clients against the net layer: FUZZ_CASES=… FUZZ_SEED=…
+#   make soak          SOAK_MINUTES (10) of mixed load by real clients: do memory and descriptors stay flat?
 #   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
 #   make bench         load figures of this machine
 #   make bench-versus  the same beside Apache Kafka (needs Java 17 and Maven); writes docs/benchmarks.md
@@ -12,15 +13,16 @@
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_OPTIONS ?= --picture build/demo.png
+SOAK_MINUTES ?= 10
 UV_VERSION := 0.13.9
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast test fuzz test-clients bench bench-versus fmt lint types layers lock docs s3-server clean
+.PHONY: help venv demo check fast test fuzz soak test-clients bench bench-versus fmt lint types layers lock docs s3-server clean
 
 help:
-	@sed -n '2,12s/^# *//p' Makefile
+	@sed -n '2,13s/^# *//p' Makefile
 
 venv: $(READY)
 
@@ -63,6 +65,9 @@ test: venv s3-server
 
 fuzz: venv
 	$(BIN)/pytest tests/fuzz -s
+
+soak: venv
+	$(BIN)/python tests/soak/soak.py --minutes $(SOAK_MINUTES) $(SOAK_OPTIONS)
 
 test-clients: venv
 	$(BIN)/pytest -m clients -rs

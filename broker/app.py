@@ -30,6 +30,7 @@ from tierlog.broker.net.connection import Why
 from tierlog.broker.net.listener import Listener, Refusal
 from tierlog.broker.ports.clock import Clock, SystemClock
 from tierlog.broker.ports.files import Files, OsFiles
+from tierlog.broker.ports.malloc import keep_malloc_small
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.runtime.data_directories import DataDirectories
@@ -282,6 +283,7 @@ class Broker:
 def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
     """Runs a node until SIGTERM or SIGINT, then stops it clean; raises what `Broker.start` raises."""
     configure_logging()
+    keep_malloc_small()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, on_ready))

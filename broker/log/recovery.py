@@ -85,8 +85,9 @@ def load(
 ) -> Loaded:
     """Opens or creates the segments of a directory; the last one is active.
 
-    `gaps`: compaction may have removed the last records of a segment, so it may end before the next one
-    begins.
+    `gaps`: compaction may have removed records, in Kafka's logs the last ones of a segment too, so that it
+    ends before the next one begins. Above the recovery point a segment that does was not written whole: our
+    cleaner leaves the last batch in its place.
     """
     files.make_directory(directory)
     bases = _clean_directory(files, directory, now_ms)
@@ -102,7 +103,10 @@ def load(
         loaded.rebuilt.append(base)
         cut = _rebuild(segment, interval_bytes, loaded.epochs, gaps=gaps)
         loaded.segments.append(segment)
-        if end is not None and (cut or segment.end_offset > end or (segment.end_offset < end and not gaps)):
+        may_end_early = gaps and end is not None and end <= recovery_point
+        if end is not None and (
+            cut or segment.end_offset > end or (segment.end_offset < end and not may_end_early)
+        ):
             loaded.cut_bytes += cut
             loaded.dropped = len(bases) - at - 1
             for later in reversed(bases[at + 1 :]):

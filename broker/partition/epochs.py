@@ -112,6 +112,8 @@ class LeaderEpochs:
     def decode(cls, text: bytes) -> "LeaderEpochs":
         """Raises MalformedEpochs."""
         try:
+            if not text.endswith(b"\n"):
+                raise MalformedEpochs("cut short")  # its last number may be, too
             version, count, *lines = text.decode().splitlines()
             entries = [tuple(map(int, line.split())) for line in lines]
             if (

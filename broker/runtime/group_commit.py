@@ -13,6 +13,7 @@ from functools import partial
 
 import structlog
 
+from tierlog.broker.log.flushing import LogClosed
 from tierlog.broker.runtime.disk_threads import all_end
 from tierlog.broker.runtime.replica import Replica, Room
 
@@ -67,7 +68,7 @@ class GroupCommit:
 
     def _ended(self, replica: Replica, work: "asyncio.Future[int]") -> None:
         waiters, failure = self._under_way.pop(replica), work.exception()
-        if failure is not None:
+        if failure is not None and not isinstance(failure, LogClosed):
             _log.error("flush failed", partition=str(replica.name), error=str(failure))
         try:
             replica.flushed(failure)
