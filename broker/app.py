@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
-from tierlog.broker.gateway.node import Node
+from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
@@ -28,9 +28,11 @@ from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.net.bounds import Bounds
 from tierlog.broker.net.connection import Why
 from tierlog.broker.net.listener import Listener, Refusal
+from tierlog.broker.ports import descriptors
 from tierlog.broker.ports.clock import Clock, SystemClock
 from tierlog.broker.ports.files import Files, OsFiles
 from tierlog.broker.ports.malloc import keep_malloc_small
+from tierlog.broker.ports.open_files import OpenFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.runtime.data_directories import DataDirectories
@@ -83,7 +85,7 @@ class Broker:
         rng: random.Random | None = None,
     ) -> None:
         self.settings = settings
-        self.files: Files = files or OsFiles()
+        self.files: Files = files or OsFiles(OpenFiles(_open_log_files(settings)))
         self.objects = objects
         self.clock: Clock = clock or SystemClock()
         self.rng = rng or random.Random()
@@ -150,6 +152,7 @@ class Broker:
         settings = self.settings
         self.tasks = TaskGroup(self._report)
         self.purgatory = Purgatory(settings.purgatory_max_operations)
+        self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
         self.commits = GroupCommit()
         self.replicas = ReplicaManager(
             settings,
@@ -204,7 +207,17 @@ class Broker:
     async def _start_serving(self) -> None:
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
-        self.admin_node.serve(self.replicas, self.listener, self.tiering.driver, self.cleaner)
+        self.admin_node.serve(
+            Serving(
+                replicas=self.replicas,
+                listener=self.listener,
+                tiering=self.tiering.driver,
+                cleaner=self.cleaner,
+                purgatory=self.purgatory,
+                sessions=self.sessions,
+                commits=self.commits,
+            )
+        )
 
     def _build_listener(self) -> Listener:
         dependencies = Dependencies(
@@ -212,11 +225,12 @@ class Broker:
             metadata=self.metadata,
             replicas=self.replicas,
             purgatory=self.purgatory,
-            sessions=FetchSessions(self.settings.max_incremental_fetch_session_cache_slots, self.rng),
+            sessions=self.sessions,
             producer_ids=ProducerIds(self._allocate_producer_ids),
             clock=self.clock,
             tasks=self.tasks,
             remote=self.tiering.remote,
+            stats=self.stats,
         )
         groups = group_handlers(self.groups)
         host, port = self.settings.listener
@@ -284,6 +298,8 @@ def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
     """Runs a node until SIGTERM or SIGINT, then stops it clean; raises what `Broker.start` raises."""
     configure_logging()
     keep_malloc_small()
+    if (most := descriptors.raise_limit()) >= 0 and most < descriptors.LEAST:
+        raise NodeFailed(f"RLIMIT_NOFILE is {most}: a node needs {descriptors.LEAST} descriptors at least")
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, on_ready))
@@ -320,6 +336,21 @@ def configure_logging() -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+
+
+def _open_log_files(settings: NodeSettings) -> int:
+    limit = descriptors.limit()
+    wanted = settings.log_max_open_files
+    share = descriptors.share_of_logs(wanted, settings.max_connections, limit)
+    if share < wanted:
+        needed = wanted + settings.max_connections + descriptors.OTHERS
+        _log.warning(
+            "fewer files of logs stay open than log.max.open.files says: RLIMIT_NOFILE is low",
+            stay_open=share,
+            limit=limit,
+            needed=needed,
+        )
+    return share
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

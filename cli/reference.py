@@ -1,4 +1,4 @@
-"""Reference pages drawn from the code (settings, commands, APIs, group states); a test compares them to it.
+"""Reference pages drawn from the code: settings, metrics, commands, APIs, group states. A test compares them.
 
 Run as `python -m tierlog.cli.reference [directory]`.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tierlog.broker.coordinator.states import reference_page
+from tierlog.broker.gateway.catalogue import reference_page as metrics_page
 from tierlog.broker.handlers.table import SERVED
 from tierlog.broker.settings.definitions import Setting
 from tierlog.broker.settings.node import NODE_SETTINGS
@@ -35,6 +36,7 @@ def pages() -> dict[str, str]:
         "cli.md": _commands(),
         "protocol.md": _protocol(),
         "group-states.md": reference_page(),
+        "metrics.md": f"{HEADER}\n{metrics_page()}",
     }
 
 

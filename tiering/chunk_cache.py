@@ -16,7 +16,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tierlog.broker.ports.files import NO_ROOM, Files, SharedFile
+from tierlog.broker.ports.files import NO_ROOM, Files
+from tierlog.broker.ports.open_files import SharedFile
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import require
 from tierlog.tiering.object_store import ObjectStoreError

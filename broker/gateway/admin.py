@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node
 from tierlog.broker.gateway.tier import tier_routes
 from tierlog.metadata.image import ClusterImage
@@ -41,16 +42,14 @@ class AdminServer:
 
 def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
     async def health(_: web.Request) -> web.Response:
-        state = "serving" if node.serves else "starting"
-        return web.json_response({"status": state}, status=200 if node.serves else 503)
+        state = "starting" if node.serving is None else "serving"
+        return web.json_response({"status": state}, status=503 if node.serving is None else 200)
 
     async def cluster(_: web.Request) -> web.Response:
         return web.json_response(cluster_view(node.metadata.image, node.settings.node_id))
 
     async def metrics(_: web.Request) -> web.Response:
-        from tierlog.broker.gateway.metrics import render  # prometheus_client loads when first asked for
-
-        return web.Response(body=render(node), headers={"Content-Type": METRICS_TYPE})
+        return web.Response(body=await render(node), headers={"Content-Type": METRICS_TYPE})
 
     async def events(request: web.Request) -> web.StreamResponse:
         return await _stream(request, node)
@@ -60,7 +59,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         web.get("/metrics", metrics),
         web.get("/v1/cluster", cluster),
         web.get("/v1/events", events),
-        *tier_routes(lambda: node.tiering),
+        *tier_routes(lambda: None if node.serving is None else node.serving.tiering),
     ]
 
 

@@ -1,162 +1,165 @@
-"""Prometheus metrics, under names that Kafka's exporters use where they have one. Collected when scraped."""
+"""What the metrics of the catalogue are now, read from the parts of the node when somebody asks."""
 
-from collections.abc import Callable, Iterator
+import os
+import resource
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-
-from tierlog.broker.gateway.node import Node
-from tierlog.broker.runtime.data_directories import DataDirectories
-from tierlog.broker.runtime.log_cleaner import LogCleaner
-from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.gateway.exposition import Family, Sample, exposition
+from tierlog.broker.gateway.node import Listener, Node, Serving
+from tierlog.broker.handlers.stats import RequestStats
+from tierlog.broker.runtime.purgatory import DELAYED_OPERATIONS, Purgatory
+from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, Traffic
 from tierlog.broker.wire.api import APIS
+from tierlog.broker.wire.errors import ErrorCode
 
 
-def render(node: Node) -> bytes:
-    """The text format; a registry of its own, so that nothing of the process leaks in."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(node))
-    return generate_latest(registry)
+async def render(node: Node) -> bytes:
+    return await exposition(_families(node))
 
 
-class _Collector:
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._requests()
-        lag = self._node.loop_lag.seconds
-        yield HistogramMetricFamily(
-            "tierlog_loop_lag_seconds",
-            "How late a timer fires: what holds up the event loop holds up every client",
-            buckets=list(lag.cumulative()),
-            sum_value=lag.total,
-        )
-        if self._node.listener is not None:
-            yield CounterMetricFamily(
-                "kafka_server_bytes_in", "Bytes received from clients", self._node.listener.received_bytes
-            )
-            yield CounterMetricFamily(
-                "kafka_server_bytes_out", "Bytes sent to clients", self._node.listener.sent_bytes
-            )
-            yield GaugeMetricFamily(
-                "kafka_server_socket_server_connection_count",
-                "Open connections",
-                self._node.listener.connections,
-            )
-            yield CounterMetricFamily(
-                "kafka_server_socket_server_refused_connections",
-                "Connections refused at a bound",
-                sum(self._node.listener.refused.values()),
-            )
-        if self._node.replicas is not None:
-            yield from self._logs(list(self._node.replicas))
-            yield GaugeMetricFamily(
-                "kafka_server_replica_manager_offline_replica_count",
-                "Replicas whose log or log directory has failed",
-                self._node.replicas.offline_count,
-            )
-            yield from _directories(self._node.replicas.directories)
-        if self._node.cleaner is not None:
-            yield from _cleaner(self._node.cleaner)
-        yield from self._remote()
-
-    def _requests(self) -> Iterator[Metric]:
-        times = HistogramMetricFamily(
-            "kafka_network_request_duration_seconds", "From the request to its answer", labels=["request"]
-        )
-        failures = CounterMetricFamily(
-            "kafka_network_request_failures", "Requests that failed as a whole", labels=["request"]
-        )
-        for api, stats in sorted(self._node.stats.by_api.items()):
-            if not stats.seconds.count:
-                continue
-            times.add_metric([APIS[api].name], list(stats.seconds.cumulative()), stats.seconds.total)
-            failures.add_metric([APIS[api].name], stats.failures)
-        yield times
-        yield failures
-
-    def _logs(self, replicas: list[Replica]) -> Iterator[Metric]:
-        labels = ["topic", "partition"]
-        families: dict[str, tuple[str, Callable[[Replica], int]]] = {
-            "kafka_log_log_size": ("Bytes on local disk", lambda replica: replica.log.size_bytes),
-            "kafka_log_log_start_offset": (
-                "First offset, over both tiers",
-                lambda replica: replica.log_start_offset,
-            ),
-            "kafka_log_log_local_start_offset": (
-                "First offset on local disk",
-                lambda replica: replica.local_log_start_offset,
-            ),
-            "kafka_log_log_end_offset": ("Next offset", lambda replica: replica.log_end_offset),
-            "kafka_cluster_partition_high_watermark": (
-                "First offset that is not committed",
-                lambda replica: replica.high_watermark,
-            ),
-        }
-        for name, (doc, value) in families.items():
-            family = GaugeMetricFamily(name, doc, labels=labels)
-            for replica in replicas:
-                family.add_metric([replica.name.topic, str(replica.name.partition)], value(replica))
-            yield family
-        yield GaugeMetricFamily(
-            "kafka_server_replica_manager_partition_count", "Replicas on this broker", len(replicas)
-        )
-
-    def _remote(self) -> Iterator[Metric]:
-        image = self._node.metadata.image
-        labels = ["topic", "partition"]
-        size = GaugeMetricFamily(
-            "kafka_log_remote_remote_log_size_bytes", "Bytes in the object store", labels=labels
-        )
-        count = GaugeMetricFamily(
-            "kafka_log_remote_remote_log_segments", "Segments in the object store", labels=labels
-        )
-        for key, remote in image.remote.items():
-            topic = image.topics.get(key.topic_id)
-            if topic is None:
-                continue
-            where = [topic.name, str(key.partition)]
-            paged = sum(page.log_bytes for page in remote.pages)
-            size.add_metric(where, paged + sum(entry.log_bytes for entry in remote.entries))
-            count.add_metric(where, len(remote.entries) + sum(page.entries for page in remote.pages))
-        yield size
-        yield count
-        yield GaugeMetricFamily(
-            "kafka_log_remote_delete_queue_size",
-            "Objects that wait for their deletion",
-            len(image.delete_queue),
-        )
+def _families(node: Node) -> Iterator[Family]:
+    yield from _requests(node.stats)
+    if node.serving is not None:
+        yield from _waiting(node.serving)
+        yield from _clients(node.serving.listener)
+        yield from _topics(node.serving)
+        yield from _logs(list(node.serving.replicas))
+        yield from _disks(node.serving)
+    yield from _remote(node)
+    yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
+    yield from _process()
 
 
-def _cleaner(cleaner: LogCleaner) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "kafka_log_log_cleaner_manager_uncleanable_partitions_count",
-        "Logs whose compaction failed, left alone until the next start",
-        cleaner.uncleanable,
+def _one(value: float) -> list[Sample]:
+    return [((), value)]
+
+
+def _requests(stats: RequestStats) -> Iterator[Family]:
+    asked = [(APIS[key].name, of) for key, of in sorted(stats.by_api.items()) if of.count]
+    yield "kafka_network_requestmetrics_requests_total", [((name,), of.count) for name, of in asked]
+    yield (
+        "kafka_network_requestmetrics_errors_total",
+        [((name, ErrorCode(code).name), count) for name, of in asked for code, count in of.errors.items()],
     )
-    yield GaugeMetricFamily(
-        "kafka_log_log_cleaner_manager_max_dirty_percent",
-        "Dirty share of the dirtiest log",
-        100 * cleaner.most_dirty,
+    yield "kafka_network_requestmetrics_totaltimems", [((name,), of.total()) for name, of in asked]
+    yield "kafka_network_requestmetrics_localtimems", [((name,), of.local()) for name, of in asked]
+    yield "kafka_network_requestmetrics_remotetimems", [((name,), of.remote()) for name, of in asked]
+
+
+def _waiting(serving: Serving) -> Iterator[Family]:
+    purgatory, sessions = serving.purgatory, serving.sessions
+    yield "kafka_server_delayedoperationpurgatory_purgatorysize", _by_operation(purgatory.waiting)
+    yield "tierlog_purgatory_expired_total", _by_operation(purgatory.expired)
+    yield "tierlog_purgatory_refused_total", _by_operation(purgatory.refused)
+    yield "kafka_server_fetchsessioncache_numincrementalfetchsessions", _one(len(sessions))
+    yield "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", _one(sessions.partitions)
+    yield "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", _one(sessions.evictions)
+    yield "tierlog_fetch_sessions_refused_total", _one(sessions.refused)
+
+
+def _by_operation(counts: Purgatory.Counts) -> list[Sample]:
+    return [((name,), counts[name]) for name in DELAYED_OPERATIONS]
+
+
+def _clients(listener: Listener) -> Iterator[Family]:
+    budget = listener.budget
+    yield "kafka_server_socket_server_metrics_connection_count", _one(listener.connections)
+    yield "kafka_server_socket_server_metrics_connection_creation_total", _one(listener.accepted)
+    yield (
+        "kafka_server_socket_server_metrics_connection_close_total",
+        [((str(why),), count) for why, count in listener.closed.items()],
     )
-    yield CounterMetricFamily(
-        "tierlog_log_cleaner_read_bytes", "Bytes that compaction read", cleaner.bytes_read
+    yield (
+        "tierlog_connections_refused_total",
+        [((str(bound),), count) for bound, count in listener.refused.items()],
     )
-    yield CounterMetricFamily(
-        "tierlog_log_cleaner_written_bytes", "Bytes that compaction kept", cleaner.bytes_written
+    yield "tierlog_connections_muted", _one(listener.muted)
+    yield "tierlog_connections_blocked", _one(listener.blocked)
+    yield "tierlog_connections_waiting_for_room", _one(budget.waiting)
+    yield "tierlog_connections_room_waits_total", _one(budget.waits)
+    yield "kafka_network_socketserver_memorypoolused", _one(budget.used)
+    yield "tierlog_requests_held_bytes", _one(budget.held)
+    yield "tierlog_responses_kept_bytes", _one(listener.kept_bytes)
+    yield "kafka_server_socket_server_metrics_incoming_byte_total", _one(listener.received_bytes)
+    yield "kafka_server_socket_server_metrics_outgoing_byte_total", _one(listener.sent_bytes)
+
+
+def _topics(serving: Serving) -> Iterator[Family]:
+    by_topic: defaultdict[str, Traffic] = defaultdict(lambda: NO_TRAFFIC)
+    everything = serving.replicas.former_traffic
+    for replica in serving.replicas:
+        by_topic[replica.name.topic] += replica.traffic
+        everything += replica.traffic
+    rows = [((), everything), *(((topic,), traffic) for topic, traffic in by_topic.items())]
+    yield "kafka_server_brokertopicmetrics_bytesin_total", [(at, traffic.bytes_in) for at, traffic in rows]
+    yield "kafka_server_brokertopicmetrics_bytesout_total", [(at, traffic.bytes_out) for at, traffic in rows]
+    yield (
+        "kafka_server_brokertopicmetrics_messagesin_total",
+        [(at, traffic.records_in) for at, traffic in rows],
     )
 
 
-def _directories(directories: DataDirectories) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "kafka_log_log_manager_offline_log_directory_count",
-        "Log directories that have failed",
-        len(directories.offline),
+_OF_A_REPLICA: dict[str, Callable[[Replica], int]] = {
+    "kafka_log_log_size": lambda replica: replica.log.size_bytes,
+    "kafka_log_log_numlogsegments": lambda replica: replica.log.segment_count,
+    "kafka_log_log_logstartoffset": lambda replica: replica.log_start_offset,
+    "kafka_log_log_logendoffset": lambda replica: replica.log_end_offset,
+    "tierlog_log_local_start_offset": lambda replica: replica.local_log_start_offset,
+    "tierlog_partition_high_watermark": lambda replica: replica.high_watermark,
+}
+
+
+def _logs(replicas: Sequence[Replica]) -> Iterator[Family]:
+    names = [(replica.name.topic, str(replica.name.partition)) for replica in replicas]
+    for name, value in _OF_A_REPLICA.items():
+        yield name, zip(names, map(value, replicas), strict=True)
+    yield "kafka_server_replicamanager_partitioncount", _one(len(replicas))
+    yield "kafka_server_replicamanager_leadercount", _one(sum(replica.leads for replica in replicas))
+
+
+def _disks(serving: Serving) -> Iterator[Family]:
+    directories, cleaner = serving.replicas.directories, serving.cleaner
+    yield "kafka_server_replicamanager_offlinereplicacount", _one(serving.replicas.offline_count)
+    yield "kafka_log_logflushstats_logflushrateandtimems", [((), serving.commits.seconds)]
+    yield "kafka_log_logmanager_offlinelogdirectorycount", _one(len(directories.offline))
+    yield (
+        "tierlog_log_directory_full",
+        [((str(directory.path),), int(directory.is_full)) for directory in directories.online],
     )
-    full = GaugeMetricFamily(
-        "tierlog_log_directory_full", "Whether appends wait for room in it", labels=["directory"]
-    )
-    for directory in directories.online:
-        full.add_metric([str(directory.path)], int(directory.is_full))
-    yield full
+    files = directories.open_files
+    yield "tierlog_log_open_files", _one(len(files))
+    yield "tierlog_log_open_files_limit", _one(files.most)
+    yield "tierlog_log_files_opened_total", _one(files.opened)
+    yield "tierlog_log_files_evicted_total", _one(files.evicted)
+    yield "kafka_log_logcleanermanager_uncleanable_partitions_count", _one(cleaner.uncleanable)
+    yield "kafka_log_logcleanermanager_max_dirty_percent", _one(100 * cleaner.most_dirty)
+    yield "tierlog_log_cleaner_read_bytes_total", _one(cleaner.bytes_read)
+    yield "tierlog_log_cleaner_written_bytes_total", _one(cleaner.bytes_written)
+
+
+def _remote(node: Node) -> Iterator[Family]:
+    image = node.metadata.image
+    sizes: list[Sample] = []
+    counts: list[Sample] = []
+    for key, remote in image.remote.items():
+        topic = image.topics.get(key.topic_id)
+        if topic is None:
+            continue
+        where = topic.name, str(key.partition)
+        paged = sum(page.log_bytes for page in remote.pages)
+        sizes.append((where, paged + sum(entry.log_bytes for entry in remote.entries)))
+        counts.append((where, len(remote.entries) + sum(page.entries for page in remote.pages)))
+    yield "kafka_log_remote_remote_log_size_bytes", sizes
+    yield "kafka_log_remote_remote_log_segments", counts
+    yield "kafka_log_remote_delete_queue_size", _one(len(image.delete_queue))
+
+
+def _process() -> Iterator[Family]:
+    used = os.times()
+    resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    yield "process_cpu_seconds_total", _one(used.user + used.system)
+    yield "process_resident_memory_bytes", _one(resident_pages * os.sysconf("SC_PAGESIZE"))
+    yield "process_open_fds", _one(len(os.listdir("/proc/self/fd")))
+    yield "process_max_fds", _one(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

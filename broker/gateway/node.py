@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.broker.runtime.fetch_sessions import FetchSessions
+from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.log_cleaner import LogCleaner
 from tierlog.broker.runtime.loop_lag import LoopLag
+from tierlog.broker.runtime.purgatory import Purgatory
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.tier_driver import TierDriver
 from tierlog.broker.settings.node import NodeSettings
@@ -20,17 +24,50 @@ EVENTS_WAITING = 1000
 Events = asyncio.Queue["dict[str, Any] | None"]
 
 
+class Budget(Protocol):
+    """What is shown of net.budget.Budget."""
+
+    used: int
+    held: int
+    waits: int
+
+    @property
+    def waiting(self) -> int: ...
+
+
 class Listener(Protocol):
     """What is shown of net.listener.Listener."""
+
+    accepted: int
+    received_bytes: int
+    sent_bytes: int
+    kept_bytes: int
 
     @property
     def connections(self) -> int: ...
     @property
+    def muted(self) -> int: ...
+    @property
+    def blocked(self) -> int: ...
+    @property
+    def budget(self) -> Budget: ...
+    @property
+    def closed(self) -> Mapping[Any, int]: ...
+    @property
     def refused(self) -> Mapping[Any, int]: ...
-    @property
-    def received_bytes(self) -> int: ...
-    @property
-    def sent_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """The parts of a node that are there while clients are served."""
+
+    replicas: ReplicaManager
+    listener: Listener
+    tiering: TierDriver
+    cleaner: LogCleaner
+    purgatory: Purgatory
+    sessions: FetchSessions
+    commits: GroupCommit
 
 
 class Node:
@@ -41,27 +78,18 @@ class Node:
         self.metadata = metadata
         self.stats = stats
         self.loop_lag = loop_lag
-        self.replicas: ReplicaManager | None = None
-        self.listener: Listener | None = None
-        self.tiering: TierDriver | None = None
-        self.cleaner: LogCleaner | None = None
+        self.serving: Serving | None = None
         self._readers: set[Events] = set()
         metadata.subscribe(self._image_changed)
 
-    def serve(
-        self, replicas: ReplicaManager, listener: Listener, tiering: TierDriver, cleaner: LogCleaner
-    ) -> None:
-        self.replicas, self.listener, self.tiering, self.cleaner = replicas, listener, tiering, cleaner
+    def serve(self, serving: Serving) -> None:
+        self.serving = serving
 
     def stop_serving(self) -> None:
         """Ends the streams of events too: an HTTP server waits for its responses before it closes."""
-        self.replicas = self.listener = self.tiering = self.cleaner = None
+        self.serving = None
         for reader in self._readers:
             _put(reader, None)
-
-    @property
-    def serves(self) -> bool:
-        return self.listener is not None
 
     # -- events --
 

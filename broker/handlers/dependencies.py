@@ -1,8 +1,9 @@
 """What handlers work with, put together once by app.py."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
@@ -28,6 +29,7 @@ class Dependencies:
     clock: Clock
     tasks: TaskGroup
     remote: RemoteReader | None = None
+    stats: RequestStats = field(default_factory=RequestStats)
 
     def find_replica(self, topic: str | uuid.UUID, partition: int) -> "Replica | ErrorCode":
         """By the topic's name or id; or the code that says why there is no replica here."""

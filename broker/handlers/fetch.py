@@ -22,6 +22,7 @@ from tierlog.broker.runtime.fetch_sessions import (
     SessionPartition,
 )
 from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.wire.api import FETCH_KEY
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.messages.fetch import (
     AbortedTransaction,
@@ -78,6 +79,8 @@ class _Reading:
     size: int = 0
     at_once: bool = False
     answers: list[PartitionData] = field(default_factory=list)
+    sources: list[tuple[Replica, int]] = field(default_factory=list)
+    """Whose records are in the answer, and how many bytes of them."""
     remote: list[_RemoteRead] = field(default_factory=list)
 
 
@@ -89,6 +92,7 @@ def fetch_handler(deps: Dependencies) -> Handler:
 class _Fetcher:
     def __init__(self, deps: Dependencies) -> None:
         self._deps = deps
+        self._errors = deps.stats.of(FETCH_KEY).errors
 
     def handle(self, context: RequestContext, request: FetchRequest) -> Reply | Awaitable[Reply]:
         version = context.version
@@ -110,6 +114,7 @@ class _Fetcher:
             now_ms=self._deps.clock.monotonic_ms(),
         )
         if isinstance(scope, SessionFault):
+            self._errors[FAULT_CODES[scope]] += 1
             return FetchResponse(error_code=FAULT_CODES[scope])
         asked = _Asked(
             version,
@@ -164,6 +169,8 @@ class _Fetcher:
             end = replica.end_offset_for_epoch(item.last_fetched_epoch)
             if end.end_offset < 0:
                 return _refusal(reading, item, ErrorCode.OFFSET_OUT_OF_RANGE)
+            if item.fetch_offset < replica.log_start_offset:  # told before a divergence, as in Kafka
+                return _refusal(reading, item, ErrorCode.OFFSET_OUT_OF_RANGE)
             if end.epoch < item.last_fetched_epoch or end.end_offset < item.fetch_offset:
                 return _diverged(reading, item, replica, end.epoch, end.end_offset)
         first = reading.left == asked.max_bytes  # nothing was read so far: one batch must get through
@@ -192,6 +199,7 @@ class _Fetcher:
         elif result.slice is not None and result.slice.size:
             answer.records = result.slice
             reading.size += result.slice.size
+            reading.sources.append((replica, result.slice.size))
             reading.left -= result.slice.size
         return answer
 
@@ -208,6 +216,7 @@ class _Fetcher:
             found, aborted = task.result()
             if isinstance(found, LogSlice):
                 item.answer.records = found if found.size else b""
+                reading.sources.append((item.replica, found.size))
                 if asked.committed_only:
                     item.answer.aborted_transactions = _aborted(aborted)
             else:
@@ -243,7 +252,11 @@ class _Fetcher:
             return throttled
         told: list[tuple[SessionPartition, PartitionData]] = []
         with_records: list[SessionKey] = []
+        for replica, size in reading.sources:
+            replica.bytes_out += size
         for item, answer in zip(scope.partitions, reading.answers, strict=True):
+            if answer.error_code:
+                self._errors[answer.error_code] += 1
             has_records = isinstance(answer.records, LogSlice)
             if has_records:
                 with_records.append(item.key)

@@ -2,7 +2,7 @@
 flush.messages makes any acknowledgement wait for an fsync.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 
 from tierlog.broker.handlers.context import CLOSE, Handler, Reply, RequestContext
@@ -10,7 +10,9 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
 from tierlog.broker.records.batch import CODEC_MASK, HEADER_SIZE, read_header
 from tierlog.broker.records.codecs import Codec
+from tierlog.broker.runtime.purgatory import PRODUCE
 from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.wire.api import PRODUCE_KEY
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -40,6 +42,8 @@ class _Pending:
 
 
 def produce_handler(deps: Dependencies) -> Handler:
+    errors = deps.stats.of(PRODUCE_KEY).errors
+
     def handle(context: RequestContext, request: ProduceRequest) -> Reply | Awaitable[Reply]:
         now_ms = deps.clock.now_ms()
         by_id = context.version >= TOPIC_IDS_FROM
@@ -63,6 +67,8 @@ def produce_handler(deps: Dependencies) -> Handler:
             response.responses.append(
                 TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
             )
+        if failed:
+            errors.update(_codes(response))
         if request.acks == ACKS_NONE:
             return CLOSE if failed else None  # the only sign that such a client can be given
         if failed and context.version >= LEADERS_FROM:
@@ -117,12 +123,11 @@ def _when_committed(
     def expire() -> ProduceResponse:
         for item in pending:
             if not _settled(deps, item):
-                item.answer.error_code = ErrorCode.REQUEST_TIMED_OUT
-                item.answer.base_offset = -1
+                _fail(deps, item, ErrorCode.REQUEST_TIMED_OUT)
         return response
 
     keys = [item.replica.name for item in pending]
-    return deps.purgatory.wait(keys, timeout_ms, attempt, expire)
+    return deps.purgatory.wait(keys, timeout_ms, attempt, expire, PRODUCE)
 
 
 def _settled(deps: Dependencies, item: _Pending) -> bool:
@@ -133,9 +138,21 @@ def _settled(deps: Dependencies, item: _Pending) -> bool:
     if code is None:
         return False
     if code != ErrorCode.NONE:
-        item.answer.error_code = code
-        item.answer.base_offset = -1
+        _fail(deps, item, code)
     return True
+
+
+def _fail(deps: Dependencies, item: _Pending, code: ErrorCode) -> None:
+    item.answer.error_code = code
+    item.answer.base_offset = -1
+    deps.stats.of(PRODUCE_KEY).errors[code] += 1
+
+
+def _codes(response: ProduceResponse) -> Iterator[int]:
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            if answer.error_code:
+                yield answer.error_code
 
 
 def _name_leaders(deps: Dependencies, context: RequestContext, response: ProduceResponse) -> None:

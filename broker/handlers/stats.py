@@ -1,26 +1,63 @@
-"""Counts and latencies of requests per API. Plain numbers: the gateway turns them into metrics when asked."""
+"""Latencies and error codes of requests per API. Plain numbers: the gateway shows them as metrics when asked.
+
+A request that is answered at once, as nearly all are, costs two looks at the clock and one observation; the
+parts of those that wait are kept apart, and put together when somebody asks.
+"""
 
 from asyncio import Future
+from collections import Counter
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from types import CoroutineType
 from typing import Any
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.error_codes import counter_of
 from tierlog.broker.ports.histogram import Histogram
+from tierlog.broker.wire.api import APIS, FETCH_KEY, PRODUCE_KEY
+from tierlog.broker.wire.errors import ErrorCode, KafkaError
 
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+COUNT_THEIR_OWN = (PRODUCE_KEY, FETCH_KEY)
+"""Their handlers know when there is an error to count, so that nobody has to look through every answer."""
 
 
 class ApiStats:
-    """Of one API: how long requests took, and how many failed."""
+    """Of one API. `errors`: error code -> how often it was in an answer."""
 
-    __slots__ = ("failures", "seconds", "took")
+    __slots__ = ("_at_once", "_total", "_until_waiting", "_waiting", "errors", "took")
 
     def __init__(self) -> None:
-        self.failures = 0
-        self.seconds = Histogram(BUCKETS_S)
-        self.took = self.seconds.observe
+        self.errors: Counter[int] = Counter()
+        self._at_once = Histogram(BUCKETS_S)
+        self._total, self._until_waiting, self._waiting = (Histogram(BUCKETS_S) for _ in range(3))
+        self.took = self._at_once.observe
+
+    @property
+    def count(self) -> int:
+        return self._at_once.count + self._total.count
+
+    def waited(self, begun: float, waiting_from: float, ended: float) -> None:
+        self._total.observe(ended - begun)
+        self._until_waiting.observe(waiting_from - begun)
+        self._waiting.observe(ended - waiting_from)
+
+    def failed(self, failure: BaseException) -> None:
+        """A request whose answer is a single error."""
+        code = failure.code if isinstance(failure, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
+        self.errors[code] += 1
+
+    def total(self) -> Histogram:
+        return self._at_once + self._total
+
+    def local(self) -> Histogram:
+        return self._at_once + self._until_waiting
+
+    def remote(self) -> Histogram:
+        """As in Kafka, a request that did not wait counts as one that waited for no time."""
+        nothing = Histogram(BUCKETS_S)
+        nothing.buckets[0] = nothing.count = self._at_once.count
+        return nothing + self._waiting
 
 
 class RequestStats:
@@ -34,34 +71,52 @@ class RequestStats:
 def measured(
     handlers: Mapping[int, Handler], stats: RequestStats, clock: Callable[[], float] = perf_counter
 ) -> dict[int, Handler]:
-    """The same handlers, each counted from its call to its answer (waiting included)."""
-    return {api: _measure(handler, stats.of(api), clock) for api, handler in handlers.items()}
+    """The same handlers, each timed from its call to its answer, and its errors counted."""
+    return {api: _measure(handler, api, stats.of(api), clock) for api, handler in handlers.items()}
 
 
-def _measure(handler: Handler, stats: ApiStats, clock: Callable[[], float]) -> Handler:
-    async def finish(begun: float, work: "CoroutineType[Any, Any, Reply]") -> Reply:
+def _measure(handler: Handler, api: int, stats: ApiStats, clock: Callable[[], float]) -> Handler:
+    count_errors = None if api in COUNT_THEIR_OWN else counter_of(APIS[api].response, stats.errors)
+
+    async def finish(begun: float, waiting_from: float, work: "CoroutineType[Any, Any, Reply]") -> Reply:
         try:
-            return await work
-        except Exception:
-            stats.failures += 1
+            reply = await work
+        except Exception as failure:
+            stats.failed(failure)
             raise
         finally:
-            stats.took(clock() - begun)
+            stats.waited(begun, waiting_from, clock())
+        if count_errors is not None:
+            count_errors(reply)
+        return reply
+
+    def completed(begun: float, waiting_from: float, work: "Future[Reply]") -> None:
+        stats.waited(begun, waiting_from, clock())
+        if work.cancelled():
+            return
+        failure = work.exception()
+        if failure is not None:
+            stats.failed(failure)
+        elif count_errors is not None:
+            count_errors(work.result())
 
     def handle(context: RequestContext, request: Any) -> Any:
         begun = clock()
         try:
             result = handler(context, request)
-        except Exception:
-            stats.failures += 1
+        except Exception as failure:
+            stats.failed(failure)
             stats.took(clock() - begun)
             raise
         if isinstance(result, CoroutineType):
-            return finish(begun, result)
+            return finish(begun, clock(), result)
         if isinstance(result, Future):
-            result.add_done_callback(lambda _: stats.took(clock() - begun))
+            waiting_from = clock()
+            result.add_done_callback(lambda work: completed(begun, waiting_from, work))
             return result
         stats.took(clock() - begun)
+        if count_errors is not None:
+            count_errors(result)
         return result
 
     return handle

@@ -9,7 +9,6 @@ beside appends.
 
 import random
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +32,8 @@ from tierlog.broker.settings.topic import TopicConfig
 
 __all__ = ["FoundTimestamp", "PartitionLog", "SegmentExport", "SegmentInfo"]
 
-ROLLED_KEPT_OPEN = 4
-"""Rolled segments whose descriptor and indexes stay in memory, per partition: readers of history come in
-runs.
-"""
+ROLLED_KEPT_LOADED = 4
+"""Rolled segments whose indexes stay in memory, per partition: readers of history come in runs."""
 
 READ_HINTS = 128
 """Ends of recent reads and where they lie: the next fetch of that consumer starts there without a search."""
@@ -92,7 +89,7 @@ class PartitionLog:
         self._graveyard = Graveyard(files, directory)
         self.swaps = Swaps(files, directory, self._graveyard)
         self._hints: dict[int, tuple[Segment, int]] = {}
-        self._open: OrderedDict[int, Segment] = OrderedDict()
+        self._loaded: dict[int, Segment] = {}  # rolled ones, those read most recently last
         self.log_end_offset = self._active.end_offset
         self.log_start_offset = log_start_offset
         if cleaned_to is not None and cleaned_to > self.log_end_offset:
@@ -167,6 +164,10 @@ class PartitionLog:
     def active_base_offset(self) -> int:
         """Grows when a segment is rolled; cheap, for those who look at every append."""
         return self._bases[-1]
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
 
     @property
     def segments(self) -> tuple[SegmentInfo, ...]:
@@ -265,7 +266,7 @@ class PartitionLog:
             self._flushing.flush_clean(self)
         self._flushing.close()
         self._hints.clear()
-        self._open.clear()
+        self._loaded.clear()
         for segment in self._segments:
             segment.close()
         self.swaps.close()
@@ -531,17 +532,17 @@ class PartitionLog:
 
     def _forget(self, segment: Segment) -> None:
         self._hints.clear()
-        self._open.pop(segment.base_offset, None)
+        self._loaded.pop(segment.base_offset, None)
         self._flushing.dropped(segment)
 
     def _used(self, segment: Segment) -> None:
         """Keeps the most recently read rolled segments loaded, and unloads the one read longest ago."""
         if not segment.rolled:
             return
-        self._open[segment.base_offset] = segment
-        self._open.move_to_end(segment.base_offset)
-        if len(self._open) > ROLLED_KEPT_OPEN:
-            self._open.popitem(last=False)[1].unload()
+        self._loaded.pop(segment.base_offset, None)
+        self._loaded[segment.base_offset] = segment
+        if len(self._loaded) > ROLLED_KEPT_LOADED:
+            self._loaded.pop(next(iter(self._loaded))).unload()
 
     def _hint(self, offset: int, segment: Segment, position: int) -> None:
         if len(self._hints) >= READ_HINTS:

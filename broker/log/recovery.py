@@ -95,7 +95,7 @@ def load(
     for at, base in enumerate(bases):
         end = bases[at + 1] if at + 1 < len(bases) else None
         segment = Segment(files, directory, base, now_ms)
-        segment.size = files.size(segment.file.fd)
+        segment.size = files.size_of(segment.path())
         intact = (clean or (end is not None and end <= recovery_point)) and _load_segment(segment, end)
         if intact:
             loaded.segments.append(segment)
@@ -118,8 +118,10 @@ def load(
             segment.roll()
             segment.unload()
     if not loaded.segments:
-        loaded.segments.append(Segment(files, directory, start_offset, now_ms))
-        _ = loaded.segments[0].file
+        first = Segment(files, directory, start_offset, now_ms)
+        loaded.segments.append(first)
+        if start_offset:  # which its name says; else the first append makes it
+            first.trim()
     loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
     rebuild_producers(loaded, files, directory, now_ms)
     return loaded
@@ -254,16 +256,16 @@ def verified_batches(segment: Segment, *, gaps: bool) -> Iterator[tuple[BatchAt,
     """
     at, expected = 0, segment.base_offset
     window, window_at = b"", 0
-    files, fd = segment.files, segment.file.fd
+    files, file = segment.files, segment.file
     while at + HEADER_SIZE <= segment.size:
         if at - window_at + HEADER_SIZE > len(window):
-            window, window_at = files.read_at(fd, _WINDOW_BYTES, at), at
+            window, window_at = files.read_at(file.fd, _WINDOW_BYTES, at), at
         try:
             size = read_header(window, at - window_at).size
             if not HEADER_SIZE <= size <= min(LARGEST_BATCH, segment.size - at):
                 return
             if at - window_at + size > len(window):
-                window, window_at = files.read_at(fd, max(size, _WINDOW_BYTES), at), at
+                window, window_at = files.read_at(file.fd, max(size, _WINDOW_BYTES), at), at
             header = check_batch(window, at - window_at)
         except RecordsError:
             return

@@ -3,12 +3,12 @@
 Indexes are kept in memory as the very bytes of Kafka's files, so look-ups are the same for a live and a
 loaded one, and nothing but the batch itself is written on the hot path. They reach their files when the
 segment is rolled or closed, and are rebuilt from the batches after a crash. A rolled segment lets go of its
-descriptor and indexes when others are read more often (`unload`); slices handed out keep the descriptor
-open.
+indexes when others are read more often (`unload`). The descriptor of any segment may be closed, from any
+thread, when too many are open: whoever uses `file` holds it meanwhile, and slices handed out do too.
 
 Invariants: bytes beyond `size` were never acknowledged and are overwritten; `end_offset` is one past the
-last batch. A log's segments are the event loop's, and PartitionLog's to change; recovery owns them before,
-the cleaner those that it writes.
+last batch; a file of no bytes may not exist yet. A log's segments are the event loop's, and PartitionLog's to
+change; recovery owns them before, the cleaner those that it writes.
 """
 
 from bisect import bisect_right
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tierlog.broker.log.names import INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, segment_file
-from tierlog.broker.ports.files import Buffer, Files, SharedFile
+from tierlog.broker.ports.files import Buffer, Files
+from tierlog.broker.ports.open_files import SharedFile
 from tierlog.broker.ports.types import NO_TIMESTAMP
 from tierlog.broker.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
 from tierlog.broker.records.indexes import (
@@ -53,8 +54,8 @@ class Cut(NamedTuple):
 
 class Segment:
     __slots__ = (
+        "__weakref__",
         "_bytes_since_entry",
-        "_file",
         "_maximum_offset",
         "_offset_index",
         "_ragged",
@@ -71,6 +72,7 @@ class Segment:
         "has_transactions",
         "last_modified_ms",
         "max_timestamp",
+        "open_file",
         "rolled",
         "size",
     )
@@ -90,7 +92,8 @@ class Segment:
         self.rolled = False
         self.has_transactions: bool | None = False
         self.has_aborts = False
-        self._file: SharedFile | None = None
+        self.open_file: SharedFile | None = None
+        """As long as there are not too many: take it by `file`."""
         self._offset_index: bytearray | None = bytearray()
         self._time_index: bytearray | None = bytearray()
         self._txn_index: bytearray | None = bytearray()
@@ -105,9 +108,13 @@ class Segment:
 
     @property
     def file(self) -> SharedFile:
-        if self._file is None:
-            self._file = SharedFile(self.files, self.path(), create=not self.rolled)
-        return self._file
+        """Open; to be held by whoever uses its descriptor. Raises OSError."""
+        file = self.open_file
+        if file is None:
+            create = self.size == 0 and not self.rolled  # what has bytes and is gone must not come back empty
+            return self.files.open_files.open(self, self.files, self.path(), create=create)
+        file.used = True
+        return file
 
     @property
     def offset_index(self) -> bytearray:
@@ -148,7 +155,9 @@ class Segment:
             self.trim()
         position = self.size
         try:
-            self.files.writev_at(self.file.fd, (buffer,), position)
+            file = self.open_file or self.file
+            self.files.writev_at(file.fd, (buffer,), position)
+            file.unsynced = True
         except OSError:
             self._ragged = True
             with suppress(OSError):  # gives back the room at once; if that fails too, the next use cuts
@@ -214,7 +223,13 @@ class Segment:
         """fdatasync of the log, and of the indexes if the segment is rolled. May run in a thread, so it keeps
         nothing open that the loop has let go of.
         """
-        file = self._file or SharedFile(self.files, self.path())
+        try:
+            file = self.open_file or SharedFile(self.files, self.path())
+        except FileNotFoundError:
+            if self.size or self.rolled:
+                raise
+            return  # nothing was ever appended
+        file.unsynced = False  # first: an append beside it sets it again
         self.files.sync(file.fd)
         if self.rolled:
             for suffix in INDEXES if self.has_aborts else INDEXES[:2]:
@@ -226,17 +241,19 @@ class Segment:
 
     def trim(self) -> None:
         """Cuts the file to `size`."""
-        self.files.truncate(self.file.fd, self.size)
+        file = self.file
+        self.files.truncate(file.fd, self.size)
         self._ragged = False
 
     def unload(self) -> None:
         """Lets go of descriptor and indexes; the next use brings them back."""
         if self.rolled:
-            self._file = self._offset_index = self._time_index = self._txn_index = None
+            self.files.open_files.let_go(self)
+            self._offset_index = self._time_index = self._txn_index = None
 
     def close(self) -> None:
         """Lets go of the descriptor for good; slices handed out keep it until they are sent."""
-        self._file = None
+        self.files.open_files.let_go(self)
 
     def cut_at(self, cut: Cut, interval_bytes: int) -> None:
         """Ends the segment at a boundary, active again, its indexes rebuilt from the batches that remain."""
@@ -334,7 +351,8 @@ class Segment:
                 yield batch
 
     def read_batch(self, batch: BatchAt) -> bytes:
-        return self.files.read_at(self.file.fd, batch.header.size, batch.position)
+        file = self.file
+        return self.files.read_at(file.fd, batch.header.size, batch.position)
 
     def _indexed_position(self, position: int) -> int:
         """The last indexed batch boundary at or before a position; 0 if there is none."""

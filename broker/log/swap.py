@@ -161,5 +161,5 @@ def complete_swaps(files: Files, directory: Path, now_ms: int) -> None:
 def _end_of(files: Files, directory: Path, base: int, now_ms: int) -> int:
     segment = Segment(files, directory, base, now_ms)
     segment.ending = SWAP
-    segment.size = files.size(segment.file.fd)
+    segment.size = files.size_of(segment.path())
     return max((batch.header.next_offset for batch in segment.scan(0)), default=base)

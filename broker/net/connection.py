@@ -12,6 +12,7 @@ import asyncio
 import os
 import select
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
@@ -102,6 +103,7 @@ class Pump:
         self._file_bytes = 0  # of these, what lies in files
         self._reading = self._writing = self._closed = self._abandoned = False
         self._halted = 0
+        self._most_waiting = owner.bounds.in_flight
         self.kept_bytes = 0
         """Answers in memory that the client has not taken."""
         self.blocked_at = 0.0
@@ -154,8 +156,10 @@ class Pump:
         if self._writing and now - self.blocked_at > bounds.blocked_s:
             blocked_s = now - self.blocked_at
             return self.close(Why.BLOCKED, f"{self._out_bytes} bytes not taken for {blocked_s:.0f} s")
+        if not self._reading and not self._abandoned:
+            self._read_on_if_abandoned()
         if self.muted:
-            return self._unmute_if_abandoned()
+            return None
         frame = self._partial
         if frame is not None and self._reading:
             waited = now - frame.begun_at
@@ -194,14 +198,15 @@ class Pump:
         self.active_at = self._owner.loop.time()  # it was we who did not read
         self._resume()
 
-    def _unmute_if_abandoned(self) -> None:
-        """A client that has gone away has nothing left to slow down: what it sent is handled, and its end
-        of the stream, which lies behind that, closes the connection.
+    def _read_on_if_abandoned(self) -> None:
+        """A client that has gone away has nothing left to slow down, however many of its requests wait: what
+        it sent is handled, and its end of the stream, which lies behind that, closes the connection.
         """
         poll = select.poll()
         poll.register(self._fd, select.POLLRDHUP)
         if poll.poll(0):
             self._abandoned = True
+            self._most_waiting = sys.maxsize
             self._unmute()
 
     # ---- receiving --------------------------------------------------------------------------------
@@ -360,10 +365,9 @@ class Pump:
 
     @property
     def _is_full(self) -> bool:
-        bounds = self._owner.bounds
-        if self._halted or len(self._waiting) >= bounds.in_flight:
+        if self._halted or len(self._waiting) >= self._most_waiting:
             return True
-        return self._out_bytes >= bounds.queued_response_bytes
+        return self._out_bytes >= self._owner.bounds.queued_response_bytes
 
     def _timed(self, callback: Callable[..., None]) -> Callable[..., None]:
         """The callback itself, unless someone counts the time that goes into this client."""

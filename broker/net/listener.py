@@ -90,6 +90,10 @@ class Listener:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     @property
+    def budget(self) -> Budget:
+        return self.buffers.budget
+
+    @property
     def connections(self) -> int:
         """Connections that are open now."""
         return len(self._pumps)

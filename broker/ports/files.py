@@ -1,8 +1,8 @@
 """The file port: every file operation of the log and of the write-ahead log goes through `Files`.
 
 A test replaces it to enumerate crashes. Descriptors are plain integers, so that the hot path costs one
-attribute look-up more than calling `os` itself. `SharedFile` keeps a descriptor open for as long as a reader
-holds a slice of the file, also after the file was unlinked.
+attribute look-up more than calling `os` itself; whoever keeps one open does it by a `SharedFile` of the
+port's `open_files`.
 """
 
 import errno
@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from tierlog.broker.ports.open_files import OpenFiles, SharedFile
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors that pass once something is deleted."""
@@ -27,6 +29,9 @@ class Space(NamedTuple):
 
 class Files(Protocol):
     """What tierlog asks of a file system. Errors are OSError, as `os` raises them."""
+
+    open_files: OpenFiles
+    """What of it stays open."""
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
         """Opens for reading and writing; returns a descriptor."""
@@ -51,12 +56,23 @@ class Files(Protocol):
     def list_directory(self, path: Path) -> list[str]: ...
     def read_whole(self, path: Path) -> bytes: ...
     def exists(self, path: Path) -> bool: ...
+    def size_of(self, path: Path) -> int: ...
     def space(self, path: Path) -> Space:
         """Of the file system that holds an existing path."""
 
 
+OPEN_FILES = 512
+"""Kept open where nobody says how many: tools and tests."""
+
+
 class OsFiles:
     """The real file system."""
+
+    open_files = OpenFiles(OPEN_FILES)  # of the process, as descriptors are, unless one is given
+
+    def __init__(self, open_files: OpenFiles | None = None) -> None:
+        if open_files is not None:
+            self.open_files = open_files
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC
@@ -107,6 +123,9 @@ class OsFiles:
     def exists(self, path: Path) -> bool:
         return path.exists()
 
+    def size_of(self, path: Path) -> int:
+        return os.stat(path).st_size
+
     def space(self, path: Path) -> Space:
         disk = os.statvfs(path)
         return Space(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
@@ -124,22 +143,6 @@ def write_atomically(files: Files, path: Path, content: bytes) -> None:
         files.close(fd)
     files.rename(temporary, path)
     files.sync_directory(path.parent)
-
-
-class SharedFile:
-    """An open descriptor that is closed when the last holder lets go; readers survive an unlink."""
-
-    __slots__ = ("_files", "fd", "path")
-
-    def __init__(self, files: Files, path: Path, *, create: bool = False) -> None:
-        self._files = files
-        self.path = path
-        self.fd = -1
-        self.fd = files.open(path, create=create)
-
-    def __del__(self) -> None:
-        if self.fd >= 0:
-            self._files.close(self.fd)
 
 
 @dataclass(frozen=True, slots=True)

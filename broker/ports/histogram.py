@@ -21,6 +21,14 @@ class Histogram:
         self.count += 1
         self.total += value
 
-    def cumulative(self) -> Iterator[tuple[str, int]]:
-        """Each bound and how many observations were at most that."""
-        return zip([*map(str, self.bounds), "+Inf"], accumulate(self.buckets), strict=True)
+    def __add__(self, other: "Histogram") -> "Histogram":
+        """Both together; their bounds must be the same."""
+        both = Histogram(self.bounds)
+        both.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
+        both.count = self.count + other.count
+        both.total = self.total + other.total
+        return both
+
+    def cumulative(self) -> Iterator[tuple[float | None, int]]:
+        """Each bound (None: any size) and how many observations were at most that."""
+        return zip([*self.bounds, None], accumulate(self.buckets), strict=True)

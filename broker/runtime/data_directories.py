@@ -44,6 +44,7 @@ class Claimed:
 class DataDirectories:
     def __init__(self, paths: Sequence[Path], files: Files, rng: random.Random) -> None:
         self.all = tuple(DataDirectory(path, files, rng) for path in paths)
+        self.open_files = files.open_files
         self._rng = rng
         self._place: dict[TopicPartition, DataDirectory] = {}
         self._held: dict[DataDirectory, set[TopicPartition]] = {directory: set() for directory in self.all}

@@ -105,9 +105,16 @@ class FetchSessions:
         self._rng = rng
         self._sessions: dict[int, FetchSession] = {}
         self.evictions = 0
+        self.refused = 0
+        """Sessions that found no slot."""
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    @property
+    def partitions(self) -> int:
+        """Partitions in all sessions."""
+        return sum(len(session.partitions) for session in self._sessions.values())
 
     def begin(
         self,
@@ -143,7 +150,10 @@ class FetchSessions:
     ) -> int:
         """The id of a new session, or NO_SESSION if the cache keeps its slots for others."""
         held = {partition.key: partition for partition in partitions}
-        if not held or not self._make_room(privileged, len(held), now_ms):
+        if not held:
+            return NO_SESSION
+        if not self._make_room(privileged, len(held), now_ms):
+            self.refused += 1
             return NO_SESSION
         session_id = self._new_id()
         self._sessions[session_id] = FetchSession(

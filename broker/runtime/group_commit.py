@@ -10,13 +10,16 @@ threads of the replica's directory, so that a disk that hangs delays no other. C
 import asyncio
 from collections import defaultdict
 from functools import partial
+from time import perf_counter
 
 import structlog
 
 from tierlog.broker.log.flushing import LogClosed
+from tierlog.broker.ports.histogram import Histogram
 from tierlog.broker.runtime.disk_threads import all_end
 from tierlog.broker.runtime.replica import Replica, Room
 
+FLUSH_BOUNDS_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 Waiters = list["asyncio.Future[None]"]
 _log = structlog.get_logger("tierlog.flush")
 
@@ -24,6 +27,8 @@ _log = structlog.get_logger("tierlog.flush")
 class GroupCommit:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self.seconds = Histogram(FLUSH_BOUNDS_S)
+        """How long fsyncs of logs took."""
         self._asked: dict[Replica, Waiters] = {}  # not begun
         self._under_way: dict[Replica, Waiters] = {}
 
@@ -63,12 +68,14 @@ class GroupCommit:
 
     def _begin(self, replica: Replica) -> None:
         self._under_way[replica] = self._asked.pop(replica)
-        work = self._loop.run_in_executor(replica.room.threads, replica.flush)
+        work = self._loop.run_in_executor(replica.room.threads, _flush, replica)
         work.add_done_callback(partial(self._ended, replica))
 
-    def _ended(self, replica: Replica, work: "asyncio.Future[int]") -> None:
+    def _ended(self, replica: Replica, work: "asyncio.Future[float]") -> None:
         waiters, failure = self._under_way.pop(replica), work.exception()
-        if failure is not None and not isinstance(failure, LogClosed):
+        if failure is None:
+            self.seconds.observe(work.result())
+        elif not isinstance(failure, LogClosed):
             _log.error("flush failed", partition=str(replica.name), error=str(failure))
         try:
             replica.flushed(failure)
@@ -89,3 +96,10 @@ class GroupCommit:
             self._begin(replica)
         else:
             del self._asked[replica]  # the flush that has ended confirmed that too
+
+
+def _flush(replica: Replica) -> float:
+    """How many seconds it took; in a thread."""
+    begun = perf_counter()
+    replica.flush()
+    return perf_counter() - begun

@@ -7,11 +7,15 @@ there is. Called by handlers (wait) and by the replica manager (touch). Runs on 
 
 import asyncio
 import heapq
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+FETCH, PRODUCE = "Fetch", "Produce"
+DELAYED_OPERATIONS = (FETCH, PRODUCE)
+"""What waits here, under Kafka's names; a label of metrics."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,12 +26,19 @@ class Waiting(Generic[T]):
     attempt: Callable[[], T | None]
     expire: Callable[[], T]
     future: "asyncio.Future[T]"
+    kind: str
 
 
 class Purgatory:
     """Waiting operations by key, and one heap of deadlines."""
 
+    Counts = Counter[str]
+
     def __init__(self, limit: int) -> None:
+        self.waiting: Counter[str] = Counter()
+        self.expired: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        """Answered at once, for want of room."""
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._watchers: dict[Hashable, dict[Waiting[Any], None]] = {}
@@ -48,17 +59,22 @@ class Purgatory:
         wait_ms: int,
         attempt: Callable[[], T | None],
         expire: Callable[[], T],
+        kind: str = FETCH,
     ) -> "T | asyncio.Future[T]":
         """The answer, if there is no room or no time to wait; else a future of it.
 
         The caller has tried already: `attempt` is first called after a touch. Cancelling is allowed.
         """
-        if wait_ms <= 0 or self._closed or self._waiting >= self._limit:
+        if wait_ms <= 0 or self._closed:
             return expire()
-        operation = Waiting(tuple(keys), attempt, expire, self._loop.create_future())
+        if self._waiting >= self._limit:
+            self.refused[kind] += 1
+            return expire()
+        operation = Waiting(tuple(keys), attempt, expire, self._loop.create_future(), kind)
         for key in operation.keys:
             self._watchers.setdefault(key, {})[operation] = None
         self._waiting += 1
+        self.waiting[kind] += 1
         operation.future.add_done_callback(lambda _: self._forget(operation))
         self._sequence += 1
         heapq.heappush(self._deadlines, (self._loop.time() + wait_ms / 1000, self._sequence, operation))
@@ -94,6 +110,7 @@ class Purgatory:
 
     def _forget(self, operation: Waiting[Any]) -> None:
         self._waiting -= 1
+        self.waiting[operation.kind] -= 1
         for key in operation.keys:
             watchers = self._watchers.get(key)
             if watchers is not None:
@@ -122,6 +139,7 @@ class Purgatory:
         now = max(self._loop.time(), self._timer_at)
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].future.done()):
             _, _, operation = heapq.heappop(self._deadlines)
+            self.expired[operation.kind] += not operation.future.done()
             _settle(operation, operation.expire)
         self._arm()
 

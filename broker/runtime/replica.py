@@ -81,6 +81,20 @@ class ReadResult(NamedTuple):
     remote: bool = False
 
 
+class Traffic(NamedTuple):
+    """What went in and out of partitions since they were opened."""
+
+    bytes_in: int
+    records_in: int
+    bytes_out: int
+
+    def __add__(self, other: "Traffic") -> "Traffic":  # type: ignore[override]
+        return Traffic(*map(sum, zip(self, other, strict=True)))
+
+
+NO_TRAFFIC = Traffic(0, 0, 0)
+
+
 class Room(Protocol):
     """The log directory of a replica, as far as appends and flushes ask."""
 
@@ -134,6 +148,10 @@ class Replica:
         """Why nothing of this replica can be trusted any more (a failed fsync, or it is closed)."""
         self._producer_expiration_ms = producer_expiration_ms
         self._core = LeaderCore(broker_id, log.log_end_offset, log.log_start_offset)
+        self.bytes_in = 0
+        self.bytes_out = 0
+        """What was sent to consumers, from either tier; counted by the Fetch handler."""
+        self._opened_at = log.log_end_offset
         self._refused_end = 0  # what lies below it and is not settled was refused: its flush failed
 
     @classmethod
@@ -222,6 +240,10 @@ class Replica:
     def segments(self) -> tuple[SegmentInfo, ...]:
         return self.log.segments
 
+    @property
+    def traffic(self) -> Traffic:
+        return Traffic(self.bytes_in, self.log_end_offset - self._opened_at, self.bytes_out)
+
     def become_leader(self, leader_epoch: int, partition_epoch: int, in_sync: Collection[int]) -> None:
         """The controller's word: this broker leads in that epoch, with these replicas in sync."""
         began = leader_epoch > self._core.leader_epoch
@@ -296,6 +318,7 @@ class Replica:
         self._settle()
         if self._refused_end > base_offset:
             return self._refuse(self._storage_error(self.failed))
+        self.bytes_in += len(records)
         last_offset = base_offset + header.last_offset_delta
         return AppendResult(ErrorCode.NONE, base_offset, last_offset, append_time, log.log_start_offset)
 
@@ -427,7 +450,6 @@ class Replica:
     def apply_retention(self, now_ms: int) -> int:
         """Deletes what retention.ms, retention.bytes and the log start allow; returns how many segments."""
         log = self.log
-        log.producers.expire(now_ms, self._producer_expiration_ms)
         count = expired(log.segments, log.config, log.log_start_offset, self.high_watermark, now_ms)
         if count == len(log.segments):
             try:
@@ -437,6 +459,10 @@ class Replica:
         if not count:
             return 0
         return self.delete_local_before(log.segments[count].base_offset, now_ms)
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forgets producers that wrote nothing for producer.id.expiration.ms; returns how many."""
+        return self.log.producers.expire(now_ms, self._producer_expiration_ms)
 
     def delete_local_before(self, offset: int, now_ms: int) -> int:
         """Drops rolled segments that end at or below an offset; the local start rises first."""
@@ -454,6 +480,7 @@ class Replica:
     def start_at(self, offset: int, now_ms: int) -> None:
         """Forgets the local log, which goes on at an offset; only before it leads."""
         self.log.truncate_fully_and_start_at(offset, now_ms)
+        self._opened_at = offset
         self._core = LeaderCore(self._core.broker_id, offset, self.log.log_start_offset)
 
     # -- durability --

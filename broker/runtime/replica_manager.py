@@ -32,7 +32,7 @@ from tierlog.broker.runtime.data_directory import (
     DirectoryUnusable,
 )
 from tierlog.broker.runtime.disk_threads import all_end
-from tierlog.broker.runtime.replica import Replica, flush_at_once
+from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, flush_at_once
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -64,6 +64,8 @@ class ReplicaManager:
         self.directories = directories
         self.went_offline: list[Callable[[], None]] = []
         """Called after partitions of this broker have gone offline."""
+        self.former_traffic = NO_TRAFFIC
+        """Of replicas that are here no more, so that the broker's totals only grow."""
         self._settings = settings
         self._clock = clock
         self._tasks = tasks
@@ -420,6 +422,7 @@ class ReplicaManager:
         self._moved(replica.name)
 
     def _drop(self, replica: Replica) -> None:
+        self.former_traffic += replica.traffic
         self._all.pop(replica.name, None)
         self._replicas.pop(replica.name, None)
         self._replicas.pop((replica.topic_id, replica.name.partition), None)

@@ -83,6 +83,7 @@ class Upkeep:
         for replica in self._replicas:
             if not self._replicas.holds(replica):
                 continue  # deleted meanwhile: its file names may be those of a topic made anew
+            replica.expire_producers(now_ms)
             self._try(replica, replica.maybe_roll, now_ms)
             if _has_local_retention(replica.config):  # also where there was no room to roll: it makes some
                 self._try(replica, replica.apply_retention, now_ms)

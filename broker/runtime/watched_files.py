@@ -29,9 +29,10 @@ class Watcher(Protocol):
 
 class WatchedFiles:
     def __init__(self, files: Files, watcher: Watcher) -> None:
+        self.open_files = files.open_files
         self.close, self.size, self.read_at = files.close, files.size, files.read_at
         self.list_directory, self.read_whole = files.list_directory, files.read_whole
-        self.exists, self.space = files.exists, files.space
+        self.exists, self.size_of, self.space = files.exists, files.size_of, files.space
         self.open = _watched(files.open, watcher.note)  # always for writing too
         self.writev_at = _watched(files.writev_at, watcher.note)
         self.truncate = _watched(files.truncate, watcher.note)

@@ -101,6 +101,12 @@ class NodeSettings:
     )
     remote_cache_bytes: int = _long(1024 * MIB, "Disk for cached chunks of remote segments.", least=16 * MIB)
 
+    log_max_open_files: int = _int(
+        8192,
+        "Files of logs kept open for their next use; fewer if RLIMIT_NOFILE and max.connections leave fewer.",
+        least=1,
+    )
+
     # Bounds of the network side
     socket_request_max_bytes: int = _int(100 * MIB, "The largest request.", least=1024)
     socket_send_buffer_bytes: int = _int(

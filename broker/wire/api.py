@@ -18,9 +18,9 @@ from tierlog.broker.wire.messages import INDEX
 from tierlog.broker.wire.primitives import MalformedFrame, skip_tags
 from tierlog.broker.wire.schema import Buffer, Message
 
-PRODUCE_KEY = 0
+PRODUCE_KEY, FETCH_KEY = 0, 1
 API_VERSIONS_KEY = 18
-RECORDS_KEYS = frozenset({1, 78})
+RECORDS_KEYS = frozenset({FETCH_KEY, 78})
 """Fetch and ShareFetch: their responses hold records."""
 CLIENT_ELEMENTS_MAX = 50_000_000
 """A client trusts its broker more than a broker its clients: Metadata of 100,000 partitions is legal."""

@@ -3,18 +3,19 @@
 import asyncio
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
+from wire_client import Client
 
+from tierlog.broker.gateway.catalogue import METRICS, SECTIONS
+from tierlog.broker.wire.messages import fetch
 from tierlog.testing import TierlogBroker
 
 PATIENCE_S = 30.0
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "admin-api.md"
 
 
 def create_topic(broker: TierlogBroker, name: str, partitions: int = 1) -> None:
@@ -36,7 +37,10 @@ async def next_event(stream: aiohttp.StreamReader) -> tuple[int, Any]:
     return int(head[4:]), json.loads(data[6:])
 
 
-async def scrape(session: aiohttp.ClientSession) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+async def scrape(session: aiohttp.ClientSession) -> Samples:
     """Name and labels of each sample, and its value."""
     async with session.get("/metrics") as answer:
         assert answer.status == 200
@@ -50,34 +54,101 @@ async def scrape(session: aiohttp.ClientSession) -> dict[tuple[str, tuple[tuple[
     }
 
 
+def of(**labels: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(labels.items()))
+
+
 async def test_metrics_say_where_logs_stand_and_what_was_asked(tierlog_broker: TierlogBroker) -> None:
     await asyncio.to_thread(create_topic, tierlog_broker, "orders", 2)
     await asyncio.to_thread(produce, tierlog_broker, "orders", 3)
+    client = await asyncio.to_thread(Client, tierlog_broker.bootstrap)
+    await asyncio.to_thread(client.produce, "orders", b"no batch")
+    for offset in (0, 99):
+        await asyncio.to_thread(client.fetch, "orders", offset)
+    client.close()
     async with aiohttp.ClientSession(tierlog_broker.admin_url) as session:
         async with session.get("/health") as health:
             assert (health.status, await health.json()) == (200, {"status": "serving"})
         found = await scrape(session)
-    first, second = (
-        (("partition", "0"), ("topic", "orders")),
-        (("partition", "1"), ("topic", "orders")),
+    first, second = of(topic="orders", partition="0"), of(topic="orders", partition="1")
+    assert (found["kafka_log_log_logendoffset", first], found["kafka_log_log_logendoffset", second]) == (3, 0)
+    assert found["tierlog_partition_high_watermark", first] == 3
+    assert found["kafka_log_log_logstartoffset", first] == 0
+    assert found["kafka_log_log_numlogsegments", first] == 1
+    size = found["kafka_log_log_size", first]
+    assert size > 61  # the header of a batch
+    assert found["kafka_server_replicamanager_partitioncount", ()] == 2
+    for name, value in {"bytesin": size, "bytesout": size, "messagesin": 3}.items():
+        assert found[f"kafka_server_brokertopicmetrics_{name}_total", of(topic="orders")] == value
+        assert found[f"kafka_server_brokertopicmetrics_{name}_total", ()] == value
+    assert found["kafka_server_socket_server_metrics_incoming_byte_total", ()] > size
+    asked = found["kafka_network_requestmetrics_requests_total", of(request="Produce")]
+    assert 2 <= asked <= 4
+    for kind in ("total", "local", "remote"):
+        counted = f"kafka_network_requestmetrics_{kind}timems"
+        assert found[f"{counted}_count", of(request="Produce")] == asked
+        assert found[f"{counted}_bucket", of(le="+Inf", request="Produce")] == asked
+    wrong = of(request="Produce", error="INVALID_RECORD")
+    assert found["kafka_network_requestmetrics_errors_total", wrong] == 1
+    wrong = of(request="Fetch", error="OFFSET_OUT_OF_RANGE")
+    assert found["kafka_network_requestmetrics_errors_total", wrong] == 1
+
+
+async def test_what_waits_is_counted_apart(tierlog_broker: TierlogBroker) -> None:
+    await asyncio.to_thread(create_topic, tierlog_broker, "orders")
+    client = await asyncio.to_thread(Client, tierlog_broker.bootstrap)
+    asked = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topics = [fetch.FetchTopic(topic="orders", partitions=[asked])]
+    client.post(
+        "Fetch", 12, fetch.FetchRequest(max_wait_ms=60_000, min_bytes=1, session_epoch=0, topics=topics)
     )
-    assert (found["kafka_log_log_end_offset", first], found["kafka_log_log_end_offset", second]) == (3, 0)
-    assert found["kafka_cluster_partition_high_watermark", first] == 3
-    assert found["kafka_log_log_start_offset", first] == 0
-    assert found["kafka_log_log_size", first] > 61  # the header of a batch
-    assert found["kafka_server_replica_manager_partition_count", ()] == 2
-    assert found["kafka_server_bytes_in_total", ()] > 0
-    asked = found["kafka_network_request_duration_seconds_count", (("request", "Produce"),)]
-    assert 1 <= asked <= 3
-    slowest = found["kafka_network_request_duration_seconds_bucket", (("le", "+Inf"), ("request", "Produce"))]
-    assert slowest == asked
-    assert found["kafka_network_request_failures_total", (("request", "Produce"),)] == 0
+    in_purgatory = "kafka_server_delayedoperationpurgatory_purgatorysize", of(delayedOperation="Fetch")
+    async with aiohttp.ClientSession(tierlog_broker.admin_url) as session:
+        while not (await scrape(session))[in_purgatory]:
+            pass
+        await asyncio.to_thread(produce, tierlog_broker, "orders", 1)
+        await asyncio.to_thread(client.receive, "Fetch", 12)
+        found = await scrape(session)
+        assert found[in_purgatory] == 0
+        assert found["kafka_server_fetchsessioncache_numincrementalfetchsessions", ()] == 1
+        assert found["kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", ()] == 1
+        kind, request = "kafka_network_requestmetrics_{}timems_sum", of(request="Fetch")
+        waited = found[kind.format("remote"), request]
+        assert 0 < waited < found[kind.format("total"), request]
+        assert found[kind.format("local"), request] > 0
+        client.post("Fetch", 12, fetch.FetchRequest(max_wait_ms=1, min_bytes=1 << 20, topics=topics))
+        await asyncio.to_thread(client.receive, "Fetch", 12)
+        expired = (await scrape(session))["tierlog_purgatory_expired_total", of(delayedOperation="Fetch")]
+        assert expired == 1
+    client.close()
 
 
-async def test_every_metric_is_in_the_reference(tierlog_broker: TierlogBroker) -> None:
+async def test_every_metric_of_the_reference_is_there_and_no_other(tierlog_broker: TierlogBroker) -> None:
+    """With a value, and the labels that it says."""
+    await asyncio.to_thread(create_topic, tierlog_broker, "orders")
+    await asyncio.to_thread(produce, tierlog_broker, "orders", 1)
+    client = await asyncio.to_thread(Client, tierlog_broker.bootstrap)
+    await asyncio.to_thread(client.produce, "no-such-topic", b"")
+    client.close()
     async with aiohttp.ClientSession(tierlog_broker.admin_url) as session, session.get("/metrics") as answer:
-        exposed = {family.name for family in text_string_to_metric_families(await answer.text())}
-    assert exposed == set(re.findall(r"`((?:kafka|tierlog)_\w+)`", REFERENCE.read_text(encoding="utf-8")))
+        text = await answer.text()
+    assert re.findall(r"^# TYPE (\S+) (\w+)$", text, re.M) == [
+        (metric.name, metric.kind) for metrics in SECTIONS.values() for metric in metrics
+    ]
+    for family in text_string_to_metric_families(text):
+        metric = METRICS.get(family.name) or METRICS[f"{family.name}_total"]
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} in (set(metric.labels), set()), sample
+        if metric.name not in WITHOUT_A_CAUSE:
+            assert family.samples, f"{metric.name} has no value"
+
+
+WITHOUT_A_CAUSE = {
+    "tierlog_connections_refused_total",
+    "kafka_log_remote_remote_log_size_bytes",
+    "kafka_log_remote_remote_log_segments",
+}
+"""They have a value for each cause or place, and there was none."""
 
 
 async def test_events_follow_the_cluster_until_the_broker_stops(tierlog_broker: TierlogBroker) -> None:

@@ -56,9 +56,7 @@ class Broker:
         self.address = await self.listener.start()
 
     async def connect(self, from_host: str | None = None) -> "Client":
-        source = None if from_host is None else (from_host, 0)
-        reader, writer = await asyncio.open_connection(*self.address, local_addr=source)
-        return Client(reader, writer)
+        return await Client.connect(*self.address, from_host=from_host)
 
     async def close(self) -> None:
         await self.listener.close()
@@ -84,6 +82,11 @@ class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.sent = 0
+
+    @classmethod
+    async def connect(cls, host: str, port: int, from_host: str | None = None) -> "Client":
+        source = None if from_host is None else (from_host, 0)
+        return cls(*await asyncio.open_connection(host, port, local_addr=source))
 
     def send(self, key: int, version: int, message: Any) -> None:
         self.sent += 1

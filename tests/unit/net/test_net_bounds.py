@@ -123,6 +123,28 @@ async def test_what_is_held_back_is_bounded_too(broker: Broker) -> None:
     assert (budget.used, budget.held) == (0, 0)
 
 
+async def test_a_client_that_goes_is_noticed_while_it_is_not_read(broker: Broker) -> None:
+    """Whatever it sent is handled, and nothing waits for it any more."""
+    await broker.start(in_flight=2, sweep_s=0.005)
+    futures: list[asyncio.Future[Any]] = []
+
+    def handle(context: RequestContext, request: Any) -> Any:
+        futures.append(asyncio.get_running_loop().create_future())
+        return futures[-1]
+
+    broker.on_heartbeat = handle
+    client = await broker.connect()
+    for _ in range(4):
+        client.send(HEARTBEAT, 0, HeartbeatRequest())
+    client.send(PRODUCE, 9, produce(b"last words"))
+    await until(lambda: len(futures) == 2)
+    client.close()
+    await until(lambda: broker.listener.connections == 0)
+    assert (len(futures), broker.records) == (4, [b"last words"])
+    assert all(future.cancelled() for future in futures)
+    assert broker.listener.closed == {Why.CLIENT: 1}
+
+
 # ---- responses that nobody takes ------------------------------------------------------------------
 
 

@@ -13,7 +13,8 @@ from pump import API_VERSIONS, HEARTBEAT, METADATA, PRODUCE, Broker, produce, tu
 from tierlog.broker.handlers.context import CLOSE, RawReply, RequestContext
 from tierlog.broker.net.connection import Why
 from tierlog.broker.net.listener import Refusal
-from tierlog.broker.ports.files import FileSlice, OsFiles, SharedFile
+from tierlog.broker.ports.files import FileSlice, OsFiles
+from tierlog.broker.ports.open_files import SharedFile
 from tierlog.broker.wire.api import APIS, decode_response, encode_request
 from tierlog.broker.wire.codec import encode
 from tierlog.broker.wire.errors import ErrorCode, KafkaError

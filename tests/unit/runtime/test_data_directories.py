@@ -46,8 +46,7 @@ class Disks(OsFiles):
         return Space(1 << 40, self.usable.get(path, 64 * MIB))
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
-        if create or exclusive:
-            self.check(path)
+        self.check(path)
         fd = super().open(path, create=create, exclusive=exclusive)
         self._paths[fd] = path
         return fd

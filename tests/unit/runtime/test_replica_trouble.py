@@ -78,10 +78,10 @@ def test_a_producer_is_idle_by_the_brokers_clock_not_by_its_records(tmp_path: Pa
     config = TopicConfig(retention_ms=-1, message_timestamp_after_max_ms=60 * DAY_MS)
     replica = open_replica(tmp_path, config)
     assert replica.append(batch(at_ms=at_ms), NOW).error == ErrorCode.NONE
-    replica.apply_retention(NOW + PRODUCER_EXPIRATION_MS - 1)
+    replica.expire_producers(NOW + PRODUCER_EXPIRATION_MS - 1)
     assert replica.append(batch(at_ms=at_ms), NOW).base_offset == 0
     assert replica.log_end_offset == 1
-    replica.apply_retention(NOW + PRODUCER_EXPIRATION_MS)
+    replica.expire_producers(NOW + PRODUCER_EXPIRATION_MS)
     assert replica.log.producers.get(7) is None
 
 

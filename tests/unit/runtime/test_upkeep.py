@@ -12,7 +12,7 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.group_commit import GroupCommit
-from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica import PRODUCER_EXPIRATION_MS, Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import settings_from
@@ -175,3 +175,13 @@ async def test_retention_goes_on_where_nothing_can_be_rolled(tmp_path: Path) -> 
     node.clock.now += 10
     await node.upkeep.apply_retention()
     assert (replica.log_start_offset, len(replica.segments)) == (1, 1)
+
+
+async def test_idle_producers_of_tiered_partitions_are_forgotten_too(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(remote_storage_enable="true")
+    replica, now_ms = node.replica(0), node.clock.now_ms()
+    batch = encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
+    assert not replica.append(memoryview(batch), now_ms).error
+    node.clock.now += PRODUCER_EXPIRATION_MS
+    await node.upkeep.apply_retention()
+    assert replica.log.producers.get(7) is None

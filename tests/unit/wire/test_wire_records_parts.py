@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tierlog.broker.ports.files import FileSlice, OsFiles, Part, SharedFile
+from tierlog.broker.ports.files import FileSlice, OsFiles, Part
+from tierlog.broker.ports.open_files import SharedFile
 from tierlog.broker.ports.slices import LogSlice, empty_slice
 from tierlog.broker.wire.api import APIS, encode_response
 from tierlog.broker.wire.codec import decode, encode, encode_parts

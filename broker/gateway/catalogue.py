@@ -1,0 +1,206 @@
+"""Every metric of a node: name, kind, labels, meaning. `metrics` fills them in, `exposition` writes them, and
+the reference page is drawn from here.
+
+Names are those that the Prometheus JMX exporter gives Kafka's own with its usual rules (lower case); what
+Kafka has no metric for begins with `tierlog_`. Kafka's times are in ms, ours in seconds, as in Prometheus.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+PARTITION = ("topic", "partition")
+
+
+class Kind(StrEnum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`scale`: from the unit that it is kept in to that of its name."""
+
+    name: str
+    kind: Kind
+    doc: str
+    labels: tuple[str, ...] = ()
+    scale: float = 1.0
+
+
+def _counter(name: str, doc: str, *labels: str) -> Metric:
+    return Metric(name, Kind.COUNTER, doc, labels)
+
+
+def _gauge(name: str, doc: str, *labels: str) -> Metric:
+    return Metric(name, Kind.GAUGE, doc, labels)
+
+
+def _milliseconds(name: str, doc: str, *labels: str) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, doc, labels, 1000.0)
+
+
+SECTIONS: dict[str, tuple[Metric, ...]] = {
+    "Requests": (
+        _counter("kafka_network_requestmetrics_requests_total", "Requests answered", "request"),
+        _counter(
+            "kafka_network_requestmetrics_errors_total",
+            "Error codes in answers, one for each partition or other item that they are about",
+            "request",
+            "error",
+        ),
+        _milliseconds("kafka_network_requestmetrics_totaltimems", "From a request to its answer", "request"),
+        _milliseconds(
+            "kafka_network_requestmetrics_localtimems",
+            "What of it the handler took before it answered or began to wait",
+            "request",
+        ),
+        _milliseconds(
+            "kafka_network_requestmetrics_remotetimems",
+            "What of it was waiting: for records, replicas, an fsync, the object store, other members",
+            "request",
+        ),
+        _gauge(
+            "kafka_server_delayedoperationpurgatory_purgatorysize",
+            "Requests that wait in the purgatory",
+            "delayedOperation",
+        ),
+        _counter(
+            "tierlog_purgatory_expired_total",
+            "Requests that waited for all of their time",
+            "delayedOperation",
+        ),
+        _counter(
+            "tierlog_purgatory_refused_total",
+            "Requests answered at once since purgatory.max.operations was reached",
+            "delayedOperation",
+        ),
+        _gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions (KIP-227)"),
+        _gauge(
+            "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached",
+            "Partitions in fetch sessions",
+        ),
+        _counter(
+            "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
+            "Sessions that lost their slot to others",
+        ),
+        _counter(
+            "tierlog_fetch_sessions_refused_total",
+            "Sessions not opened since max.incremental.fetch.session.cache.slots was reached",
+        ),
+    ),
+    "Clients": (
+        _gauge("kafka_server_socket_server_metrics_connection_count", "Open connections"),
+        _counter("kafka_server_socket_server_metrics_connection_creation_total", "Connections accepted"),
+        _counter(
+            "kafka_server_socket_server_metrics_connection_close_total", "Connections ended, by why", "reason"
+        ),
+        _counter(
+            "tierlog_connections_refused_total",
+            "Connections refused or made to wait, by the bound that was reached",
+            "bound",
+        ),
+        _gauge("tierlog_connections_muted", "Connections not read since their clients are over a quota"),
+        _gauge("tierlog_connections_blocked", "Connections whose client does not take what there is for it"),
+        _gauge(
+            "tierlog_connections_waiting_for_room",
+            "Connections not read since queued.max.request.bytes was reached",
+        ),
+        _counter("tierlog_connections_room_waits_total", "How often one had to wait for that"),
+        _gauge(
+            "kafka_network_socketserver_memorypoolused",
+            "Bytes of requests that are received in part or wait for an answer",
+        ),
+        _gauge("tierlog_requests_held_bytes", "Bytes received of requests that cannot be handled yet"),
+        _gauge("tierlog_responses_kept_bytes", "Bytes of responses in memory that clients have not taken"),
+        _counter("kafka_server_socket_server_metrics_incoming_byte_total", "Bytes received from clients"),
+        _counter("kafka_server_socket_server_metrics_outgoing_byte_total", "Bytes sent to clients"),
+    ),
+    "Topics and logs": (
+        _counter(
+            "kafka_server_brokertopicmetrics_bytesin_total",
+            "Bytes of batches appended; without a topic: of all",
+            "topic",
+        ),
+        _counter(
+            "kafka_server_brokertopicmetrics_bytesout_total",
+            "Bytes of batches that consumers got; without a topic: of all",
+            "topic",
+        ),
+        _counter(
+            "kafka_server_brokertopicmetrics_messagesin_total",
+            "Records appended; without a topic: of all",
+            "topic",
+        ),
+        _gauge("kafka_log_log_size", "Bytes on local disk", *PARTITION),
+        _gauge("kafka_log_log_numlogsegments", "Segments on local disk", *PARTITION),
+        _gauge("kafka_log_log_logstartoffset", "First offset, over both tiers", *PARTITION),
+        _gauge("kafka_log_log_logendoffset", "Next offset", *PARTITION),
+        _gauge("tierlog_log_local_start_offset", "First offset on local disk", *PARTITION),
+        _gauge("tierlog_partition_high_watermark", "First offset that is not committed", *PARTITION),
+        _gauge("kafka_server_replicamanager_partitioncount", "Replicas on this broker"),
+        _gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads"),
+        _gauge(
+            "kafka_server_replicamanager_offlinereplicacount",
+            "Replicas whose log or log directory has failed",
+        ),
+        _milliseconds("kafka_log_logflushstats_logflushrateandtimems", "fsync of a log"),
+        _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed"),
+        _gauge("tierlog_log_directory_full", "1 while appends wait for room in it", "directory"),
+        _gauge("tierlog_log_open_files", "Files of logs that are kept open"),
+        _gauge("tierlog_log_open_files_limit", "How many may be (log.max.open.files)"),
+        _counter(
+            "tierlog_log_files_opened_total",
+            "Uses of a log's file that found it closed; all other uses found it open",
+        ),
+        _counter("tierlog_log_files_evicted_total", "Files of logs that were closed to open others"),
+        _gauge(
+            "kafka_log_logcleanermanager_uncleanable_partitions_count",
+            "Logs whose compaction failed, left alone until the next start",
+        ),
+        _gauge("kafka_log_logcleanermanager_max_dirty_percent", "Dirty share of the dirtiest log"),
+        _counter("tierlog_log_cleaner_read_bytes_total", "Bytes that compaction read"),
+        _counter("tierlog_log_cleaner_written_bytes_total", "Bytes that compaction kept"),
+    ),
+    "The object store": (
+        _gauge("kafka_log_remote_remote_log_size_bytes", "Bytes in the object store", *PARTITION),
+        _gauge("kafka_log_remote_remote_log_segments", "Segments in the object store", *PARTITION),
+        _gauge("kafka_log_remote_delete_queue_size", "Objects that wait for their deletion"),
+    ),
+    "The process": (
+        Metric(
+            "tierlog_loop_lag_seconds",
+            Kind.HISTOGRAM,
+            "How late a timer fires that is due every 50 ms: what holds up the event loop holds up every "
+            "client. Above 0.1 s it is logged, at most every 10 s",
+        ),
+        _counter("process_cpu_seconds_total", "CPU time, user and system"),
+        _gauge("process_resident_memory_bytes", "Memory"),
+        _gauge("process_open_fds", "Open file descriptors"),
+        _gauge("process_max_fds", "The most that may be open"),
+    ),
+}
+
+METRICS = {metric.name: metric for metrics in SECTIONS.values() for metric in metrics}
+
+
+def reference_page() -> str:
+    """The page docs/reference/metrics.md, below its header."""
+    lines = [
+        "# Metrics",
+        "",
+        "`GET /metrics` of the [admin HTTP API](admin-api.md), in Prometheus' text format. Names are those",
+        "that the JMX exporter gives Kafka's metrics with its usual rules; what Kafka has no metric for",
+        "begins with `tierlog_`. Latencies are histograms, so percentiles are up to the query:",
+        "",
+        "    histogram_quantile(0.99, sum by (le, request) (",
+        "      rate(kafka_network_requestmetrics_totaltimems_bucket[5m])))",
+        "    rate(kafka_network_requestmetrics_requests_total[1m])",
+    ]
+    for title, metrics in SECTIONS.items():
+        lines += ["", f"## {title}", "", "| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.doc} |"
+            for metric in metrics
+        ]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,49 @@
+"""Finds the error codes in an answer, of whatever API: they lie in it at fixed places, in its fields or in
+items of its arrays. Called by stats for each answer, so the places are looked up once.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.schema import StructType
+
+Walk = Callable[[Any, "Counter[int]"], None]
+
+
+def counter_of(response: StructType, errors: "Counter[int]") -> Callable[[Any], None] | None:
+    """Counts the codes in an answer of this class that are not NONE; None if there is no room for any."""
+    walk = _walk(response)
+    if walk is None:
+        return None
+
+    def count(reply: Any) -> None:
+        if isinstance(reply, response):
+            walk(reply, errors)
+
+    return count
+
+
+def _walk(struct: StructType) -> Walk | None:
+    has_code = any(field.name == "error_code" for field in struct.FIELDS)
+    inner = [
+        (field.name, field.array, walk)
+        for field in struct.FIELDS
+        if field.nested is not None and (walk := _walk(field.nested)) is not None
+    ]
+    if not has_code and not inner:
+        return None
+
+    def count(item: Any, errors: "Counter[int]") -> None:
+        if has_code and item.error_code != ErrorCode.NONE:
+            errors[item.error_code] += 1
+        for name, is_array, walk in inner:
+            value = getattr(item, name)
+            if is_array:
+                for each in value or ():
+                    walk(each, errors)
+            elif value is not None:
+                walk(value, errors)
+
+    return count

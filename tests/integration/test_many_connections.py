@@ -1,0 +1,111 @@
+"""Thousands of connections: idle ones cost little memory, active ones all have their turn."""
+
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from crowd import Crowd
+from scraping import metric
+from wire_client import Client
+
+from tierlog.broker.net.bounds import FRAMES_PER_TURN
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.wire.api import BY_NAME, encode_request
+from tierlog.broker.wire.messages import api_versions, fetch, produce
+from tierlog.testing import TierlogBroker, TierlogBrokerFactory
+
+KIB = 1 << 10
+IDLE, ACTIVE = 5_000, 1_000
+ROUNDS = 12
+NOW_MS = int(time.time() * 1000)
+IDLE_BYTES_MAX = 16 * KIB
+SETTINGS = {"max.connection.creation.rate": 100_000}
+
+
+@contextmanager
+def descriptors(count: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert hard == resource.RLIM_INFINITY or hard >= count, f"this test needs {count} descriptors"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def frame(api: str, version: int, message: object) -> bytes:
+    return bytes(encode_request(BY_NAME[api], version, 1, "crowd", message))
+
+
+HELLO = frame(
+    "ApiVersions",
+    3,
+    api_versions.ApiVersionsRequest(client_software_name="a", client_software_version="1"),
+)
+
+
+@pytest.mark.slow
+def test_idle_connections_cost_little(tierlog_broker_factory: TierlogBrokerFactory) -> None:
+    broker = tierlog_broker_factory(SETTINGS)
+    warm = Client(broker.bootstrap)
+    topic = warm.create()
+    warm.produce(topic, bytes(encode_batch([NewRecord(NOW_MS, None, b"v")])))
+    before = broker.memory_bytes()[0]
+    with descriptors(IDLE + 500), ExitStack() as stack:
+        idle = []
+        for _ in range(IDLE):
+            connection = stack.enter_context(socket.create_connection((broker.host, broker.port), timeout=30))
+            connection.sendall(HELLO)
+            assert connection.recv(4 * KIB)
+            idle.append(connection)
+        assert metric(broker, "kafka_server_socket_server_metrics_connection_count") == IDLE + 1
+        each = (broker.memory_bytes()[0] - before) / IDLE
+        assert each < IDLE_BYTES_MAX, f"{each:.0f} bytes a connection"
+        assert warm.produce(topic, bytes(encode_batch([NewRecord(NOW_MS, None, b"v")]))).base_offset == 1
+        for connection in idle[::100]:
+            connection.sendall(HELLO)
+            assert connection.recv(4 * KIB)
+    warm.close()
+
+
+def asking(kind: str, topic: str) -> bytes:
+    if kind == "fetch":
+        asked = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=16 * KIB)
+        topics = [fetch.FetchTopic(topic=topic, partitions=[asked])]
+        return frame("Fetch", 11, fetch.FetchRequest(max_wait_ms=0, topics=topics))
+    batch = encode_batch([NewRecord(NOW_MS, None, bytes(16 * KIB if kind == "large" else 100))])
+    data = produce.PartitionProduceData(index=0, records=bytes(batch))
+    produced = [produce.TopicProduceData(name=topic, partition_data=[data])]
+    return frame("Produce", 9, produce.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=produced))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", ["small", "fetch", "small fetch large"])
+def test_active_connections_are_served_fairly(
+    tierlog_broker_factory: TierlogBrokerFactory, kinds: str
+) -> None:
+    broker = tierlog_broker_factory(SETTINGS)
+    client = Client(broker.bootstrap)
+    topic = client.create()
+    client.produce(topic, bytes(encode_batch([NewRecord(NOW_MS, None, bytes(16 * KIB))])))
+    client.close()
+    frames = [asking(kind, topic) for kind in kinds.split()]
+    with descriptors(ACTIVE + 500):
+        crowd = Crowd((broker.host, broker.port), [frames[n % len(frames)] for n in range(ACTIVE)])
+        crowd.run(ROUNDS * ACTIVE)
+        assert min(crowd.answers) >= ROUNDS / 3, sorted(crowd.answers)[:10]
+        crowd.close()
+
+
+@pytest.mark.slow
+def test_who_has_many_requests_under_way_does_not_starve_others(tierlog_broker: TierlogBroker) -> None:
+    """Ten clients with hundreds of requests on their way, among two hundred that have one."""
+    hogs, others = 10, 200
+    depths = [500] * hogs + [1] * others
+    crowd = Crowd((tierlog_broker.host, tierlog_broker.port), [HELLO] * len(depths), depths)
+    crowd.run(100 * len(depths))
+    mean_of_hogs = sum(crowd.answers[:hogs]) / hogs
+    # in each turn of the loop, one answer for those with one request and FRAMES_PER_TURN for those with more
+    assert min(crowd.answers[hogs:]) >= mean_of_hogs / FRAMES_PER_TURN / 3, sorted(crowd.answers)
+    crowd.close()

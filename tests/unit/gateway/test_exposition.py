@@ -1,0 +1,60 @@
+"""Prometheus' text, as its own parser reads it, and that it does not hold up the loop."""
+
+import asyncio
+from collections.abc import Iterator
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tierlog.broker.gateway.exposition import Family, Sample, exposition
+from tierlog.broker.ports.histogram import Histogram
+
+
+def parsed(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+async def test_labels_are_escaped_and_may_be_left_out() -> None:
+    awkward = 'a\\b"c\nd'
+    families: list[Family] = [
+        ("kafka_server_brokertopicmetrics_bytesin_total", [((), 7), (("t",), 3)]),
+        ("tierlog_log_directory_full", [((awkward,), 1)]),
+    ]
+    assert parsed(await exposition(families)) == {
+        ("kafka_server_brokertopicmetrics_bytesin_total", ()): 7,
+        ("kafka_server_brokertopicmetrics_bytesin_total", (("topic", "t"),)): 3,
+        ("tierlog_log_directory_full", (("directory", awkward),)): 1,
+    }
+
+
+async def test_a_histogram_is_in_the_unit_of_its_name() -> None:
+    seconds = Histogram((0.001, 0.5))
+    for value in (0.0005, 0.25, 9.0):
+        seconds.observe(value)
+    name = "kafka_log_logflushstats_logflushrateandtimems"
+    found = parsed(await exposition([(name, [((), seconds)])]))
+    buckets = {labels[0][1]: value for (of, labels), value in found.items() if of == f"{name}_bucket"}
+    assert buckets == {"1": 1, "500": 2, "+Inf": 3}
+    assert (found[f"{name}_count", ()], found[f"{name}_sum", ()]) == (3, 9250.5)
+
+
+async def test_others_have_their_turn_while_much_is_written() -> None:
+    turns = []
+
+    def rows() -> Iterator[Sample]:
+        for number in range(10_000):
+            yield ("t", str(number)), len(turns)
+
+    async def other() -> None:
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    running = asyncio.ensure_future(other())
+    text = await exposition([("kafka_log_log_size", rows())])
+    running.cancel()
+    assert text.count(b"\n") == 10_002
+    assert len(turns) >= 9

@@ -1,0 +1,156 @@
+"""KIP-951: who asks the wrong broker is told the right one, over a socket, in the versions that have room."""
+
+import random
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pump import Client
+
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.fetch import fetch_handler
+from tierlog.broker.handlers.produce import produce_handler
+from tierlog.broker.net.listener import Listener
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.fetch_sessions import FetchSessions
+from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.settings.node import settings_from
+from tierlog.broker.wire.api import FETCH_KEY, PRODUCE_KEY
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages import fetch, produce
+from tierlog.metadata import records as r
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage
+
+TOPIC = uuid.UUID(int=5)
+OURS, THEIRS = 0, 1
+BATCH = bytes(encode_batch([NewRecord(0, None, b"v")]))
+
+
+class Metadata:
+    """An image that does not change."""
+
+    def __init__(self) -> None:
+        changes: list[Any] = [
+            r.RegisterBroker(
+                broker_id=broker_id,
+                incarnation=uuid.UUID(int=broker_id),
+                broker_epoch=broker_id,
+                host=f"broker-{broker_id}",
+                port=9_000 + broker_id,
+                admin_url="",
+                rack=f"rack-{broker_id}",
+            )
+            for broker_id in (1, 2)
+        ]
+        changes.append(r.CreateTopic(topic_id=TOPIC, name="t"))
+        changes += [
+            r.PartitionRecord(
+                topic_id=TOPIC,
+                partition=number,
+                replicas=(leader,),
+                in_sync=(leader,),
+                leader=leader,
+                leader_epoch=4,
+                partition_epoch=0,
+            )
+            for number, leader in ((OURS, 1), (THEIRS, 2))
+        ]
+        self.image = evolve_all(ClusterImage(cluster_id="c"), changes)
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[Client]:
+    failures: list[BaseException] = []
+    tasks, rng, metadata = (
+        TaskGroup(lambda _, failure: failures.append(failure)),
+        random.Random(1),
+        Metadata(),
+    )
+    settings = settings_from({"log.dirs": str(tmp_path)})
+    directories = DataDirectories([tmp_path], OsFiles(), rng)
+    replicas = ReplicaManager(settings, directories, SystemClock(), tasks, rng, moved=lambda name: None)
+    await replicas.open_all(metadata.image)
+    deps = Dependencies(
+        settings=settings,
+        metadata=metadata,  # type: ignore[arg-type]
+        replicas=replicas,
+        purgatory=Purgatory(10),
+        sessions=FetchSessions(10, rng),
+        producer_ids=None,  # type: ignore[arg-type]
+        clock=SystemClock(),
+        tasks=tasks,
+    )
+    handlers = {PRODUCE_KEY: produce_handler(deps), FETCH_KEY: fetch_handler(deps)}
+    listener = Listener(handlers, tasks, error_reply, lambda _, failure: failures.append(failure))
+    client = await Client.connect(*await listener.start())
+    yield client
+    client.close()
+    await listener.close()
+    await replicas.close(clean=False)
+    assert failures == []
+
+
+def node_two(answer: Any) -> bool:
+    [node] = answer.node_endpoints
+    return (node.node_id, node.host, node.port, node.rack) == (2, "broker-2", 9_002, "rack-2")
+
+
+async def send(client: Client, version: int, *partitions: int) -> Any:
+    data = [produce.PartitionProduceData(index=number, records=BATCH) for number in partitions]
+    topic = produce.TopicProduceData(name="t", topic_id=TOPIC, partition_data=data)
+    request = produce.ProduceRequest(acks=1, timeout_ms=1_000, topic_data=[topic])
+    return await client.ask(PRODUCE_KEY, version, request)
+
+
+async def read(client: Client, version: int, partition: int, leader_epoch: int = -1) -> Any:
+    asked = fetch.FetchPartition(
+        partition=partition, partition_max_bytes=1_000, current_leader_epoch=leader_epoch
+    )
+    topic = fetch.FetchTopic(topic="t", topic_id=TOPIC, partitions=[asked])
+    return await client.ask(FETCH_KEY, version, fetch.FetchRequest(max_wait_ms=0, topics=[topic]))
+
+
+@pytest.mark.parametrize("version", [10, 11, 12, 13])
+async def test_produce_names_the_leader_of_what_is_not_here(client: Client, version: int) -> None:
+    answer = await send(client, version, OURS, THEIRS)
+    ours, theirs = answer.responses[0].partition_responses
+    assert (ours.error_code, ours.current_leader.leader_id) == (0, -1)
+    assert theirs.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (theirs.current_leader.leader_id, theirs.current_leader.leader_epoch) == (2, 4)
+    assert node_two(answer)
+
+
+@pytest.mark.parametrize("version", [16, 17, 18])
+async def test_fetch_names_the_leader_of_what_is_not_here(client: Client, version: int) -> None:
+    answer = await read(client, version, THEIRS)
+    [told] = answer.responses[0].partitions
+    assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (2, 4)
+    assert node_two(answer)
+    answer = await read(client, version, OURS)
+    assert (answer.responses[0].partitions[0].current_leader.leader_id, answer.node_endpoints) == (-1, [])
+
+
+async def test_a_reader_of_an_older_epoch_is_told_the_newer_one(client: Client) -> None:
+    answer = await read(client, 16, OURS, leader_epoch=3)
+    [told] = answer.responses[0].partitions
+    assert told.error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (1, 4)
+    assert [node.node_id for node in answer.node_endpoints] == [1]
+
+
+@pytest.mark.parametrize("version", [3, 9])
+async def test_older_versions_have_no_room_for_it(client: Client, version: int) -> None:
+    answer = await send(client, version, THEIRS)
+    [told] = answer.responses[0].partition_responses
+    assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (told.current_leader.leader_id, answer.node_endpoints) == (-1, [])

@@ -1,0 +1,118 @@
+"""What is counted of a request: its time, the parts of it, and the errors in its answer."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tierlog.broker.handlers.context import Connection, RequestContext
+from tierlog.broker.handlers.error_codes import counter_of
+from tierlog.broker.handlers.stats import ApiStats, RequestStats, measured
+from tierlog.broker.wire.api import APIS, BY_NAME
+from tierlog.broker.wire.errors import ErrorCode, KafkaError
+from tierlog.broker.wire.messages import metadata
+from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+HEARTBEAT = BY_NAME["Heartbeat"].key
+CONTEXT = RequestContext(HEARTBEAT, 4, 1, None, Connection(1, "h", 1, "h", 2))
+
+
+class Ticks:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def handled(ticks: Ticks, handler: Any) -> tuple[Any, ApiStats]:
+    stats = RequestStats()
+    handle = measured({HEARTBEAT: handler}, stats, ticks)[HEARTBEAT]
+    return lambda: handle(CONTEXT, HeartbeatRequest()), stats.of(HEARTBEAT)
+
+
+def test_an_answer_at_once_is_local_only() -> None:
+    ticks = Ticks()
+
+    def handler(*_: Any) -> HeartbeatResponse:
+        ticks.now += 0.002
+        return HeartbeatResponse()
+
+    call, stats = handled(ticks, handler)
+    call()
+    assert (stats.count, stats.errors) == (1, {})
+    assert [each.total for each in (stats.total(), stats.local(), stats.remote())] == [0.002, 0.002, 0.0]
+    assert [each.count for each in (stats.total(), stats.local(), stats.remote())] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("way", ["future", "coroutine"])
+async def test_the_time_that_a_request_waits_is_remote(way: str) -> None:
+    ticks = Ticks()
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def wait() -> Any:
+        return await future
+
+    def handler(*_: Any) -> Any:
+        ticks.now += 0.002
+        return future if way == "future" else wait()
+
+    call, stats = handled(ticks, handler)
+    answer = asyncio.ensure_future(call())
+    await asyncio.sleep(0)
+    ticks.now += 0.5
+    future.set_result(HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+    await answer
+    await asyncio.sleep(0)
+    totals = [each.total for each in (stats.total(), stats.local(), stats.remote())]
+    assert totals == pytest.approx([0.502, 0.002, 0.5])
+    assert stats.errors == {ErrorCode.REBALANCE_IN_PROGRESS: 1}
+
+
+@pytest.mark.parametrize("way", ["raise", "future", "coroutine"])
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (KafkaError(ErrorCode.NOT_COORDINATOR), ErrorCode.NOT_COORDINATOR),
+        (ZeroDivisionError(), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+async def test_a_request_that_fails_is_one_error(way: str, failure: Exception, code: ErrorCode) -> None:
+    def handler(*_: Any) -> Any:
+        if way == "raise":
+            raise failure
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.set_exception(failure)
+        return future if way == "future" else wait(future)
+
+    async def wait(future: "asyncio.Future[Any]") -> Any:
+        return await future
+
+    call, stats = handled(Ticks(), handler)
+    with pytest.raises(type(failure)):
+        await call()
+    await asyncio.sleep(0)
+    assert (stats.count, stats.errors) == (1, {code: 1})
+
+
+def test_errors_are_found_wherever_they_lie() -> None:
+    errors: Counter[int] = Counter()
+    count = counter_of(metadata.MetadataResponse, errors)
+    assert count is not None
+    partitions = [metadata.MetadataResponsePartition(error_code=code) for code in (0, 5, 5)]
+    topics = [
+        metadata.MetadataResponseTopic(error_code=3),
+        metadata.MetadataResponseTopic(partitions=partitions),
+    ]
+    count(metadata.MetadataResponse(topics=topics))
+    count(None)
+    assert errors == {3: 1, 5: 2}
+
+
+def test_every_answer_can_be_looked_through() -> None:
+    for api in APIS.values():
+        count = counter_of(api.response, Counter())
+        if count is not None:
+            count(api.response())

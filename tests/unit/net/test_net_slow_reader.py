@@ -1,0 +1,64 @@
+"""A client that reads slowly, while the files of its answers are wanted closed: it gets the right bytes."""
+
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+from pump import HEARTBEAT, Broker, until
+
+from tierlog.broker.handlers.context import RawReply
+from tierlog.broker.ports.files import FileSlice, OsFiles
+from tierlog.broker.ports.open_files import OpenFiles, SharedFile
+from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest
+
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
+
+SIZE = 3_000_000
+ANSWERS = 6
+
+
+class Owner:
+    open_file: SharedFile | None = None
+
+
+async def test_files_of_queued_answers_are_neither_closed_nor_mixed_up(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """Each answer is a file of its own; between any two of them, twenty other files pass a bound of two."""
+    await broker.start(in_flight=64, queued_response_bytes=1 << 30)
+    bound = OpenFiles(2)
+    files = OsFiles(bound)
+    owners: dict[int, Owner] = {}
+    for number in range(ANSWERS):
+        (tmp_path / f"answer-{number}").write_bytes(bytes([65 + number]) * SIZE)
+    for number in range(20):
+        (tmp_path / f"other-{number}").write_bytes(b"z" * SIZE)
+
+    def handle(*_: object) -> RawReply:
+        number = len(owners)
+        owner = owners[number] = Owner()
+        part = FileSlice(bound.open(owner, files, tmp_path / f"answer-{number}"), 0, SIZE)
+        press()
+        return RawReply([part])
+
+    others = [Owner() for _ in range(20)]
+
+    def press() -> None:
+        for number, owner in enumerate(others):
+            bound.open(owner, files, tmp_path / f"other-{number}")
+
+    broker.on_heartbeat = handle
+    client = await broker.connect()
+    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    for _ in range(ANSWERS):
+        client.send(HEARTBEAT, 0, HeartbeatRequest())
+    await client.writer.drain()
+    await until(lambda: len(owners) == ANSWERS)
+    client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+    for number in range(ANSWERS):
+        press()
+        frame = await client.frame()
+        assert frame == struct.pack(">i", number + 1) + bytes([65 + number]) * SIZE
+    assert bound.evicted > 100
