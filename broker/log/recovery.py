@@ -10,6 +10,7 @@ forward from the batches. After a clean stop only the tail of the active segment
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,13 +92,16 @@ def load(
     """
     files.make_directory(directory)
     bases = _clean_directory(files, directory, now_ms)
-    loaded = Loaded([], _load_epochs(files, directory), ProducerState())
+    epochs = _load_epochs(files, directory)
+    loaded = Loaded([], epochs or LeaderEpochs(), ProducerState())
     for at, base in enumerate(bases):
         end = bases[at + 1] if at + 1 < len(bases) else None
         segment = Segment(files, directory, base, now_ms)
         segment.size = files.size_of(segment.path())
         intact = (clean or (end is not None and end <= recovery_point)) and _load_segment(segment, end)
         if intact:
+            if epochs is None:
+                _note_epochs(segment, loaded.epochs)
             loaded.segments.append(segment)
             continue
         loaded.rebuilt.append(base)
@@ -311,12 +315,20 @@ def _clean_directory(files: Files, directory: Path, now_ms: int) -> list[int]:
     return bases
 
 
-def _load_epochs(files: Files, directory: Path) -> LeaderEpochs:
+def _load_epochs(files: Files, directory: Path) -> LeaderEpochs | None:
+    """None if a crash tore the file, or it is not there: then the batches tell, the synced ones too."""
     path = directory / EPOCH_CHECKPOINT
     try:
-        return LeaderEpochs.decode(files.read_whole(path)) if files.exists(path) else LeaderEpochs()
+        return LeaderEpochs.decode(files.read_whole(path)) if files.exists(path) else None
     except MalformedEpochs:
-        return LeaderEpochs()
+        return None
+
+
+def _note_epochs(segment: Segment, epochs: LeaderEpochs) -> None:
+    with suppress(CorruptLog, RecordsError):  # whoever reads there is told; a start does not depend on it
+        for batch in segment.scan(0):
+            epochs.note(batch.header.leader_epoch, batch.header.base_offset)
+    segment.unload()
 
 
 def _load_segment(segment: Segment, end: int | None) -> bool:
@@ -383,9 +395,7 @@ def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gap
     good = 0
     for batch, header in verified_batches(segment, gaps=gaps):
         segment.note(batch.position, header, header.base_offset, interval_bytes)
-        latest = epochs.latest
-        if header.leader_epoch >= 0 and (latest is None or header.leader_epoch > latest.epoch):
-            epochs.assign(header.leader_epoch, header.base_offset)
+        epochs.note(header.leader_epoch, header.base_offset)
         good = batch.position + header.size
     cut = segment.size - good
     segment.size = good

@@ -83,6 +83,8 @@ class Partition(RuleBasedStateMachine):
         self.checkpoint: tuple[int, int, int | None] = (0, 0, None)  # recovery point, log start, cleaned to
         self.cut_unsynced = False
         self.active_ms: dict[int, int] = {}  # producer -> when it was last heard of, or read from the disk
+        self.highest_start = 0
+        """After a crash the log may begin below it again; no epoch is known of what lies there."""
         self.forgotten: dict[int, int] = {}  # producer -> log end when it was
         self.sequences: dict[int, tuple[int, int]] = {}  # producer -> epoch and next sequence
         directory = Path(self._home.name)
@@ -235,6 +237,11 @@ class Partition(RuleBasedStateMachine):
         new = [NewRecord(self.now, key, value, ())]
         assert not self.send(new, producer=producer, epoch=0, transactional=True, ends=ends).error
 
+    @rule(producer=st.sampled_from(TRANSACTIONAL), drawn=entries, ends=st.sampled_from([COMMITTED, ABORTED]))
+    def whole_transaction(self, producer: int, drawn: list[tuple[bytes, bool, int]], ends: str) -> None:
+        self.produce_in_transaction(producer, drawn)
+        self.end_transaction(producer, ends)
+
     # -- upkeep --
 
     @rule(passed=st.sampled_from([1, TOMBSTONES_MS, 2 * PRODUCERS_MS]))
@@ -268,6 +275,7 @@ class Partition(RuleBasedStateMachine):
         base = self.after_retention()
         before, self.model.start = self.model.start, max(self.model.start, base)
         self.replica.apply_retention(self.now)
+        self.replica.expire_producers(self.now)
         assert self.replica.log_start_offset == max(before, base), (known, base)
         self.unlink()
         for producer in (*IDEMPOTENT, *TRANSACTIONAL):
@@ -286,7 +294,8 @@ class Partition(RuleBasedStateMachine):
             inside = range(segment.base_offset, segment.end_offset)
             stored = [r.timestamp for b in self.model.batches for r in b.records if r.offset in inside]
             if self.model.cleaned > segment.base_offset:
-                stored = [segment.max_timestamp]  # compaction may have taken the newest record
+                # compaction may have taken the newest record, or all of them
+                stored = [segment.max_timestamp] if segment.max_timestamp >= 0 else []
             deletes = "delete" in config.cleanup_policy
             newest = max(stored, default=segment.last_modified_ms)
             too_old = deletes and config.retention_ms >= 0 and self.now - newest > config.retention_ms
@@ -343,9 +352,11 @@ class Partition(RuleBasedStateMachine):
                 self.sequences.pop(producer, None)
 
     @precondition(lambda self: "compact" in self.config.cleanup_policy)
-    @rule()
-    def clean(self) -> None:
+    @rule(roll=st.booleans())
+    def clean(self, roll: bool) -> None:
         log, before = self.replica.log, -1
+        if roll:
+            log.roll(self.now)
         while (log.cleaned_to or 0) != before:
             before = log.cleaned_to or 0
             stable = self.replica.last_stable_offset
@@ -408,9 +419,10 @@ class Partition(RuleBasedStateMachine):
                     floor = self.replica.flush()
                 case "retain":
                     self.model.start = max(self.model.start, self.after_retention())
+                    self.highest_start = max(self.highest_start, self.model.start)
                     self.replica.apply_retention(self.now)
                 case "clean" if "compact" in self.config.cleanup_policy:
-                    self.clean()
+                    self.clean(roll=True)
                 case "stop":
                     self.replica.log.close(clean=True)
                     floor = self.model.end
@@ -444,6 +456,7 @@ class Partition(RuleBasedStateMachine):
             return
         replica, model = self.replica, self.model
         replica.check()
+        self.highest_start = max(self.highest_start, model.start)
         assert (replica.log_start_offset, replica.log_end_offset) == (model.start, model.end)
         assert replica.high_watermark == model.end
         unstable = model.first_unstable()
@@ -453,7 +466,8 @@ class Partition(RuleBasedStateMachine):
         for producer in (*IDEMPOTENT, *TRANSACTIONAL):
             self.check_producer(producer)
         for batch in model.batches:
-            assert batch.base < model.start or replica.epoch_of(batch.base) == batch.leader_epoch
+            if batch.base >= max(self.highest_start, model.start):
+                assert replica.epoch_of(batch.base) == batch.leader_epoch
 
     def must_be_known(self, producer: int) -> bool:
         """Heard of lately, and its last batch is still there."""
@@ -528,18 +542,23 @@ class Partition(RuleBasedStateMachine):
         else:
             assert records == stored
 
-    @rule(data=st.data())
-    def read_from(self, data: st.DataObject) -> None:
-        """From any offset on, also one that compaction took: the next batch is found."""
-        offset = data.draw(st.integers(self.model.start, self.model.end))
-        found = self.replica.read(offset, 1)
-        if offset == self.model.end:
-            assert found.error == ErrorCode.NONE and found.slice is not None and not found.slice.parts
-            return
-        assert found.slice is not None and found.slice.end_offset > offset
-        assert self.replica.read(self.model.end + 1, 1).error == ErrorCode.OFFSET_OUT_OF_RANGE
-        if self.model.start:
-            assert self.replica.read(self.model.start - 1, 1).error == ErrorCode.OFFSET_OUT_OF_RANGE
+    @rule(max_bytes=st.sampled_from([1, 400]))
+    def read_from_everywhere(self, max_bytes: int) -> None:
+        """From any offset on, also one that compaction took, the next batch is found."""
+        stored = {record.offset: record for record in self.stored()}
+        markers = {batch.base for batch in self.model.batches if batch.ends is not None}
+        for offset in range(self.model.start, self.model.end):
+            found = self.replica.read(offset, max_bytes).slice
+            assert found is not None and found.end_offset > offset
+            data = b"".join(part.read() for part in found.parts if isinstance(part, FileSlice))
+            records = [r for at, _ in iter_batches(data) for r in iter_records(data, at, max_bytes=1 << 20)]
+            inside = [r for r in records if r.offset >= offset and r.offset not in markers]
+            expected = [at for at in stored if offset <= at < found.end_offset]
+            assert [record.offset for record in inside] == expected
+        assert self.replica.read(self.model.end, 1).error == ErrorCode.NONE
+        beyond = [self.model.end + 1, *([self.model.start - 1] if self.model.start else [])]
+        for offset in beyond:
+            assert self.replica.read(offset, 1).error == ErrorCode.OFFSET_OUT_OF_RANGE
 
     @rule(data=st.data(), beside=st.sampled_from([-1, 0, 0, 1]))
     def look_up_time(self, data: st.DataObject, beside: int) -> None:
@@ -560,7 +579,7 @@ class Partition(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def look_up_epoch(self, data: st.DataObject) -> None:
-        there = [batch for batch in self.model.batches if batch.base >= self.model.start]
+        there = [batch for batch in self.model.batches if batch.base >= self.highest_start]
         if not there:
             return
         batch = data.draw(st.sampled_from(there))
