@@ -28,6 +28,7 @@ from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.net.bounds import Bounds
 from tierlog.broker.net.connection import Why
 from tierlog.broker.net.listener import Listener, Refusal
+from tierlog.broker.net.throttling import Throttling
 from tierlog.broker.ports import descriptors
 from tierlog.broker.ports.clock import Clock, SystemClock
 from tierlog.broker.ports.files import Files, OsFiles
@@ -35,6 +36,8 @@ from tierlog.broker.ports.malloc import keep_malloc_small
 from tierlog.broker.ports.open_files import OpenFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition, random_uuid
+from tierlog.broker.quotas.quotas import ClientQuotas
+from tierlog.broker.quotas.rates import Windows
 from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
@@ -51,6 +54,7 @@ from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.api import raft_routes
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable
 from tierlog.tiering.object_store import ObjectStore
 
@@ -182,6 +186,7 @@ class Broker:
         )
         self._parts.push_async_callback(self.tiering.close)
         self.tiering.driver.listeners.append(self.admin_node.tier_changed)
+        self.quotas = ClientQuotas(*_windows(settings))
         self.listener = self._build_listener()
         self.bootstrap = _address(*await self.listener.bind())
         self._parts.push_async_callback(self.listener.close)
@@ -190,6 +195,8 @@ class Broker:
         await self.replicas.open_all(opened)
         self._parts.callback(self.metadata.subscribe(self.replicas.follow))
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
+        self._parts.callback(self.metadata.subscribe(self.throttling.follow))
+        self.throttling.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
 
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
@@ -216,6 +223,8 @@ class Broker:
                 purgatory=self.purgatory,
                 sessions=self.sessions,
                 commits=self.commits,
+                quotas=self.quotas,
+                clock=self.clock,
             )
         )
 
@@ -230,12 +239,14 @@ class Broker:
             clock=self.clock,
             tasks=self.tasks,
             remote=self.tiering.remote,
+            quotas=self.quotas,
             stats=self.stats,
         )
         groups = group_handlers(self.groups)
+        handlers = measured(build_handlers(dependencies, groups), self.stats)
         host, port = self.settings.listener
-        return Listener(
-            measured(build_handlers(dependencies, groups), self.stats),
+        listener = Listener(
+            handlers,
             self.tasks,
             error_reply,
             self._report,
@@ -245,6 +256,8 @@ class Broker:
             note=_note,
             note_refusal=_RefusalNotes(),
         )
+        self.throttling = Throttling(listener, handlers, self.quotas, self.clock)
+        return listener
 
     async def _stop_serving(self) -> None:
         self.admin_node.stop_serving()
@@ -408,6 +421,13 @@ def _bounds(settings: NodeSettings) -> Bounds:
         header_s=settings.request_header_timeout_ms / 1000,
         frame_s=settings.request_receive_timeout_ms / 1000,
         blocked_s=settings.response_send_timeout_ms / 1000,
+    )
+
+
+def _windows(settings: NodeSettings) -> tuple[Windows, Windows]:
+    return (
+        Windows(settings.quota_window_num, settings.quota_window_size_seconds * 1000),
+        Windows(settings.controller_quota_window_num, settings.controller_quota_window_size_seconds * 1000),
     )
 
 

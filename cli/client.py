@@ -197,6 +197,7 @@ _HINTS = {
     "INVALID_REPLICATION_FACTOR": "`tierlog cluster info` shows how many brokers there are.",
     "INVALID_TOPIC_EXCEPTION": "A name has 1 to 249 of a-z A-Z 0-9 . _ - and is not '.' or '..'.",
     "UNKNOWN_TOPIC_OR_PARTITION": "`tierlog topic list` shows what there is.",
+    "THROTTLING_QUOTA_EXCEEDED": "Wait a little; `tierlog quota list` shows controller_mutation_rate.",
     "MESSAGE_TOO_LARGE": "The topic's setting max.message.bytes bounds a batch.",
 }
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tierlog import __version__
-from tierlog.cli.commands import cluster, consume, demo, dev, log, produce, server, tier, topic
+from tierlog.cli.commands import cluster, consume, demo, dev, log, produce, quota, server, tier, topic
 from tierlog.cli.errors import CliError, ExitCode
 
 app = typer.Typer(
@@ -40,6 +40,7 @@ app.command("consume")(consume.consume)
 app.command("demo")(demo.demo)
 app.add_typer(topic.app, name="topic")
 app.add_typer(tier.app, name="tier")
+app.add_typer(quota.app, name="quota")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(log.app, name="log")
 

@@ -66,6 +66,8 @@ def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return _partitions(image, record.topic_id, (record,))
         case r.ConfigRecord():
             return _config(image, record)
+        case r.QuotaRecord():
+            return _quota(image, record)
         case r.ProducerIds():
             return replace(image, next_producer_id=record.next_id)
         case r.CopyStarted():
@@ -180,6 +182,19 @@ def _config(image: ClusterImage, record: r.ConfigRecord) -> ClusterImage:
     if settings:
         return replace(image, configs=image.configs.set(resource, settings))
     return replace(image, configs=image.configs.delete(resource)) if resource in image.configs else image
+
+
+def _quota(image: ClusterImage, record: r.QuotaRecord) -> ClusterImage:
+    values: Map[str, float] = image.quotas.get(record.entity, Map())
+    if record.value is not None:
+        values = values.set(record.key, record.value)
+    elif record.key in values:
+        values = values.delete(record.key)
+    if values:
+        return replace(image, quotas=image.quotas.set(record.entity, values))
+    return (
+        replace(image, quotas=image.quotas.delete(record.entity)) if record.entity in image.quotas else image
+    )
 
 
 def _copy_started(image: ClusterImage, record: r.CopyStarted) -> ClusterImage:

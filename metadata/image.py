@@ -11,7 +11,7 @@ import msgspec
 from immutables import Map
 
 from tierlog.broker.ports.types import TopicIdPartition
-from tierlog.metadata.records import ConfigScope, PageRef, RemoteSegment
+from tierlog.metadata.records import ConfigScope, PageRef, QuotaEntity, RemoteSegment
 
 
 class BrokerImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -102,6 +102,7 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     topics: Map[UUID, TopicImage] = Map()
     topic_ids: Map[str, UUID] = Map()
     configs: Map[tuple[ConfigScope, str], Map[str, str]] = Map()
+    quotas: Map[QuotaEntity, Map[str, float]] = Map()
     next_producer_id: int = 0
     remote: Map[TopicIdPartition, RemotePartition] = Map()
     delete_queue: Map[UUID, QueuedDelete] = Map()

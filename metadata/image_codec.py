@@ -1,5 +1,8 @@
 """A snapshot of an image as bytes, and back: msgpack arrays; equal images give equal bytes.
 
+An image is written in the oldest version that can hold it: a node that is put back to an older tierlog reads
+it, unless that would make it forget something.
+
 Format in docs/formats/metadata.md; tests/golden keeps one file per version for ever. Checksums are the
 storage's and the transport's duty, not this module's.
 """
@@ -8,12 +11,13 @@ import uuid
 
 import msgspec
 from immutables import Map
+from msgspec.structs import asdict
 
 from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.metadata.image import BrokerImage, ClusterImage, QueuedDelete, RemotePartition, TopicImage
-from tierlog.metadata.records import ConfigScope
+from tierlog.metadata.records import ConfigScope, QuotaEntity
 
-VERSION = 1
+VERSION = 2
 
 
 class UnknownSnapshotVersion(ValueError):
@@ -32,6 +36,11 @@ class _ConfigLine(msgspec.Struct, frozen=True, array_like=True):
     settings: dict[str, str]
 
 
+class _QuotaLine(msgspec.Struct, frozen=True, array_like=True):
+    entity: QuotaEntity
+    values: dict[str, float]
+
+
 class _Snapshot(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     version: int
     cluster_id: str
@@ -44,32 +53,45 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     delete_queue: list[QueuedDelete]
 
 
+class _SnapshotSince2(_Snapshot, frozen=True, array_like=True, kw_only=True):
+    quotas: list[_QuotaLine] = []
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Snapshot)
+_decoder = msgspec.msgpack.Decoder(_SnapshotSince2)
 
 
 def encode_image(image: ClusterImage) -> bytes:
-    return _encoder.encode(
-        _Snapshot(
-            version=VERSION,
-            cluster_id=image.cluster_id,
-            index=image.index,
-            next_producer_id=image.next_producer_id,
-            brokers=[image.brokers[broker_id] for broker_id in sorted(image.brokers)],
-            topics=sorted(image.topics.values(), key=lambda topic: topic.topic_id),
-            configs=[
-                _ConfigLine(*key, dict(sorted(image.configs[key].items()))) for key in sorted(image.configs)
-            ],
-            remote=[_RemoteLine(*key, image.remote[key]) for key in sorted(image.remote)],
-            delete_queue=sorted(image.delete_queue.values(), key=lambda line: line.uuid),
-        )
+    first = _Snapshot(
+        version=1,
+        cluster_id=image.cluster_id,
+        index=image.index,
+        next_producer_id=image.next_producer_id,
+        brokers=[image.brokers[broker_id] for broker_id in sorted(image.brokers)],
+        topics=sorted(image.topics.values(), key=lambda topic: topic.topic_id),
+        configs=[
+            _ConfigLine(*key, dict(sorted(image.configs[key].items()))) for key in sorted(image.configs)
+        ],
+        remote=[_RemoteLine(*key, image.remote[key]) for key in sorted(image.remote)],
+        delete_queue=sorted(image.delete_queue.values(), key=lambda line: line.uuid),
     )
+    if not image.quotas:
+        return _encoder.encode(first)
+    quotas = [
+        _QuotaLine(entity, dict(sorted(image.quotas[entity].items())))
+        for entity in sorted(image.quotas, key=_quota_order)
+    ]
+    return _encoder.encode(_SnapshotSince2(**{**asdict(first), "version": 2}, quotas=quotas))
+
+
+def _quota_order(entity: QuotaEntity) -> list[tuple[str, bool, str]]:
+    return [(kind, name is not None, name or "") for kind, name in entity]
 
 
 def decode_image(data: bytes | memoryview) -> ClusterImage:
     """Raises UnknownSnapshotVersion, or msgspec.DecodeError on bytes that are not a snapshot."""
     snapshot = _decoder.decode(data)
-    if snapshot.version != VERSION:
+    if snapshot.version > VERSION:
         raise UnknownSnapshotVersion(
             f"metadata snapshot version {snapshot.version}; this node reads up to {VERSION}"
         )
@@ -85,4 +107,5 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
             {TopicIdPartition(line.topic_id, line.partition): line.remote for line in snapshot.remote}
         ),
         delete_queue=Map({line.uuid: line for line in snapshot.delete_queue}),
+        quotas=Map({line.entity: Map(line.values) for line in snapshot.quotas}),
     )

@@ -22,6 +22,7 @@ class RecordType(IntEnum):
     DELETE_TOPIC = 11
     PARTITION = 12
     CONFIG = 20
+    QUOTA = 21
     PRODUCER_IDS = 30
     COPY_STARTED = 40
     COPY_FINISHED = 41
@@ -36,6 +37,24 @@ class ConfigScope(StrEnum):
     TOPIC = "topic"
     BROKER = "broker"
     CLUSTER = "cluster"
+
+
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""Whom a quota is for: (entity type, name) pairs in the order of `QUOTA_ENTITY_TYPES`, one at most of each;
+the name None stands for all who have no quota under their own (KIP-546)."""
+
+CLIENT_ID, USER, IP = "client-id", "user", "ip"
+QUOTA_ENTITY_TYPES = (CLIENT_ID, USER, IP)
+
+
+class QuotaKey(StrEnum):
+    """What can be bounded, as clients name it."""
+
+    PRODUCER_BYTE_RATE = "producer_byte_rate"
+    CONSUMER_BYTE_RATE = "consumer_byte_rate"
+    REQUEST_PERCENTAGE = "request_percentage"
+    CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+    CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 
 class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -134,6 +153,14 @@ class ConfigRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(R
     value: str | None
 
 
+class QuotaRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.QUOTA)):
+    """Sets one quota of an entity, or removes it (value None)."""
+
+    entity: QuotaEntity
+    key: str
+    value: float | None
+
+
 class ProducerIds(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.PRODUCER_IDS)):
     """Ids below `next_id` are handed out; `broker_id` got the block that ends there."""
 
@@ -213,6 +240,7 @@ AnyRecord = (
     | DeleteTopic
     | PartitionRecord
     | ConfigRecord
+    | QuotaRecord
     | ProducerIds
     | CopyStarted
     | CopyFinished

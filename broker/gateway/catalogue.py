@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 PARTITION = ("topic", "partition")
+CLIENT = ("user", "client_id")
+THROTTLE_TIME = "Mean ms that they were told to wait"
 
 
 class Kind(StrEnum):
@@ -101,6 +103,10 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "bound",
         ),
         _gauge("tierlog_connections_muted", "Connections not read since their clients are over a quota"),
+        _gauge(
+            "tierlog_connections_saturated",
+            "Connections not read since max.in.flight.requests.per.connection was reached",
+        ),
         _gauge("tierlog_connections_blocked", "Connections whose client does not take what there is for it"),
         _gauge(
             "tierlog_connections_waiting_for_room",
@@ -115,6 +121,20 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _gauge("tierlog_responses_kept_bytes", "Bytes of responses in memory that clients have not taken"),
         _counter("kafka_server_socket_server_metrics_incoming_byte_total", "Bytes received from clients"),
         _counter("kafka_server_socket_server_metrics_outgoing_byte_total", "Bytes sent to clients"),
+    ),
+    "Quotas": (
+        _counter("tierlog_quota_throttles_total", "Requests whose client was told to wait", "quota"),
+        _counter("tierlog_quota_throttle_seconds_total", "How long in all", "quota"),
+        _gauge("kafka_server_produce_byte_rate", "Bytes a second produced, by those with a quota", *CLIENT),
+        _gauge("kafka_server_produce_throttle_time", THROTTLE_TIME, *CLIENT),
+        _gauge("kafka_server_fetch_byte_rate", "Bytes a second fetched, by those with a quota", *CLIENT),
+        _gauge("kafka_server_fetch_throttle_time", THROTTLE_TIME, *CLIENT),
+        _gauge("kafka_server_request_request_time", "Percent of the event loop's time", *CLIENT),
+        _gauge("kafka_server_request_throttle_time", THROTTLE_TIME, *CLIENT),
+        _gauge(
+            "kafka_server_controllermutation_tokens", "Partitions that may be created or deleted", *CLIENT
+        ),
+        _gauge("kafka_server_controllermutation_throttle_time", THROTTLE_TIME, *CLIENT),
     ),
     "Topics and logs": (
         _counter(

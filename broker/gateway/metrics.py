@@ -9,10 +9,12 @@ from pathlib import Path
 from tierlog.broker.gateway.exposition import Family, Sample, exposition
 from tierlog.broker.gateway.node import Listener, Node, Serving
 from tierlog.broker.handlers.stats import RequestStats
+from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.runtime.purgatory import DELAYED_OPERATIONS, Purgatory
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, Traffic
 from tierlog.broker.wire.api import APIS
 from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.records import QuotaKey
 
 
 async def render(node: Node) -> bytes:
@@ -24,6 +26,7 @@ def _families(node: Node) -> Iterator[Family]:
     if node.serving is not None:
         yield from _waiting(node.serving)
         yield from _clients(node.serving.listener)
+        yield from _quotas(node.serving.quotas, node.serving.clock.monotonic_ms())
         yield from _topics(node.serving)
         yield from _logs(list(node.serving.replicas))
         yield from _disks(node.serving)
@@ -76,6 +79,7 @@ def _clients(listener: Listener) -> Iterator[Family]:
         [((str(bound),), count) for bound, count in listener.refused.items()],
     )
     yield "tierlog_connections_muted", _one(listener.muted)
+    yield "tierlog_connections_saturated", _one(listener.saturated)
     yield "tierlog_connections_blocked", _one(listener.blocked)
     yield "tierlog_connections_waiting_for_room", _one(budget.waiting)
     yield "tierlog_connections_room_waits_total", _one(budget.waits)
@@ -84,6 +88,31 @@ def _clients(listener: Listener) -> Iterator[Family]:
     yield "tierlog_responses_kept_bytes", _one(listener.kept_bytes)
     yield "kafka_server_socket_server_metrics_incoming_byte_total", _one(listener.received_bytes)
     yield "kafka_server_socket_server_metrics_outgoing_byte_total", _one(listener.sent_bytes)
+
+
+_OF_A_QUOTA = {
+    QuotaKey.PRODUCER_BYTE_RATE: ("kafka_server_produce_byte_rate", "kafka_server_produce_throttle_time"),
+    QuotaKey.CONSUMER_BYTE_RATE: ("kafka_server_fetch_byte_rate", "kafka_server_fetch_throttle_time"),
+    QuotaKey.REQUEST_PERCENTAGE: ("kafka_server_request_request_time", "kafka_server_request_throttle_time"),
+    QuotaKey.CONTROLLER_MUTATION_RATE: (
+        "kafka_server_controllermutation_tokens",
+        "kafka_server_controllermutation_throttle_time",
+    ),
+}
+
+
+def _quotas(quotas: ClientQuotas, now_ms: int) -> Iterator[Family]:
+    yield "tierlog_quota_throttles_total", [((str(key),), quotas.throttled[key]) for key in QuotaKey]
+    yield (
+        "tierlog_quota_throttle_seconds_total",
+        [((str(key),), quotas.throttled_ms[key] / 1000) for key in QuotaKey],
+    )
+    for key, (use, throttle_time) in _OF_A_QUOTA.items():
+        rows = [
+            ((row.account.user or "", row.account.client_id or ""), row) for row in quotas.report(key, now_ms)
+        ]
+        yield use, [(who, row.used) for who, row in rows]
+        yield throttle_time, [(who, row.throttled_ms / max(row.throttled, 1)) for who, row in rows]
 
 
 def _topics(serving: Serving) -> Iterator[Family]:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tierlog.broker.handlers.stats import RequestStats
+from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.log_cleaner import LogCleaner
@@ -48,6 +50,8 @@ class Listener(Protocol):
     @property
     def muted(self) -> int: ...
     @property
+    def saturated(self) -> int: ...
+    @property
     def blocked(self) -> int: ...
     @property
     def budget(self) -> Budget: ...
@@ -68,6 +72,8 @@ class Serving:
     purgatory: Purgatory
     sessions: FetchSessions
     commits: GroupCommit
+    quotas: ClientQuotas
+    clock: Clock
 
 
 class Node:
@@ -117,7 +123,7 @@ class Node:
     def _image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
         if not self._readers:
             return
-        parts = ("brokers", "topics", "configs", "remote", "delete_queue")
+        parts = ("brokers", "topics", "configs", "quotas", "remote", "delete_queue")
         changed = [part for part in parts if getattr(old, part) is not getattr(new, part)]
         event: dict[str, Any] = {"image_index": new.index, "changed": changed}
         if "remote" in changed:

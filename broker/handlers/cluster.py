@@ -5,6 +5,7 @@ from collections.abc import Awaitable
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.mutations import Mutations
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.messages.describe_cluster import (
@@ -71,9 +72,12 @@ def _to_create(deps: Dependencies, request: MetadataRequest) -> list[str]:
 async def _create_then_answer(
     deps: Dependencies, context: RequestContext, request: MetadataRequest, missing: list[str]
 ) -> Reply:
+    mutations = Mutations(deps, context, strict_from=0)
+    cost = deps.settings.num_partitions
+    allowed = [name for name in missing if not mutations.are_bounded or mutations.allow(cost)]
     reply = await deps.metadata.submit(
         CreateTopics(
-            topics=tuple(NewTopic(name=name) for name in missing),
+            topics=tuple(NewTopic(name=name) for name in allowed),
             default_partitions=deps.settings.num_partitions,
             default_replication_factor=deps.settings.default_replication_factor,
         )
@@ -81,7 +85,9 @@ async def _create_then_answer(
     errors: dict[str, ErrorCode] = {
         outcome.name: outcome.error for outcome in reply.topics if outcome.error is not ErrorCode.NONE
     }
-    return _metadata(deps, context, request, errors)
+    response = _metadata(deps, context, request, errors)
+    response.throttle_time_ms = mutations.throttle_time_ms
+    return response
 
 
 def _metadata(

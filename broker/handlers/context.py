@@ -30,10 +30,16 @@ class Connection:
     principal: str = ANONYMOUS
     client_software: str = "unknown"
     client_software_version: str = "unknown"
+    client_id: str | None = None  # of its latest request, while quotas are set
+
+    @property
+    def user(self) -> str:
+        """The principal's name, as quotas know it."""
+        return self.principal.partition(":")[2]
 
 
 class Meter(Protocol):
-    """The quotas of a request's client (runtime.throttle)."""
+    """The quotas of a request's client (net.throttling)."""
 
     def fetched(self, size: int) -> int:
         """Milliseconds to throttle for instead of answering with so many bytes; 0: they are counted."""

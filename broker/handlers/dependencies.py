@@ -7,6 +7,7 @@ from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
@@ -29,6 +30,7 @@ class Dependencies:
     clock: Clock
     tasks: TaskGroup
     remote: RemoteReader | None = None
+    quotas: ClientQuotas = field(default_factory=ClientQuotas)
     stats: RequestStats = field(default_factory=RequestStats)
 
     def find_replica(self, topic: str | uuid.UUID, partition: int) -> "Replica | ErrorCode":

@@ -211,6 +211,32 @@ def _alter_configs(context: RequestContext, request: Any, code: ErrorCode, messa
     )
 
 
+def _describe_client_quotas(
+    context: RequestContext, request: Any, code: ErrorCode, message: str | None
+) -> Any:
+    from tierlog.broker.wire.messages import describe_client_quotas as m
+
+    return m.DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
+
+
+def _alter_client_quotas(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import alter_client_quotas as m
+
+    return m.AlterClientQuotasResponse(
+        entries=[
+            m.EntryDataResponse(
+                error_code=code,
+                error_message=message,
+                entity=[
+                    m.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
+                    for part in entry.entity
+                ],
+            )
+            for entry in request.entries
+        ]
+    )
+
+
 def _offset_commit(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
     from tierlog.broker.wire.messages import offset_commit as m
 
@@ -291,6 +317,8 @@ _BUILDERS: dict[int, Builder] = {
         "DescribeConfigs": _describe_configs,
         "AlterConfigs": _alter_configs,
         "IncrementalAlterConfigs": _alter_configs,
+        "DescribeClientQuotas": _describe_client_quotas,
+        "AlterClientQuotas": _alter_client_quotas,
         "OffsetCommit": _offset_commit,
         "OffsetFetch": _offset_fetch,
         "FindCoordinator": _find_coordinator,

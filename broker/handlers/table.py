@@ -5,6 +5,10 @@ from types import CoroutineType
 from typing import Any
 
 from tierlog.broker.handlers.api_versions import api_versions_handler
+from tierlog.broker.handlers.client_quotas import (
+    alter_client_quotas_handler,
+    describe_client_quotas_handler,
+)
 from tierlog.broker.handlers.cluster import describe_cluster_handler, metadata_handler
 from tierlog.broker.handlers.configs import (
     alter_configs_handler,
@@ -34,8 +38,9 @@ from tierlog.metadata.node import MetadataUnavailable
 
 SERVED = frozenset(
     {
-        "AlterConfigs", "ApiVersions", "CreatePartitions", "CreateTopics", "DeleteGroups", "DeleteRecords",
-        "DeleteTopics", "DescribeCluster", "DescribeConfigs", "DescribeGroups", "DescribeLogDirs", "Fetch",
+        "AlterClientQuotas", "AlterConfigs", "ApiVersions", "CreatePartitions", "CreateTopics",
+        "DeleteGroups", "DeleteRecords", "DeleteTopics", "DescribeClientQuotas", "DescribeCluster",
+        "DescribeConfigs", "DescribeGroups", "DescribeLogDirs", "Fetch",
         "FindCoordinator", "Heartbeat", "IncrementalAlterConfigs", "InitProducerId", "JoinGroup",
         "LeaveGroup", "ListGroups", "ListOffsets", "Metadata", "OffsetCommit", "OffsetDelete", "OffsetFetch",
         "OffsetForLeaderEpoch", "Produce", "SyncGroup",
@@ -47,11 +52,13 @@ SERVED = frozenset(
 def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[int, Handler]:
     """All handlers; `groups` are those of the group coordinator (handlers.groups)."""
     by_name: dict[str, Handler] = {
+        "AlterClientQuotas": alter_client_quotas_handler(deps),
         "AlterConfigs": alter_configs_handler(deps),
         "CreatePartitions": create_partitions_handler(deps),
         "CreateTopics": create_topics_handler(deps),
         "DeleteRecords": delete_records_handler(deps),
         "DeleteTopics": delete_topics_handler(deps),
+        "DescribeClientQuotas": describe_client_quotas_handler(deps),
         "DescribeCluster": describe_cluster_handler(deps),
         "DescribeConfigs": describe_configs_handler(deps),
         "DescribeLogDirs": describe_log_dirs_handler(deps),

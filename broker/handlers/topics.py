@@ -5,6 +5,7 @@ from collections import Counter
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.described import describe_topic
+from tierlog.broker.handlers.mutations import MESSAGE, REFUSED, Mutations
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -34,9 +35,11 @@ from tierlog.metadata.controller.commands import (
     TopicOutcome,
     TopicRef,
 )
+from tierlog.metadata.image import TopicImage
 
 CONFIGS_FROM = 5  # CreateTopics tells the topic's settings (KIP-525)
 IDS_FROM = 6  # DeleteTopics by id (KIP-516)
+CREATE_STRICT_FROM, DELETE_STRICT_FROM, GROW_STRICT_FROM = 6, 5, 3  # KIP-599
 
 
 def create_topics_handler(deps: Dependencies) -> Handler:
@@ -44,7 +47,8 @@ def create_topics_handler(deps: Dependencies) -> Handler:
         names = Counter(topic.name for topic in request.topics)
         twice = {name for name, count in names.items() if count > 1}
         wanted = [topic for topic in request.topics if topic.name not in twice]
-        outcomes = await _create(deps, wanted, request.validate_only)
+        mutations = Mutations(deps, context, CREATE_STRICT_FROM)
+        outcomes = await _create_within(mutations, deps, wanted, request.validate_only)
         answers = [
             CreatableTopicResult(
                 name=name,
@@ -57,9 +61,30 @@ def create_topics_handler(deps: Dependencies) -> Handler:
         answers += [
             _created(deps, context.version, outcome, overrides.get(outcome.name, {})) for outcome in outcomes
         ]
-        return CreateTopicsResponse(topics=answers)
+        return CreateTopicsResponse(throttle_time_ms=mutations.throttle_time_ms, topics=answers)
 
     return handle
+
+
+async def _create_within(
+    mutations: Mutations, deps: Dependencies, topics: list[CreatableTopic], validate_only: bool
+) -> list[TopicOutcome]:
+    """Only topics that can be created are paid for, even if they will not be; so they are judged before."""
+    if not mutations.are_bounded:
+        return list(await _create(deps, topics, validate_only))
+    outcomes = [
+        TopicOutcome(name=judged.name, error=REFUSED, message=MESSAGE)
+        if judged.error is ErrorCode.NONE and not mutations.allow(judged.partitions)
+        else judged
+        for judged in await _create(deps, topics, validate_only=True)
+    ]
+    if validate_only:
+        return outcomes
+    allowed = [
+        topic for topic, judged in zip(topics, outcomes, strict=True) if judged.error is ErrorCode.NONE
+    ]
+    created = {outcome.name: outcome for outcome in await _create(deps, allowed, validate_only=False)}
+    return [created.get(outcome.name, outcome) for outcome in outcomes]
 
 
 async def _create(
@@ -117,6 +142,7 @@ def delete_topics_handler(deps: Dependencies) -> Handler:
             else [DeleteTopicState(name=name) for name in request.topic_names]
         )
         response = DeleteTopicsResponse()
+        mutations = Mutations(deps, context, DELETE_STRICT_FROM)
         good: list[TopicRef] = []
         for topic in asked:
             if topic.name is not None and topic.topic_id != ZERO_UUID:
@@ -140,11 +166,34 @@ def delete_topics_handler(deps: Dependencies) -> Handler:
                         error_message="Neither topic name nor id were specified.",
                     )
                 )
+        if mutations.are_bounded:
+            topics = {ref: _topic(deps, ref) for ref in good}
+            refused = {
+                ref: topic
+                for ref, topic in topics.items()
+                if topic is not None and not mutations.allow(len(topic.partitions))
+            }
+            response.responses += [_too_much(topic) for topic in refused.values()]
+            good = [ref for ref in good if ref not in refused]
         if good:
             response.responses += await _delete(deps, good)
+        response.throttle_time_ms = mutations.throttle_time_ms
         return response
 
     return handle
+
+
+def _topic(deps: Dependencies, ref: TopicRef) -> TopicImage | None:
+    image = deps.metadata.image
+    if ref.name is not None:
+        return image.topic(ref.name)
+    return None if ref.topic_id is None else image.topics.get(ref.topic_id)
+
+
+def _too_much(topic: TopicImage) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=topic.name, topic_id=topic.topic_id, error_code=REFUSED, error_message=MESSAGE
+    )
 
 
 async def _delete(deps: Dependencies, refs: list[TopicRef]) -> list[DeletableTopicResult]:
@@ -170,16 +219,42 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
             )
             for topic in request.topics
         )
-        reply = await deps.metadata.submit(
-            CreatePartitions(topics=wanted, validate_only=request.validate_only)
-        )
+        mutations = Mutations(deps, context, GROW_STRICT_FROM)
+        outcomes = await _grow_within(mutations, deps, wanted, request.validate_only)
         return CreatePartitionsResponse(
+            throttle_time_ms=mutations.throttle_time_ms,
             results=[
                 CreatePartitionsTopicResult(
                     name=outcome.name, error_code=outcome.error, error_message=outcome.message
                 )
-                for outcome in {outcome.name: outcome for outcome in reply.topics}.values()
-            ]
+                for outcome in {outcome.name: outcome for outcome in outcomes}.values()
+            ],
         )
 
     return handle
+
+
+async def _grow_within(
+    mutations: Mutations, deps: Dependencies, wanted: tuple[MorePartitions, ...], validate_only: bool
+) -> list[TopicOutcome]:
+    """As with new topics: only what can be added is paid for."""
+    if not mutations.are_bounded:
+        return list(await _grow(deps, wanted, validate_only))
+    refused: dict[str, TopicOutcome] = {}
+    for topic, judged in zip(wanted, await _grow(deps, wanted, validate_only=True), strict=True):
+        now = deps.metadata.image.topic(topic.name)
+        more = topic.count - len(now.partitions) if now is not None else 0
+        if judged.error is ErrorCode.NONE and not mutations.allow(more):
+            refused[topic.name] = TopicOutcome(name=topic.name, error=REFUSED, message=MESSAGE)
+    allowed = tuple(topic for topic in wanted if topic.name not in refused)
+    done = {outcome.name: outcome for outcome in await _grow(deps, allowed, validate_only)}
+    return [refused.get(topic.name) or done[topic.name] for topic in wanted]
+
+
+async def _grow(
+    deps: Dependencies, wanted: tuple[MorePartitions, ...], validate_only: bool
+) -> tuple[TopicOutcome, ...]:
+    if not wanted:
+        return ()
+    reply = await deps.metadata.submit(CreatePartitions(topics=wanted, validate_only=validate_only))
+    return reply.topics

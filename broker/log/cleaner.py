@@ -11,7 +11,9 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from time import perf_counter, sleep
 
 from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.log.names import CLEANED, INDEXES, OFFSET_INDEX, TIME_INDEX
@@ -21,28 +23,31 @@ from tierlog.broker.log.swap import Swap, discard
 from tierlog.broker.partition.compaction import (
     BatchFilter,
     Dirty,
-    KeyMap,
     LastOfProducer,
     SegmentSize,
     TransactionFates,
     grouped,
     last_of_producers,
 )
+from tierlog.broker.partition.key_map import LOAD_FACTOR, KeyMap
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 from tierlog.broker.records.indexes import AbortedTxn
 from tierlog.broker.records.record import records_section
-from tierlog.broker.records.rewrite import spans
+from tierlog.broker.records.rewrite import Span, spans
 from tierlog.broker.settings.topic import TopicConfig
 
 READ_BYTES = 1 << 20
 
-REST_EVERY_BYTES = 64 << 10
-REST_S = 0.0002
-"""After so many bytes the thread sleeps for a moment: the event loop would else wait for the interpreter lock
-until the switch interval (5 ms) is over, at each of its turns.
+WORK_S = 0.0005
+REST_S = 0.00005
+"""After so much work the thread sleeps for a moment: the event loop would else wait for the interpreter lock
+until the switch interval (5 ms) is over, at each of its turns. The shortest sleep that lets it in.
 """
+
+SLICE_RECORDS = 64
+"""Looked at between two looks at the clock, in batches that have more."""
 
 ROOM = 2
 """A group is cleaned where its size is free so many times: what fills the disk is not to be the cleaner."""
@@ -95,28 +100,37 @@ class Pace:
         self._rate = bytes_per_second
         self._since_ms = clock.monotonic_ms()
         self._bytes = 0
-        self._unrested = 0
+        self._rested_at = perf_counter()
 
     def spend(self, count: int) -> None:
         """Raises CleaningStopped."""
         self._bytes += count
-        self._unrested += count
-        if self._unrested < REST_EVERY_BYTES and count < REST_EVERY_BYTES:
-            return
-        self._unrested = 0
         ahead_s = self._bytes / self._rate - (self._clock.monotonic_ms() - self._since_ms) / 1000
-        if self._stop.wait(max(ahead_s, REST_S)):
+        if ahead_s > 0:
+            self._stop.wait(ahead_s)
+        self.breathe()
+
+    def breathe(self) -> None:
+        """Between any two steps of the work. Raises CleaningStopped."""
+        if perf_counter() - self._rested_at < WORK_S:
+            return
+        if self._stop.is_set():
             raise CleaningStopped
+        sleep(REST_S)
+        self._rested_at = perf_counter()
 
 
 class Cleaning:
     """`cleaned_to` and the counts hold once all groups are done."""
 
-    def __init__(self, job: CleaningJob, pace: Pace, key_budget_bytes: int) -> None:
+    def __init__(
+        self, job: CleaningJob, pace: Pace, key_budget_bytes: int, load_factor: float = LOAD_FACTOR
+    ) -> None:
         self._files = job.files
         self._job = job
         self._pace = pace
-        self._keys = KeyMap(key_budget_bytes, job.first_dirty_offset)
+        most_keys = job.sources[-1].end_offset - job.first_dirty_offset
+        self._keys = KeyMap(key_budget_bytes, job.first_dirty_offset, most_keys, load_factor)
         self._filter = BatchFilter(
             self._keys,
             TransactionFates(job.aborted),
@@ -163,8 +177,10 @@ class Cleaning:
                 says_nothing = fates.is_aborted(header)
             if header.last_offset < self._job.first_dirty_offset:
                 continue
-            records = [] if says_nothing else spans(_plain(batch, header), header)
-            if not self._keys.add_batch(records, header.next_offset):
+            records = () if says_nothing else self._records(_plain(batch, header), header)
+            if not self._keys.add_batch(
+                records, 0 if says_nothing else header.record_count, header.next_offset
+            ):
                 return False
         return True
 
@@ -209,7 +225,9 @@ class Cleaning:
                 if header.is_control:
                     kept = self._filter.control(batch, header, read_marker(batch), stays=stays)
                 else:
-                    kept = self._filter.data(batch, header, _plain(batch, header), stays=stays)
+                    plain = _plain(batch, header)
+                    records = self._records(plain, header)
+                    kept = self._filter.data(batch, header, plain, records, stays=stays)
                 changed = changed or kept is not batch
                 if kept:
                     new = header if kept is batch else read_header(kept)
@@ -217,6 +235,13 @@ class Cleaning:
                     self.bytes_written += len(kept)
                     self._pace.spend(len(kept))
         return changed
+
+    def _records(self, plain: bytes, header: BatchHeader) -> Iterator[Span]:
+        """Those of a batch, which may be many: the thread breathes in between."""
+        records = spans(plain, header)
+        while part := list(islice(records, SLICE_RECORDS)):
+            yield from part
+            self._pace.breathe()
 
     def _batches(self, segment: Segment) -> Iterator[tuple[bytes, BatchHeader]]:
         """Each batch of a segment, its CRC checked: what is written anew gets a good one."""

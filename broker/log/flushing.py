@@ -125,6 +125,10 @@ class Flushing:
 
     # -- what the log tells --
 
+    def named(self) -> None:
+        """The active segment's first append is at hand, which makes its file unless it is there."""
+        self._directory_dirty = True
+
     def rolled(self, segment: Segment) -> None:
         self._unsynced.append(segment)
         self._directory_dirty = True

@@ -14,7 +14,7 @@ class Graveyard:
     def __init__(self, files: Files, directory: Path) -> None:
         self._files = files
         self._directory = directory
-        self._due: list[tuple[int, Path]] = []
+        self._due: dict[Path, int] = {}  # a base offset may be buried again before its first file is due
 
     def bury(self, base_offset: int, due_ms: int, *, keep_snapshot: bool = False) -> None:
         """Renames what there is of a segment, the log first: without it the rest is cleaned up at the next
@@ -25,10 +25,11 @@ class Graveyard:
             if self._files.exists(path):
                 target = path.with_name(path.name + DELETED)
                 self._files.rename(path, target)
-                self._due.append((due_ms, target))
+                self._due[target] = due_ms
 
     def take_due(self, now_ms: int) -> list[Path]:
         """The files whose time has come; they are the caller's from here on."""
-        due = [path for due_ms, path in self._due if due_ms <= now_ms]
-        self._due = [entry for entry in self._due if entry[0] > now_ms]
+        due = [path for path, due_ms in self._due.items() if due_ms <= now_ms]
+        for path in due:
+            del self._due[path]
         return due

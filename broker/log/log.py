@@ -201,6 +201,10 @@ class PartitionLog:
         ):
             self.roll(now_ms)
             active = self._active
+        if base_offset == active.base_offset:
+            self._flushing.named()
+            if self.config.preallocate:
+                active.reserve(self.config.segment_bytes)
         active.append(buffer, header, base_offset, self.config.index_interval_bytes, now_ms)
         self.log_end_offset = last_offset + 1
         latest = self.epochs.latest

@@ -399,8 +399,7 @@ def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gap
         good = batch.position + header.size
     cut = segment.size - good
     segment.size = good
-    if cut:
-        segment.trim()
+    segment.trim()  # also where nothing is cut: room may be reserved beyond
     return cut
 
 

@@ -32,6 +32,11 @@ from tierlog.broker.records.indexes import (
     find_position,
 )
 
+RESERVE_WHERE_FREE = 2
+"""A segment's room is reserved where so many times as much is free: what fills the disk is not to be room for
+records that may never come.
+"""
+
 SCAN_BYTES = 4096
 """One read of a header scan: the default index interval, so that it seldom takes two."""
 
@@ -59,6 +64,7 @@ class Segment:
         "_maximum_offset",
         "_offset_index",
         "_ragged",
+        "_reserved",
         "_time_index",
         "_txn_index",
         "base_offset",
@@ -100,6 +106,7 @@ class Segment:
         self._maximum_offset = base_offset  # of the batch that set max_timestamp
         self._bytes_since_entry = 0
         self._ragged = False  # a failed write may have left bytes beyond `size`
+        self._reserved = False
 
     # -- what it is made of --
 
@@ -201,8 +208,10 @@ class Segment:
         self.rolled = True
 
     def persist(self) -> None:
-        """Writes the index files and cuts what a failed write left in the log. Not durable before `sync`."""
-        if self._ragged:
+        """Writes the index files, cuts what a failed write left in the log and gives back room that is
+        reserved. Not durable before `sync`.
+        """
+        if self._ragged or self._reserved:
             self.trim()
         for suffix, content in (
             (OFFSET_INDEX, self.offset_index),
@@ -240,10 +249,20 @@ class Segment:
                     self.files.close(fd)
 
     def trim(self) -> None:
-        """Cuts the file to `size`."""
+        """Cuts the file to `size`, and with it room that is reserved beyond."""
         file = self.file
         self.files.truncate(file.fd, self.size)
-        self._ragged = False
+        self._ragged = self._reserved = False
+
+    def reserve(self, count: int) -> None:
+        """Takes the room of a whole segment ahead of its first batch (`preallocate`), if there is plenty. The
+        size of the file stays as it is, so a crash leaves nothing to be cut.
+        """
+        file = self.file
+        with suppress(OSError):  # a disk that cannot do it does without
+            if self.files.space(self.directory).usable >= RESERVE_WHERE_FREE * count:
+                self.files.reserve(file.fd, 0, count)
+                self._reserved = True
 
     def unload(self) -> None:
         """Lets go of descriptor and indexes; the next use brings them back."""

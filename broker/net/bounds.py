@@ -27,6 +27,10 @@ ACCEPTS_PER_TURN = 64
 ACCEPT_PAUSE_S = 0.1
 """Rest after accept failed (no descriptors left), or its rate was reached."""
 
+TURNED_AWAY_MAX = 1_000
+"""Connections of addresses over their quota that are kept, unserved, until their time is over; a further one
+is closed at once."""
+
 SWEPT_PER_TURN = 500
 """Connections looked at before the others have their turn: a fraction of a millisecond."""
 

@@ -116,6 +116,10 @@ class Pump:
     def is_blocked(self) -> bool:
         return self._writing
 
+    @property
+    def is_saturated(self) -> bool:
+        return len(self._waiting) >= self._most_waiting
+
     def close(self, why: Why, detail: str = "") -> None:
         """Closes at once. Who waits for this client is told by a cancelled future; what begun tasks still
         answer is dropped.

@@ -13,7 +13,13 @@ from enum import StrEnum
 from itertools import islice
 
 from tierlog.broker.handlers.context import Connection, ErrorReply, Handler
-from tierlog.broker.net.bounds import ACCEPT_PAUSE_S, ACCEPTS_PER_TURN, SWEPT_PER_TURN, Bounds
+from tierlog.broker.net.bounds import (
+    ACCEPT_PAUSE_S,
+    ACCEPTS_PER_TURN,
+    SWEPT_PER_TURN,
+    TURNED_AWAY_MAX,
+    Bounds,
+)
 from tierlog.broker.net.budget import Budget
 from tierlog.broker.net.connection import Pump, Stopwatch, Why
 from tierlog.broker.net.dispatch import Dispatcher, Report
@@ -27,11 +33,12 @@ Note = Callable[[Connection, Why, str], None]
 
 
 class Refusal(StrEnum):
-    """Why a connection was not taken, or not yet: the setting that says so; a label of metrics."""
+    """Why a connection was not taken, or not yet: the setting or quota that says so; a label of metrics."""
 
     ALL = "max.connections"
     ADDRESS = "max.connections.per.ip"
     RATE = "max.connection.creation.rate"
+    QUOTA = "connection_creation_rate"
     DESCRIPTORS = "open files"
 
 
@@ -77,11 +84,14 @@ class Listener:
         self.kept_bytes = 0
         """Answers in memory that clients have not taken."""
         self.stopwatch: Stopwatch | None = None
+        self.admission: Callable[[str], int] | None = None
+        """Milliseconds that an address has to wait with another connection; None while there is no quota."""
         self._note = note
         self._note_refusal = note_refusal
         self._host = host
         self._port = port
         self._pumps: dict[int, Pump] = {}
+        self._turned_away: dict[socket.socket, asyncio.TimerHandle] = {}
         self._per_address: Counter[str] = Counter()
         self._second = 0
         self._accepted_in_second = 0
@@ -158,6 +168,10 @@ class Listener:
     async def close(self) -> None:
         """Stops listening and closes all connections."""
         self.stop_accepting()
+        for timer in self._turned_away.values():
+            timer.cancel()
+        for turned_away in [*self._turned_away]:
+            self._send_away(turned_away)
         for pump in tuple(self._pumps.values()):
             pump.close(Why.STOPPING)
 
@@ -180,6 +194,11 @@ class Listener:
             if slowest is None:
                 return
             slowest.close(Why.CROWDED, f"{slowest.kept_bytes} of {self.kept_bytes} bytes that nobody takes")
+
+    @property
+    def saturated(self) -> int:
+        """Connections with as many requests under way as they may have."""
+        return sum(pump.is_saturated for pump in self._pumps.values())
 
     @property
     def blocked(self) -> int:
@@ -210,6 +229,9 @@ class Listener:
             accepted.close()
             self._refuse(refusal, host)
             return
+        if self.admission is not None and (throttle_ms := self.admission(host)):
+            self._turn_away(accepted, host, throttle_ms / 1000)
+            return
         self.accepted += 1
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -224,6 +246,20 @@ class Listener:
             return Refusal.ALL
         most = bounds.connections_of_address.get(host, bounds.connections_per_address)
         return Refusal.ADDRESS if self._per_address[host] >= most else None
+
+    def _turn_away(self, accepted: socket.socket, host: str, seconds: float) -> None:
+        """Closes it after the time that its address should have waited: clients connect anew at once when
+        they are refused at once (KIP-612).
+        """
+        self._refuse(Refusal.QUOTA, host)
+        if len(self._turned_away) >= TURNED_AWAY_MAX:
+            accepted.close()
+            return
+        self._turned_away[accepted] = self.loop.call_later(seconds, self._send_away, accepted)
+
+    def _send_away(self, accepted: socket.socket) -> None:
+        del self._turned_away[accepted]
+        accepted.close()
 
     def _refuse(self, refusal: Refusal, host: str) -> None:
         self.refused[refusal] += 1

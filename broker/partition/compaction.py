@@ -8,10 +8,10 @@ needs of a batch without records stays as an empty batch.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from heapq import heapify, heappop
 from typing import NamedTuple
 
+from tierlog.broker.partition.key_map import KeyMap
 from tierlog.broker.partition.producers import EndMarker, ProducerState
 from tierlog.broker.partition.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.partition.segments import SegmentInfo
@@ -19,12 +19,6 @@ from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader
 from tierlog.broker.records.indexes import AbortedTxn
 from tierlog.broker.records.rewrite import Span, emptied, rewritten, spans
 from tierlog.broker.settings.topic import TopicConfig
-
-BYTES_PER_KEY = 200
-"""What a key costs in the map at most: digest 49, offset 32, and the dictionary's share after it grew."""
-
-_DIGEST_BYTES = 16
-
 
 # -- how far --
 
@@ -102,48 +96,6 @@ def grouped(segments: Iterable[SegmentSize], config: TopicConfig) -> list[list[S
         else:
             groups.append([segment])
     return groups
-
-
-# -- the last offset of each key --
-
-
-class KeyMap:
-    """Key -> offset of its last record, in a bounded number of bytes: long keys are kept as digests.
-
-    A cryptographic digest, since two keys taken for one would cost the record of one of them; short keys are
-    kept as they are, and no digest is that short.
-    """
-
-    __slots__ = ("_offsets", "_room", "end_offset")
-
-    def __init__(self, budget_bytes: int, first_offset: int) -> None:
-        self._offsets: dict[bytes, int] = {}
-        self._room = max(budget_bytes // BYTES_PER_KEY, 1)
-        self.end_offset = first_offset
-        """Every record below it and at or above the first offset is in the map."""
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def add_batch(self, records: Sequence[Span], next_offset: int) -> bool:
-        """Takes the records of a batch; False if there is no room, and then none of them counts. The first
-        batch is always taken, so that each pass gets on.
-        """
-        added = {_short(record.key): record.offset for record in records if record.key is not None}
-        more = len(added.keys() - self._offsets.keys())
-        if more and self._offsets and len(self._offsets) + more > self._room:
-            return False
-        self._offsets.update(added)
-        self.end_offset = next_offset
-        return True
-
-    def is_last(self, key: bytes, offset: int) -> bool:
-        """Whether no record of this key with a higher offset is known."""
-        return offset >= self._offsets.get(_short(key), -1)
-
-
-def _short(key: bytes) -> bytes:
-    return key if len(key) < _DIGEST_BYTES else blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
 # -- transactions --
@@ -241,19 +193,20 @@ class BatchFilter:
             return _with_horizon(batch, header, self.now_ms + self.delete_retention_ms)
         return batch
 
-    def data(self, batch: bytes, header: BatchHeader, plain: bytes, *, stays: bool) -> bytes:
-        """The same for records, `plain` being their uncompressed bytes."""
+    def data(
+        self, batch: bytes, header: BatchHeader, plain: bytes, records: Iterable[Span], *, stays: bool
+    ) -> bytes:
+        """The same for records, which lie in their uncompressed bytes `plain`."""
         aborted = self.transactions.is_aborted(header)
         if not aborted and header.base_offset >= self.keys.end_offset:
             return batch
-        records = [] if aborted else spans(plain, header)
         horizon = header.delete_horizon_ms
         expired = horizon is not None and horizon <= self.now_ms
-        kept = [record for record in records if self._keeps(record, expired)]
+        kept = [] if aborted else [record for record in records if self._keeps(record, expired)]
         if not kept:
             return emptied(header) if stays or self._is_last_of_producer(header) else b""
         begins = horizon is None and any(record.is_tombstone for record in kept)
-        if len(kept) == len(records) and not begins:
+        if len(kept) == header.record_count and not begins:
             return batch
         return rewritten(header, plain, kept, self.now_ms + self.delete_retention_ms if begins else None)
 
@@ -276,4 +229,4 @@ class BatchFilter:
 def _with_horizon(batch: bytes, header: BatchHeader, delete_horizon_ms: int) -> bytes:
     """A marker's batch, which is never compressed, with a delete horizon."""
     plain = batch[HEADER_SIZE:]
-    return rewritten(header, plain, spans(plain, header), delete_horizon_ms)
+    return rewritten(header, plain, list(spans(plain, header)), delete_horizon_ms)

@@ -5,6 +5,7 @@ attribute look-up more than calling `os` itself; whoever keeps one open does it 
 port's `open_files`.
 """
 
+import ctypes
 import errno
 import os
 from collections.abc import Sequence
@@ -18,6 +19,11 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors that pass once something is deleted."""
 
 Buffer = bytes | bytearray | memoryview
+
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE; os.posix_fallocate knows no flags
+_fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # of Linux alone
+if _fallocate is not None:
+    _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 class Space(NamedTuple):
@@ -43,6 +49,11 @@ class Files(Protocol):
 
     def read_at(self, fd: int, count: int, position: int) -> bytes: ...
     def truncate(self, fd: int, size: int) -> None: ...
+    def reserve(self, fd: int, position: int, count: int) -> None:
+        """Takes room on the disk ahead of writes. The file's size stays as it is, and `truncate`, be it to
+        that size, gives back what was not used. Not every file system can.
+        """
+
     def sync(self, fd: int) -> None:
         """fdatasync: data and size are durable when it returns."""
 
@@ -97,6 +108,13 @@ class OsFiles:
             while written < total:  # a short write: nearly full disk, or a signal
                 written += os.pwrite(fd, rest[written:], position + written)
         return total
+
+    def reserve(self, fd: int, position: int, count: int) -> None:
+        if _fallocate is None:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        if _fallocate(fd, _KEEP_SIZE, position, count):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
     def sync_directory(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

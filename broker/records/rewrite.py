@@ -5,7 +5,7 @@ kept, but for one thing: a delete horizon takes the place of the base timestamp 
 and then the timestamp delta of each record is written anew. Called by the log cleaner.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tierlog.broker.records.batch import (
@@ -44,19 +44,16 @@ class Span(NamedTuple):
     is_tombstone: bool
 
 
-def spans(plain: bytes, header: BatchHeader) -> list[Span]:
+def spans(plain: bytes, header: BatchHeader) -> Iterator[Span]:
     """The records of a batch, in order. Raises INVALID on the first length that is wrong."""
     try:
-        return _spans(plain, header)
+        yield from _spans(plain, header)
     except IndexError:
         raise RecordsError(RecordsFault.INVALID, "a record ends outside its batch") from None
 
 
-def _spans(plain: bytes, header: BatchHeader) -> list[Span]:
-    """One flat loop with short varints inlined: compaction walks every record of a log, and meanwhile the
-    event loop waits for the interpreter lock.
-    """
-    found: list[Span] = []
+def _spans(plain: bytes, header: BatchHeader) -> Iterator[Span]:
+    """One flat loop with short varints inlined: compaction walks every record of a log."""
     at, size = 0, len(plain)
     base_offset, most = header.base_offset, header.last_offset_delta
     for _ in range(header.record_count):
@@ -95,14 +92,11 @@ def _spans(plain: bytes, header: BatchHeader) -> list[Span]:
             value_length, at = read_varint(plain, at, stop)
         if not at + max(value_length, 0) <= stop <= size or not 0 <= offset_delta <= most:
             raise RecordsError(RecordsFault.INVALID, f"a record at {start} does not fit into its batch")
-        found.append(
-            Span(
-                start, stop, delta_at, delta_end, timestamp_delta, base_offset + offset_delta, key,
-                value_length < 0,
-            )
+        yield Span(
+            start, stop, delta_at, delta_end, timestamp_delta, base_offset + offset_delta, key,
+            value_length < 0,
         )  # fmt: skip
         at = stop
-    return found
 
 
 def rewritten(

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import structlog
 
-from tierlog.broker.log.cleaner import Cleaning, CleaningStopped, Pace, take_job
+from tierlog.broker.log.cleaner import Cleaning, CleaningJob, CleaningStopped, Pace, take_job
 from tierlog.broker.log.swap import Swap, discard
 from tierlog.broker.partition.compaction import Dirty, dirty_part
 from tierlog.broker.ports.clock import Clock
@@ -144,9 +144,7 @@ class LogCleaner:
             await self._replicas.write_cleaned(replica)
         if not log.rolled_below(dirty.end_offset):
             return False  # retention took them meanwhile
-        budget = self._settings.log_cleaner_dedupe_buffer_size
-        pace = Pace(self._clock, self._stop_thread, self._settings.log_cleaner_io_max_bytes_per_second)
-        cleaning = Cleaning(take_job(log, dirty, self._clock.now_ms()), pace, budget)
+        cleaning = self._begin(take_job(log, dirty, self._clock.now_ms()))
         try:
             for group in await _in_thread(replica, cleaning.map_keys):
                 swap = await _in_thread(replica, partial(cleaning.clean, group))
@@ -168,6 +166,15 @@ class LogCleaner:
             keys=cleaning.keys,
         )
         return True
+
+    def _begin(self, job: CleaningJob) -> Cleaning:
+        settings = self._settings
+        pace = Pace(self._clock, self._stop_thread, settings.log_cleaner_io_max_bytes_per_second)
+        budget, load_factor = (
+            settings.log_cleaner_dedupe_buffer_size,
+            settings.log_cleaner_io_buffer_load_factor,
+        )
+        return Cleaning(job, pace, budget, load_factor)
 
     async def _swap_in(self, replica: Replica, swap: Swap) -> bool:
         """False if the log is not what it was when the cleaning began."""

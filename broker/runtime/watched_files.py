@@ -33,6 +33,7 @@ class WatchedFiles:
         self.close, self.size, self.read_at = files.close, files.size, files.read_at
         self.list_directory, self.read_whole = files.list_directory, files.read_whole
         self.exists, self.size_of, self.space = files.exists, files.size_of, files.space
+        self.reserve = files.reserve  # a courtesy: no room for it is no trouble
         self.open = _watched(files.open, watcher.note)  # always for writing too
         self.writev_at = _watched(files.writev_at, watcher.note)
         self.truncate = _watched(files.truncate, watcher.note)

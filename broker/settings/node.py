@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, Value, find_setting
-from tierlog.broker.settings.topic import MAX_LONG, NO_EFFECT_YET, TOPIC_SETTINGS, TopicConfig
+from tierlog.broker.settings.topic import MAX_LONG, TOPIC_SETTINGS, TopicConfig
 
 ENVIRONMENT_PREFIX = "TIERLOG_"
 NOT_SETTINGS = frozenset(
@@ -191,7 +191,7 @@ class NodeSettings:
     )
     log_cleaner_min_compaction_lag_ms: int = _long(0, "Default of min.compaction.lag.ms.", least=0)
     log_cleaner_max_compaction_lag_ms: int = _long(MAX_LONG, "Default of max.compaction.lag.ms.", least=1)
-    log_preallocate: bool = _boolean(False, f"Default of preallocate.{NO_EFFECT_YET}")
+    log_preallocate: bool = _boolean(False, "Default of preallocate.")
     message_max_bytes: int = _int(1_048_588, "Default of max.message.bytes.", least=0)
     compression_type: str = _string(
         "producer",
@@ -201,6 +201,16 @@ class NodeSettings:
     min_insync_replicas: int = _int(1, "Default of min.insync.replicas.", least=1)
     producer_id_expiration_ms: int = _int(
         86_400_000, "An idle producer's sequences are forgotten after it.", least=1
+    )
+
+    # Quotas
+    quota_window_num: int = _int(11, "Samples that rates of client quotas are made of.", least=1)
+    quota_window_size_seconds: int = _int(1, "Time that each such sample covers.", least=1)
+    controller_quota_window_num: int = _int(
+        11, "With the next setting: how long controller mutations may be saved up for a burst.", least=1
+    )
+    controller_quota_window_size_seconds: int = _int(
+        1, "Time that each window of controller_mutation_rate covers.", least=1
     )
 
     # Groups
@@ -241,6 +251,9 @@ class NodeSettings:
     )
     log_cleaner_dedupe_buffer_size: int = _long(
         128 * MIB, "Memory for the keys of one cleaning; if it fills, it takes several.", least=1 * MIB
+    )
+    log_cleaner_io_buffer_load_factor: float = _double(
+        0.9, "How full of keys that memory may be: fuller holds more and is slower.", least=0.1, most=1
     )
     log_cleaner_io_max_bytes_per_second: float = _double(
         1.7976931348623157e308, "What the cleaner may read and write.", least=1

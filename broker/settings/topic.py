@@ -121,7 +121,12 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "Replicas that must hold an acks=all write before it is acknowledged.",
             least=1,
         ),
-        _setting("preallocate", BOOLEAN, False, f"Allocate a segment's file at its creation.{NO_EFFECT_YET}"),
+        _setting(
+            "preallocate",
+            BOOLEAN,
+            False,
+            "Reserve segment.bytes on the disk with a segment's first batch; the file's size stays as it is.",
+        ),
         _setting(
             "remote.storage.enable", BOOLEAN, False, "Upload rolled segments to the object store (KIP-405)."
         ),

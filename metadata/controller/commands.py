@@ -172,6 +172,40 @@ class ConfigsAltered(Reply, frozen=True, kw_only=True, tag=True):
     resources: tuple[Outcome, ...]
 
 
+# --- quotas (KIP-546)
+
+
+class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A new value, or None to remove the quota."""
+
+    key: str
+    value: float | None
+
+
+class QuotaAlteration(msgspec.Struct, frozen=True, kw_only=True):
+    """`entity`: (type, name) pairs as they came, in any order; of a type named twice the last counts."""
+
+    entity: tuple[tuple[str, str | None], ...]
+    changes: tuple[QuotaChange, ...]
+
+
+class AlterQuotas(Command, frozen=True, kw_only=True, tag=True):
+    alterations: tuple[QuotaAlteration, ...]
+    validate_only: bool = False
+
+
+class QuotaOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    entity: tuple[tuple[str, str | None], ...]
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class QuotasAltered(Reply, frozen=True, kw_only=True, tag=True):
+    """One outcome per entity, in the order in which they were first named."""
+
+    entities: tuple[QuotaOutcome, ...]
+
+
 # --- producer ids
 
 
@@ -273,6 +307,7 @@ AnyCommand = (
     | DeleteTopics
     | CreatePartitions
     | AlterConfigs
+    | AlterQuotas
     | AllocateProducerIds
     | StartCopy
     | FinishCopy
@@ -283,7 +318,13 @@ AnyCommand = (
     | SpillEntries
 )
 AnyReply = (
-    Acknowledged | BrokerRegistered | TopicsChanged | ConfigsAltered | ProducerIdsAllocated | LogStartReply
+    Acknowledged
+    | BrokerRegistered
+    | TopicsChanged
+    | ConfigsAltered
+    | QuotasAltered
+    | ProducerIdsAllocated
+    | LogStartReply
 )
 
 _encoder = msgspec.msgpack.Encoder()

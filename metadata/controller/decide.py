@@ -4,7 +4,7 @@ The leader's node calls it on its draft image, commits the records, and only the
 """
 
 from tierlog.broker.ports.types import Rng
-from tierlog.metadata.controller import brokers, configs, remote, topics
+from tierlog.metadata.controller import brokers, configs, quotas, remote, topics
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision
 from tierlog.metadata.image import ClusterImage
@@ -26,6 +26,8 @@ def decide(image: ClusterImage, command: c.AnyCommand, now_ms: int, rng: Rng) ->
             return topics.create_partitions(image, command)
         case c.AlterConfigs():
             return configs.alter(image, command)
+        case c.AlterQuotas():
+            return quotas.alter(image, command)
         case c.AllocateProducerIds():
             return brokers.allocate_producer_ids(image, command)
         case c.StartCopy():

@@ -30,6 +30,7 @@ CASES = {
     "rd-consume": clients.rd_consume,
     "java-perf": clients.java_perf,
     "connections": system.connections,
+    "fairness": system.fairness,
     "idle": system.idle,
     "create-topic": system.create_topic,
 }

@@ -100,6 +100,9 @@ def librdkafka(broker: Broker, pace: list[str]) -> list[dict[str, object]]:
 
 def connections(broker: Broker, pace: list[str]) -> list[dict[str, object]]:
     lines = run_case(broker, "connections", "--connections", "1000", *pace)
+    lines += run_case(
+        broker, "fairness", "--connections", "1000", "--batch", "1k", "--request", "produce", *pace
+    )
     return lines + run_case(broker, "idle", *pace)
 
 

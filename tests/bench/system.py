@@ -68,6 +68,42 @@ def connections(options, topics, pids, warm):
     }
 
 
+def fairness(options, topics, pids, warm):
+    """options.connections in a closed loop, one request each: who is answered how often."""
+    topic = topics.create(1)
+    frame = wire.metadata_request(topic)
+    if options.request == "produce":
+        frame = wire.produce_request(topic, [(0, wire.record_batch(options.batch, 1))], 1)
+    answers = {}
+    open_ones, poller = {}, select.epoll()
+    try:
+        for _ in range(options.connections):
+            connection = wire.connect(wire.parse_address(options.bootstrap))
+            open_ones[connection.fileno()] = connection
+            answers[connection.fileno()] = 0
+            poller.register(connection.fileno(), select.EPOLLIN)
+        with Meter(pids) as meter:
+            end = time.perf_counter() + (options.warm_s if warm else options.seconds)
+            for connection in open_ones.values():
+                connection.sendall(frame)
+            while time.perf_counter() < end:
+                for number, _ in poller.poll(1.0):
+                    wire.read_frame(open_ones[number])
+                    answers[number] += 1
+                    open_ones[number].sendall(frame)
+    finally:
+        for connection in open_ones.values():
+            connection.close()
+        topics.delete(topic)
+    total = sum(answers.values())
+    return {
+        "connections": options.connections,
+        "requests_s": round(total / meter.wall),
+        "slowest_of_mean": round(min(answers.values()) * len(answers) / total, 3),
+        **meter.report(),
+    }
+
+
 def idle(options, topics, pids, warm):
     with Meter(pids) as meter:
         time.sleep(options.warm_s if warm else options.seconds)

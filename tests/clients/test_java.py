@@ -86,3 +86,33 @@ def test_the_command_line_tools(java_classpath: str, tierlog_session_broker: Tie
     assert "broker" in tool("LogDirsCommand", "--describe", "--topic-list", topic)
     tool("TopicCommand", "--delete", "--topic", topic)
     assert topic not in tool("TopicCommand", "--list").split()
+
+
+def test_kafka_configs_alters_and_describes_quotas(
+    java_classpath: str, tierlog_session_broker: TierlogBroker
+) -> None:
+    server = ("--bootstrap-server", tierlog_session_broker.bootstrap)
+    user, app = f"u-{uuid.uuid4().hex[:6]}", f"c-{uuid.uuid4().hex[:6]}"
+    pair = ("--entity-type", "users", "--entity-name", user, "--entity-type", "clients", "--entity-name", app)
+    defaults = (
+        "--entity-type",
+        "users",
+        "--entity-name",
+        user,
+        "--entity-type",
+        "clients",
+        "--entity-default",
+    )
+
+    def configs(*arguments: str) -> str:
+        return java(java_classpath, "kafka.admin.ConfigCommand", *server, *arguments)
+
+    configs(*pair, "--alter", "--add-config", "producer_byte_rate=1024,request_percentage=12.5")
+    configs(*defaults, "--alter", "--add-config", "consumer_byte_rate=2048")
+    shown = configs(*pair, "--describe")
+    assert "producer_byte_rate=1024.0" in shown
+    assert "request_percentage=12.5" in shown
+    assert "consumer_byte_rate=2048.0" in configs(*defaults, "--describe")
+    configs(*pair, "--alter", "--delete-config", "producer_byte_rate,request_percentage")
+    configs(*defaults, "--alter", "--delete-config", "consumer_byte_rate")
+    assert "byte_rate" not in configs(*defaults, "--describe")

@@ -3,13 +3,14 @@
 Each case is one request against a topic of two partitions, with nine records in the first, and a group that
 committed an offset; topic and group are both called `$t`. Left out of the comparison are addresses, ids, the
 wording of messages, and the append time, in which Kafka answers a retried batch with the time of its records.
-No case depends on how soon a change that was answered takes effect: in Kafka that is later. The records are years
-old, so the topic keeps them for ever: else a look at what is past retention may fall into a case.
+No case depends on how soon a change that was answered takes effect: in Kafka that is later; quotas are waited
+for. The records are years old, so the topic keeps them for ever: else a look at what is past retention may
+fall into a case.
 """
 
 import dataclasses
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -26,8 +27,10 @@ pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
 BASE_TIME_MS = 1_700_000_000_000
 LEFT_OUT = {"throttle_time_ms", "error_message", "host", "port", "cluster_id", "log_append_time_ms"}
 NOT_TOLD_WITH_AN_ERROR = {"log_start_offset", "aborted_transactions"}  # no client looks at them then
+UNORDERED = {"entries", "values"}  # of quotas: as a hash map has them
 UNKNOWN_ID = uuid.UUID(int=7)
 TOPIC = 2  # a resource type
+Entity = list[tuple[str, str | None]]
 
 
 def batch(count: int = 3, key: bytes = b"k", **fields: Any) -> bytes:
@@ -96,6 +99,24 @@ def delete_records(offset: int, partition: int = 0, topic: str = "$t") -> dict[s
     asked = [{"partition_index": partition, "offset": offset}]
     return {"topics": [{"name": topic, "partitions": asked}], "timeout_ms": 5000}
 
+
+def quota(*entities: Entity, check: bool = False, **values: float | None) -> dict[str, Any]:
+    ops = [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in values.items()]
+    entries = [{"entity": [entity_part(*part) for part in entity], "ops": ops} for entity in entities]
+    return {"entries": entries, "validate_only": check}
+
+
+def entity_part(kind: str, name: str | None) -> dict[str, str | None]:
+    return {"entity_type": kind, "entity_name": name}
+
+
+def quotas_of(*components: tuple[str, int, str | None], strict: bool = False) -> dict[str, Any]:
+    asked = [{"entity_type": kind, "match_type": how, "match": name} for kind, how, name in components]
+    return {"components": asked, "strict": strict}
+
+
+ADA, APP, HOST = [("user", "$t")], [("client-id", "$t")], [("ip", "127.0.0.9")]
+ANYONE, ANY_PAIR = [("user", None)], [("user", None), ("client-id", None)]
 
 IDEMPOTENT = {"producer_id": 4000, "producer_epoch": 0}
 
@@ -202,6 +223,76 @@ CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
         ("DescribeGroups", 6, {"groups": ["$t", "$t-no"], "include_authorized_operations": True})
     ],
     "delete groups": [("DeleteGroups", 2, {"groups_names": [name] * 2}) for name in ("$t-no", "$t")],
+    "set quotas": [
+        *[
+            ("AlterClientQuotas", version, request)
+            for version, request in (
+                (1, quota(ADA, producer_byte_rate=1e6, request_percentage=0.5)),
+                (0, quota(APP + ADA, ANY_PAIR, consumer_byte_rate=2e6, controller_mutation_rate=1.5)),
+                (1, quota(ADA, producer_byte_rate=3e6, check=True)),
+                (1, quota(HOST, connection_creation_rate=1e6)),
+                (1, quota(ADA, consumer_byte_rate=None, nothing=None)),
+                (1, quota([*ADA, ("user", "$t-2")], request_percentage=float("inf"))),
+                (1, quota(APP)),
+                (1, quota()),
+            )
+        ],
+        *[
+            ("DescribeClientQuotas", version, quotas_of(*asked, strict=strict))
+            for version, strict in ((0, False), (1, True))
+            for asked in (
+                [],
+                [("user", 0, "$t")],
+                [("user", 1, None)],
+                [("user", 2, None)],
+                [("client-id", 2, None)],
+                [("user", 2, None), ("client-id", 2, None)],
+                [("client-id", 0, "$t"), ("user", 0, "$t")],
+                [("ip", 0, "127.0.0.9")],
+                [("user", 0, "")],
+            )
+        ],
+        ("AlterClientQuotas", 1, quota(ADA, producer_byte_rate=None, request_percentage=None)),
+        ("AlterClientQuotas", 1, quota([("user", "$t-2")], request_percentage=None)),
+        (
+            "AlterClientQuotas",
+            1,
+            quota(ADA + APP, ANY_PAIR, consumer_byte_rate=None, controller_mutation_rate=None),
+        ),
+        ("AlterClientQuotas", 1, quota(HOST, connection_creation_rate=None)),
+        ("DescribeClientQuotas", 1, quotas_of()),
+    ],
+    "quotas that cannot be": [
+        ("AlterClientQuotas", 1, request)
+        for request in (
+            quota(ADA, producer_byte_rate=-1.0),
+            quota(ADA, consumer_byte_rate=0.5),
+            quota(ADA, consumer_byte_rate=1e30),
+            quota(ADA, request_percentage=-0.5),
+            quota(ADA, nothing=1.0, consumer_byte_rate=5.0),
+            quota(ADA, HOST, connection_creation_rate=1.5),
+            quota(HOST, producer_byte_rate=1.0),
+            quota([("ip", "no such host!")], connection_creation_rate=1.0),
+            quota(HOST + ADA, connection_creation_rate=1.0),
+            quota([], request_percentage=1.0),
+            quota([("user", "")], request_percentage=1.0),
+            quota([("group", "$t")], request_percentage=1.0),
+            quota(ADA, ADA, nothing=None),
+        )
+    ],
+    "quotas that cannot be asked for": [
+        ("DescribeClientQuotas", 1, quotas_of(*asked))
+        for asked in (
+            [("user", 0, None)],
+            [("user", 1, "$t")],
+            [("user", 2, "$t")],
+            [("user", 3, None)],
+            [("", 0, "$t")],
+            [("group", 0, "$t")],
+            [("user", 0, "$t"), ("user", 1, None)],
+            [("ip", 2, None), ("user", 2, None)],
+        )
+    ],
     "half a producer id": [
         ("InitProducerId", 4, {"transactional_id": None, "producer_id": 5, "producer_epoch": -1})
     ],
@@ -230,7 +321,27 @@ def conversation(client: Client, case: str) -> Iterator[Any]:
     client.coordinator(topic)
     client.send("OffsetCommit", 8, message("OffsetCommit", commit(), t=topic))
     for api, version, request in CASES[case]:
-        yield api, plain(client.send(api, version, message(api, request, t=topic)), topic)
+        sent = message(api, request, t=topic)
+        answer = client.send(api, version, sent)
+        if api == "AlterClientQuotas" and not sent.validate_only:
+            wait_for_quotas(client, sent, answer)
+        yield api, plain(answer, topic)
+
+
+def wait_for_quotas(client: Client, sent: Any, answer: Any) -> None:
+    """Until what was altered is described so."""
+    for entry, told in zip(sent.entries, answer.entries, strict=False):
+        names = {part.entity_type: part.entity_name for part in entry.entity}
+        asked = [(kind, 0 if name is not None else 1, name) for kind, name in names.items()]
+        request = message("DescribeClientQuotas", quotas_of(*asked, strict=True))
+        wanted = {change.key: not change.remove for change in entry.ops}
+        while not told.error_code and wanted != {key: key in described(client, request) for key in wanted}:
+            pass
+
+
+def described(client: Client, request: Any) -> set[str]:
+    entries = client.send("DescribeClientQuotas", 1, request).entries
+    return {value.key for entry in entries for value in entry.values}
 
 
 def plain(value: Any, topic: str, name: str = "") -> Any:
@@ -240,7 +351,8 @@ def plain(value: Any, topic: str, name: str = "") -> Any:
         names = [field.name for field in dataclasses.fields(value) if field.name not in left_out]
         return {field: plain(getattr(value, field), topic, field) for field in names}
     if isinstance(value, list):
-        return [plain(item, topic, name) for item in value]
+        found = [plain(item, topic, name) for item in value]
+        return sorted(found, key=repr) if name in UNORDERED else found
     if isinstance(value, uuid.UUID):
         return value.int if value.int <= UNKNOWN_ID.int else "an id"
     if isinstance(value, bytes | memoryview):
@@ -248,3 +360,56 @@ def plain(value: Any, topic: str, name: str = "") -> Any:
     if isinstance(value, str):
         return value.replace(topic, "$t")
     return ErrorCode(value).name if name == "error_code" else value
+
+
+def test_throttled_answers_are_alike(kafka: KafkaProcess, tierlog_session_broker: TierlogBroker) -> None:
+    """Each request over a connection of its own, as the one before is muted."""
+    by_kafka, by_tierlog = (list(throttled(each.bootstrap)) for each in (kafka, tierlog_session_broker))
+    assert by_tierlog == by_kafka
+
+
+ME: Entity = [("client-id", "test")]
+
+
+def throttled(bootstrap: str) -> Iterator[Any]:
+    topic = once(bootstrap, lambda client: client.create(retention_ms="-1"))
+    once(bootstrap, lambda client: client.wait_for_leaders(topic))
+
+    def ask(api: str, version: int, request: dict[str, Any]) -> tuple[Any, bool]:
+        answer = once(bootstrap, lambda client: client.send(api, version, message(api, request, t=topic)))
+        return plain(answer, topic), answer.throttle_time_ms > 0
+
+    def until_throttled(api: str, version: int, request: dict[str, Any]) -> Any:
+        while not (answer := ask(api, version, request))[1]:
+            pass
+        return answer[0]
+
+    once(bootstrap, lambda client: client.send("Produce", 9, message("Produce", produce(batch()), t=topic)))
+    ask("AlterClientQuotas", 1, quota(ME, producer_byte_rate=1.0, consumer_byte_rate=1.0))
+    appended = until_throttled("Produce", 9, produce(batch()))
+    yield appended["responses"][0]["partition_responses"][0]["error_code"]
+    for version, session in ((4, {}), (12, {}), (12, {"session_epoch": 0}), (12, {"session_epoch": -1})):
+        yield until_throttled("Fetch", version, fetch(0, **session))
+    ask("AlterClientQuotas", 1, quota(ME, producer_byte_rate=None, consumer_byte_rate=None))
+
+    ask("AlterClientQuotas", 1, quota(ME, controller_mutation_rate=1.0))
+    many = create("$t-many", 40)
+    yield until_throttled("CreateTopics", 7, {**many, "validate_only": True})
+    yield ask("CreateTopics", 6, create("$t-one"))
+    yield ask("CreateTopics", 7, create("a b"))
+    yield ask("CreateTopics", 4, create("$t-two"))
+    yield ask("CreatePartitions", 3, grow("$t", 3))
+    yield ask("CreatePartitions", 3, grow("$t", 1))
+    yield ask("CreatePartitions", 2, grow("$t-two", 3))
+    yield ask("DeleteTopics", 6, {"topics": [{"name": "$t-two"}], "timeout_ms": 5000})
+    yield ask("DeleteTopics", 6, {"topics": [{"name": "$t-no"}], "timeout_ms": 5000})
+    yield ask("DeleteTopics", 4, {"topic_names": ["$t-two"], "timeout_ms": 5000})
+    ask("AlterClientQuotas", 1, quota(ME, controller_mutation_rate=None))
+
+
+def once(bootstrap: str, use: Callable[[Client], Any]) -> Any:
+    client = Client(bootstrap)
+    try:
+        return use(client)
+    finally:
+        client.close()

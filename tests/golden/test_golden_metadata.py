@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 
 from immutables import Map
+from msgspec.structs import replace
 
 from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.metadata import image as i
@@ -91,6 +92,10 @@ RECORDS_SINCE: tuple[r.AnyRecord, ...] = (
         expires_ms=1_700_000_600_000,
     ),
 )
+RECORDS_OF_QUOTAS: tuple[r.AnyRecord, ...] = (
+    r.QuotaRecord(entity=(("client-id", None), ("user", "ada")), key="producer_byte_rate", value=1024.0),
+    r.QuotaRecord(entity=(("ip", "127.0.0.1"),), key="connection_creation_rate", value=None),
+)
 IMAGE = i.ClusterImage(
     cluster_id="golden",
     index=42,
@@ -154,6 +159,15 @@ IMAGE = i.ClusterImage(
         }
     ),
 )
+IMAGE_2 = replace(
+    IMAGE,
+    quotas=Map(
+        {
+            (("client-id", None), ("user", "ada")): Map({"producer_byte_rate": 1024.0}),
+            (("client-id", "app"),): Map({"consumer_byte_rate": 2048.0, "request_percentage": 12.5}),
+        }
+    ),
+)
 WAL = (Entry(1, 1, b"one"), HardState(1, 2, 0), Entry(2, 2, b"two"), Reset(7, 2), HardState(3, -1, 7))
 SNAPSHOT = Snapshot(42, 3, b"the image's bytes")
 
@@ -162,7 +176,9 @@ def contents() -> dict[str, bytes]:
     return {
         "records-v1.msgpack": r.encode_records(RECORDS),
         "records-since-v1.msgpack": r.encode_records(RECORDS_SINCE),
+        "records-of-quotas-v1.msgpack": r.encode_records(RECORDS_OF_QUOTAS),
         "image-v1.msgpack": encode_image(IMAGE),
+        "image-v2.msgpack": encode_image(IMAGE_2),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
         "file-v1.snapshot": encode_snapshot_file(SNAPSHOT),
     }
@@ -174,7 +190,7 @@ def test_what_is_written_has_not_changed() -> None:
 
 
 def test_every_record_type_is_in_the_golden_file() -> None:
-    golden = RECORDS + RECORDS_SINCE
+    golden = RECORDS + RECORDS_SINCE + RECORDS_OF_QUOTAS
     assert {type(record).__struct_config__.tag for record in golden} == set(r.RecordType)
 
 
@@ -182,7 +198,10 @@ def test_what_was_written_is_read() -> None:
     assert r.decode_records((GOLDEN / "records-v1.msgpack").read_bytes()) == RECORDS
     since = (GOLDEN / "records-since-v1.msgpack").read_bytes()
     assert r.decode_records(since) == RECORDS_SINCE
+    of_quotas = (GOLDEN / "records-of-quotas-v1.msgpack").read_bytes()
+    assert r.decode_records(of_quotas) == RECORDS_OF_QUOTAS
     assert decode_image((GOLDEN / "image-v1.msgpack").read_bytes()) == IMAGE
+    assert decode_image((GOLDEN / "image-v2.msgpack").read_bytes()) == IMAGE_2
     frames = read_segment((GOLDEN / "segment-v1.wal").read_bytes())
     assert tuple(frame.record for frame in frames) == WAL
     assert decode_snapshot_file((GOLDEN / "file-v1.snapshot").read_bytes()) == SNAPSHOT

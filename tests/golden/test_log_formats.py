@@ -85,7 +85,7 @@ def test_a_batch_with_a_delete_horizon() -> None:
     header = read_header(batch)
     assert batch[HEADER_SIZE:].hex() == "0e000000026b0100"
     plain = batch[HEADER_SIZE:]
-    marked = rewritten(header, plain, spans(plain, header), 5000)
+    marked = rewritten(header, plain, list(spans(plain, header)), 5000)
     assert marked[:17] == batch[:8] + bytes.fromhex("0000003a ffffffff 02")
     assert marked[21:23].hex() == "0040"
     assert marked[27:43] == (5000).to_bytes(8, "big") + (1000).to_bytes(8, "big")

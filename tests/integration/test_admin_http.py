@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 from wire_client import Client
 
-from tierlog.broker.gateway.catalogue import METRICS, SECTIONS
+from tierlog.broker.gateway.catalogue import CLIENT, METRICS, SECTIONS
 from tierlog.broker.wire.messages import fetch
 from tierlog.testing import TierlogBroker
 
@@ -147,8 +147,9 @@ WITHOUT_A_CAUSE = {
     "tierlog_connections_refused_total",
     "kafka_log_remote_remote_log_size_bytes",
     "kafka_log_remote_remote_log_segments",
+    *(metric.name for metric in SECTIONS["Quotas"] if metric.labels == CLIENT),
 }
-"""They have a value for each cause or place, and there was none."""
+"""They have a value for each cause, place or client with a quota, and there was none."""
 
 
 async def test_events_follow_the_cluster_until_the_broker_stops(tierlog_broker: TierlogBroker) -> None:

@@ -163,6 +163,7 @@ def test_requests_that_wait(broker: TierlogBroker) -> None:
     wait_for_metric(broker, 3, in_purgatory, delayedOperation="Fetch")
     assert is_served_soon(broker)
     assert metric(broker, in_purgatory, delayedOperation="Fetch") == 3
+    assert metric(broker, "tierlog_connections_saturated") == 1
     for _ in range(3):
         second.post("Fetch", 11, request)
     wait_for_metric(broker, 2, refused, delayedOperation="Fetch")

@@ -43,6 +43,8 @@ ADVERTISED = {
     "DeleteGroups": (0, 2),
     "IncrementalAlterConfigs": (0, 1),
     "OffsetDelete": (0, 0),
+    "DescribeClientQuotas": (0, 1),
+    "AlterClientQuotas": (0, 1),
     "DescribeCluster": (0, 2),
 }
 VERSIONS = [(api, version) for api, (least, most) in ADVERTISED.items() for version in range(least, most + 1)]
@@ -103,6 +105,18 @@ MAKE: dict[str, Callable[[Place], dict[str, Any]]] = {
         "group_id": p.group,
         "topics": of_topic(p, ("name",), partition_indexes=[0]),
         "groups": [{"group_id": p.group, "topics": of_topic(p, ("name", "topic_id"), partition_indexes=[0])}],
+    },
+    "DescribeClientQuotas": lambda p: {
+        "components": [{"entity_type": "user", "match_type": 0, "match": p.topic}]
+    },
+    "AlterClientQuotas": lambda p: {
+        "entries": [
+            {
+                "entity": [{"entity_type": "user", "entity_name": p.topic}],
+                "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
+            }
+        ],
+        "validate_only": True,
     },
     "FindCoordinator": lambda p: {"key": p.group, "coordinator_keys": [p.group]},
     "JoinGroup": lambda p: {

@@ -25,10 +25,10 @@ class Compaction(RuleBasedStateMachine):
 
     @initialize(
         segment_bytes=st.sampled_from([300, 900, 4000]),
-        budget=st.sampled_from([200, 600, 1 << 20]),
+        load_factor=st.sampled_from([0.04, 0.1, 0.9]),  # a map of 1, 3 and 28 keys
         interval=st.sampled_from([0, 4096]),
     )
-    def begin(self, segment_bytes: int, budget: int, interval: int) -> None:
+    def begin(self, segment_bytes: int, load_factor: float, interval: int) -> None:
         self._home = tempfile.TemporaryDirectory()
         self.config = TopicConfig(
             segment_bytes=segment_bytes,
@@ -37,7 +37,7 @@ class Compaction(RuleBasedStateMachine):
             delete_retention_ms=RETENTION,
             file_delete_delay_ms=0,
         )
-        self.budget = budget
+        self.load_factor = load_factor
         self.written: dict[int, tuple[Record, int | None]] = {}
         self.fates: dict[int, str] = {}
         self.open_transactions: dict[int, int] = {}  # producer -> transaction
@@ -117,7 +117,7 @@ class Compaction(RuleBasedStateMachine):
             before = self.log.cleaned_to or 0
             if not self.log.rolled_below(stable):
                 return
-            clean(self.log, self.now, budget=self.budget, stable=stable)
+            clean(self.log, self.now, load_factor=self.load_factor, stable=stable)
             for path in self.log.take_due(self.now):
                 path.unlink()
         end = max(segment.end_offset for segment in self.log.rolled_below(stable))

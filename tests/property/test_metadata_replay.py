@@ -162,6 +162,7 @@ steps = st.one_of(
     st.tuples(st.just("delete"), names, small, small),
     st.tuples(st.just("grow"), names, st.integers(1, 5), small),
     st.tuples(st.just("config"), names, st.sampled_from(["1", "2", None]), small),
+    st.tuples(st.just("quota"), st.sampled_from(["a", "b", None]), st.sampled_from([1.0, 2.0, None]), small),
     st.tuples(st.just("ids"), brokers, small, small),
     st.tuples(st.just("confirm"), small, small, small),
     *[st.tuples(st.just("remote"), st.tuples(st.integers(0, 5), names), small, small)] * 4,
@@ -197,6 +198,10 @@ def perform(driver: Driver, kind: str, x, y, z) -> None:  # type: ignore[no-unty
             driver.do(c.FenceBroker(broker_id=x, broker_epoch=epoch, fenced=y))
         case "create":
             driver.do(c.CreateTopics(topics=(c.NewTopic(name=x, partitions=y, replication_factor=z),)))
+        case "quota":
+            key = ("producer_byte_rate", "consumer_byte_rate")[z % 2]
+            change = c.QuotaAlteration(entity=(("user", x),), changes=(c.QuotaChange(key=key, value=y),))
+            driver.do(c.AlterQuotas(alterations=(change,)))
         case "delete":
             driver.do(c.DeleteTopics(topics=(c.TopicRef(name=x),)))
         case "grow":

@@ -8,6 +8,7 @@ from tierlog.broker.log.cleaner import Cleaning, Pace, take_job
 from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.log.swap import Swap
 from tierlog.broker.partition.compaction import Dirty, dirty_part
+from tierlog.broker.partition.key_map import LOAD_FACTOR
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import FileSlice, OsFiles
 from tierlog.broker.records.batch import BatchHeader, assign, iter_batches, read_header
@@ -16,7 +17,6 @@ from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.settings.topic import TopicConfig
 
 NOW = 1_700_000_000_000
-BUDGET = 1 << 20
 
 
 def open_log(
@@ -50,10 +50,12 @@ def dirty_of(log: PartitionLog, now_ms: int = NOW, stable: int | None = None) ->
     )
 
 
-def begin(log: PartitionLog, files: OsFiles, now_ms: int, budget: int, stable: int | None = None) -> Cleaning:
+def begin(
+    log: PartitionLog, now_ms: int = NOW, *, load_factor: float = LOAD_FACTOR, stable: int | None = None
+) -> Cleaning:
     log.flush()
     pace = Pace(SystemClock(), threading.Event(), 1e12)
-    return Cleaning(take_job(log, dirty_of(log, now_ms, stable), now_ms), pace, budget)
+    return Cleaning(take_job(log, dirty_of(log, now_ms, stable), now_ms), pace, 0, load_factor)
 
 
 def swap_in(log: PartitionLog, files: OsFiles, swap: Swap, now_ms: int) -> None:
@@ -68,12 +70,12 @@ def clean(
     now_ms: int = NOW,
     *,
     files: OsFiles | None = None,
-    budget: int = BUDGET,
+    load_factor: float = LOAD_FACTOR,
     stable: int | None = None,
 ) -> int:
-    """One pass; returns how many segments it swapped in."""
+    """One pass; returns how many segments it swapped in. The map has one page, of which so much is used."""
     files = files or OsFiles()
-    cleaning = begin(log, files, now_ms, budget, stable)
+    cleaning = begin(log, now_ms, load_factor=load_factor, stable=stable)
     count = 0
     for group in cleaning.map_keys():
         swap = cleaning.clean(group)

@@ -30,9 +30,9 @@ LOADING = (
 class Client:
     """One connection that sends messages as they are and returns what comes back."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, source: str = "") -> None:
         host, _, port = bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=10)
+        self._socket = socket.create_connection((host, int(port)), timeout=10, source_address=(source, 0))
 
     def close(self) -> None:
         self._socket.close()

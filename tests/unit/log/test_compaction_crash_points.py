@@ -128,7 +128,7 @@ def test_a_stop_between_two_steps_of_a_swap(
     shutil.copytree(before, directory)
     log = open_log(directory, CONFIG, clean=True)
     expected = last_values(records_of(log))
-    cleaning = begin(log, OsFiles(), NOW, 1 << 20)
+    cleaning = begin(log)
     groups = cleaning.map_keys()
     assert len(groups[0]) > 0
     swap = cleaning.clean(groups[0])
@@ -149,7 +149,7 @@ def test_a_deletion_completes_a_swap_that_is_under_way(tmp_path: Path, before: P
     directory = tmp_path / "t-0"
     shutil.copytree(before, directory)
     log = open_log(directory, CONFIG, clean=True)
-    cleaning = begin(log, OsFiles(), NOW, 1 << 20)
+    cleaning = begin(log)
     swap = cleaning.clean(cleaning.map_keys()[0])
     assert swap is not None and log.swaps.begin(log, swap)
     log.delete_local_before(swap.cleaned.end_offset, NOW)
@@ -165,7 +165,7 @@ def test_a_segment_that_was_deleted_meanwhile_is_not_swapped(tmp_path: Path, bef
     directory = tmp_path / "t-0"
     shutil.copytree(before, directory)
     log = open_log(directory, CONFIG, clean=True)
-    cleaning = begin(log, OsFiles(), NOW, 1 << 20)
+    cleaning = begin(log)
     swap = cleaning.clean(cleaning.map_keys()[0])
     assert swap is not None
     log.delete_local_before(swap.cleaned.end_offset, NOW)

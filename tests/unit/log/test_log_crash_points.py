@@ -6,6 +6,7 @@ The file port counts operations and refuses all of them from the chosen one on, 
 import contextlib
 import random
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,18 @@ def test_readers_of_a_deleted_segment_finish(tmp_path: Path) -> None:
     for path in log.take_due(NOW):
         path.unlink()
     assert [part.read() for part in found.parts if isinstance(part, FileSlice)] == before
+
+
+def test_a_name_deleted_twice_keeps_its_file_for_the_delay_of_the_second(tmp_path: Path) -> None:
+    log = open_log(tmp_path, OsFiles())
+    log.update_config(replace(CONFIG, file_delete_delay_ms=100))
+    for now_ms in (NOW, NOW + 60):
+        append(log, 2)
+        log.truncate_to(0, now_ms)
+    assert log.take_due(NOW + 159) == []
+    due = log.take_due(NOW + 160)
+    assert f"{0:020d}.log.deleted" in {path.name for path in due}
+    assert len(due) == len(set(due))
 
 
 def test_many_rolled_segments_keep_few_files_open(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_spans_are_what_the_decoder_sees(count: int) -> None:
     batch = bytes(encode_batch([some_record() for _ in range(count)], base_offset=2**40))
     header = read_header(batch)
     records = list(iter_records(batch, max_bytes=1 << 30))
-    found = spans(batch[HEADER_SIZE:], header)
+    found = list(spans(batch[HEADER_SIZE:], header))
     assert [(s.offset, s.key, s.is_tombstone) for s in found] == [
         (r.offset, r.key, r.value is None) for r in records
     ]
@@ -41,10 +41,10 @@ def test_bytes_that_are_no_records_are_refused() -> None:
     refused = 0
     for at in range(len(plain)):
         with pytest.raises(RecordsError):
-            spans(plain[:at], header)
+            list(spans(plain[:at], header))
         for value in range(256):
             try:
-                found = spans(plain[:at] + bytes((value,)) + plain[at + 1 :], header)
+                found = list(spans(plain[:at] + bytes((value,)) + plain[at + 1 :], header))
             except RecordsError:
                 refused += 1
             else:

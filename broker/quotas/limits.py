@@ -1,0 +1,67 @@
+"""Which quota applies to a client, and with whom it shares it (KIP-55, KIP-546, KIP-612)."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from tierlog.metadata.records import CLIENT_ID, IP, USER, QuotaEntity, QuotaKey
+
+
+class Account(NamedTuple):
+    """Those whose use is added up. None: whatever it is."""
+
+    user: str | None = None
+    client_id: str | None = None
+    ip: str | None = None
+
+
+class Limit(NamedTuple):
+    bound: float
+    account: Account
+
+
+class Limits:
+    """All quotas that are set, by what they bound."""
+
+    def __init__(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
+        self._bounds: dict[str, dict[QuotaEntity, float]] = {}
+        for entity, values in quotas.items():
+            for key, bound in values.items():
+                self._bounds.setdefault(key, {})[entity] = bound
+
+    def bounds(self, key: QuotaKey) -> bool:
+        """Whether anyone has such a quota."""
+        return key in self._bounds
+
+    def of_client(self, key: QuotaKey, user: str, client_id: str) -> Limit | None:
+        """The most specific one; an infinite one exempts from those that are less so."""
+        return self._first(key, _of_client(user, client_id))
+
+    def of_ip(self, key: QuotaKey, ip: str) -> Limit | None:
+        account = Account(ip=ip)
+        return self._first(key, iter([(((IP, ip),), account), (((IP, None),), account)]))
+
+    def _first(self, key: QuotaKey, candidates: Iterator[tuple[QuotaEntity, Account]]) -> Limit | None:
+        bounds = self._bounds.get(key)
+        if bounds is None:
+            return None
+        for entity, account in candidates:
+            bound = bounds.get(entity)
+            if bound is not None:
+                return None if math.isinf(bound) else Limit(bound, account)
+        return None
+
+
+def _of_client(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, Account]]:
+    """In Kafka's order. Who has a quota of a user shares it among all client ids of that user; any other is
+    each pair's, or each client id's, own: a default is a rule for many, not a pot for many.
+    """
+    pair = Account(user=user, client_id=client_id)
+    yield ((CLIENT_ID, client_id), (USER, user)), pair
+    yield ((CLIENT_ID, None), (USER, user)), pair
+    yield ((USER, user),), Account(user=user)
+    yield ((CLIENT_ID, client_id), (USER, None)), pair
+    yield ((CLIENT_ID, None), (USER, None)), pair
+    yield ((USER, None),), Account(user=user)
+    yield ((CLIENT_ID, client_id),), Account(client_id=client_id)
+    yield ((CLIENT_ID, None),), Account(client_id=client_id)

@@ -1,0 +1,184 @@
+"""`tierlog quota …`: what clients may use."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tierlog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_pairs
+
+if TYPE_CHECKING:
+    from tierlog.cli.quotas import Entity
+
+app = typer.Typer(no_args_is_help=True, help="See, set and remove quotas of clients.")
+User = Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="A user.")]
+UserDefaults = Annotated[
+    bool, typer.Option("--user-defaults", help="All users without a quota of their own.")
+]
+ClientId = Annotated[
+    str | None,
+    typer.Option("--client-id", "-c", metavar="ID", help="A client id; with a user, only that user's."),
+]
+ClientDefaults = Annotated[
+    bool, typer.Option("--client-defaults", help="All client ids without a quota of their own.")
+]
+Ip = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="An address.")]
+IpDefaults = Annotated[
+    bool, typer.Option("--ip-defaults", help="All addresses without a quota of their own.")
+]
+
+
+@app.command("list")
+def list_(
+    user: User = None,
+    user_defaults: UserDefaults = False,
+    client_id: ClientId = None,
+    client_defaults: ClientDefaults = False,
+    ip: Ip = None,
+    ip_defaults: IpDefaults = False,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """List quotas: all of them, or those of whom the options name."""
+    from tierlog.cli import quotas
+    from tierlog.cli.client import KafkaClient
+    from tierlog.cli.output import print_json, print_rows
+
+    entity = _entity(user, user_defaults, client_id, client_defaults, ip, ip_defaults)
+    with KafkaClient(bootstrap) as client:
+        found = quotas.rows(client, entity)
+    if as_json:
+        print_json(found)
+        return
+    lines = [
+        {"who": quotas.title(row["entity"]), "quota": key, "value": value}
+        for row in found
+        for key, value in row["quotas"].items()
+    ]
+    columns = {"who": "who", "quota": "quota", "value": "value"}
+    print_rows(columns, lines, title=f"{len(lines)} quotas", as_json=False)
+
+
+@app.command("set")
+def set_(
+    values: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUE...",
+            help="producer_byte_rate, consumer_byte_rate (bytes a second), request_percentage, "
+            "controller_mutation_rate (partitions a second); of an address, connection_creation_rate.",
+        ),
+    ],
+    user: User = None,
+    user_defaults: UserDefaults = False,
+    client_id: ClientId = None,
+    client_defaults: ClientDefaults = False,
+    ip: Ip = None,
+    ip_defaults: IpDefaults = False,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Only say whether it would work.")
+    ] = False,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Set quotas of a user, a client id, a pair of both, or an address; they hold at once, on all brokers."""
+    from tierlog.cli import quotas
+    from tierlog.cli.client import KafkaClient
+    from tierlog.cli.output import print_done
+
+    entity = _one(_entity(user, user_defaults, client_id, client_defaults, ip, ip_defaults))
+    sets = {key: _number(key, text) for key, text in parse_pairs(values, "quota").items()}
+    with KafkaClient(bootstrap) as client:
+        quotas.change(client, entity, sets, validate_only=validate_only)
+    who = quotas.title(entity)
+    print_done(
+        f"quotas of {who} can be set" if validate_only else f"set quotas of {who}",
+        {
+            "entity": entity,
+            "set": {key: quotas.plain(value) for key, value in sets.items()},
+            "changed": not validate_only,
+        },
+        as_json=as_json,
+    )
+
+
+@app.command()
+def remove(
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY]...", help="Which quotas; all if none are named.")
+    ] = None,
+    user: User = None,
+    user_defaults: UserDefaults = False,
+    client_id: ClientId = None,
+    client_defaults: ClientDefaults = False,
+    ip: Ip = None,
+    ip_defaults: IpDefaults = False,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Remove quotas; a less specific one may then hold."""
+    from tierlog.cli import quotas
+    from tierlog.cli.client import KafkaClient
+    from tierlog.cli.errors import CliError, ExitCode
+    from tierlog.cli.output import print_done
+
+    entity = _one(_entity(user, user_defaults, client_id, client_defaults, ip, ip_defaults))
+    who = quotas.title(entity)
+    with KafkaClient(bootstrap) as client:
+        there = [key for row in quotas.rows(client, entity, strict=True) for key in row["quotas"]]
+        wanted = keys or there
+        missing = [key for key in wanted if key not in there]
+        if missing or not wanted:
+            raise CliError(
+                f"{who} has no quota {', '.join(missing)}".strip(),
+                hint="`tierlog quota list` shows what there is.",
+                code=ExitCode.NOT_FOUND,
+            )
+        quotas.change(client, entity, dict.fromkeys(wanted))
+    print_done(f"removed quotas of {who}", {"entity": entity, "removed": wanted}, as_json=as_json)
+
+
+def _entity(
+    user: str | None,
+    user_defaults: bool,
+    client_id: str | None,
+    client_defaults: bool,
+    ip: str | None,
+    ip_defaults: bool,
+) -> "Entity":
+    from tierlog.cli.errors import usage
+
+    entity: Entity = {}
+    for kind, name, defaults in (
+        ("user", user, user_defaults),
+        ("client-id", client_id, client_defaults),
+        ("ip", ip, ip_defaults),
+    ):
+        if name is not None and defaults:
+            raise usage(f"both one {kind} and the default are named", hint="Choose one of them.")
+        if name is not None or defaults:
+            entity[kind] = name
+    if "ip" in entity and len(entity) > 1:
+        raise usage("an address goes without a user or a client id")
+    return entity
+
+
+def _one(entity: "Entity") -> "Entity":
+    from tierlog.cli.errors import usage
+
+    if not entity:
+        raise usage(
+            "whose quotas?",
+            hint="Name a user, a client id, both, or an address: --user ada, --client-defaults, --ip ::1",
+        )
+    return entity
+
+
+def _number(key: str, text: str) -> float:
+    from tierlog.cli.errors import usage
+
+    try:
+        return float(text)
+    except ValueError:
+        raise usage(
+            f"{key}: {text!r} is not a number", hint="For example producer_byte_rate=1048576."
+        ) from None

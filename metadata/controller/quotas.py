@@ -1,0 +1,126 @@
+"""Changes of quotas (KIP-546): of users, client ids, pairs of both, and addresses (KIP-612).
+
+What is refused is what Kafka refuses, and three things more: NaN, which is no bound; names of hosts instead
+of addresses, as no decision may depend on a name server; and all changes of an entity that is named twice, of
+which Kafka reports an error but keeps the first.
+"""
+
+import ipaddress
+import math
+from collections.abc import Mapping
+
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.decision import Decision, Refusal
+from tierlog.metadata.evolve import evolve
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import IP, QUOTA_ENTITY_TYPES, AnyRecord, QuotaEntity, QuotaKey, QuotaRecord
+
+IP_KEYS = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
+CLIENT_KEYS = frozenset(QuotaKey) - IP_KEYS
+WHOLE_NUMBERS: Mapping[str, int] = {
+    QuotaKey.PRODUCER_BYTE_RATE: 2**63 - 1,
+    QuotaKey.CONSUMER_BYTE_RATE: 2**63 - 1,
+    QuotaKey.CONNECTION_CREATION_RATE: 2**31 - 1,
+}
+"""Quotas without fractions, and their largest value."""
+
+ENTITIES_MAX = 10_000
+"""All of them are looked at when one changes or quotas are described: for some ms on the event loop."""
+
+
+def alter(image: ClusterImage, command: c.AlterQuotas) -> Decision[c.QuotasAltered]:
+    """Each entity changes wholly or not at all."""
+    records: list[AnyRecord] = []
+    outcomes: list[c.QuotaOutcome] = []
+    named: dict[QuotaEntity, list[c.QuotaAlteration]] = {}
+    for alteration in command.alterations:
+        named.setdefault(entity_of(alteration.entity), []).append(alteration)
+    for entity, alterations in named.items():
+        try:
+            if len(alterations) > 1:
+                raise _invalid(f"the entity {title(entity)} is named twice in the request")
+            made = _alter(image, entity, alterations[0].changes)
+        except Refusal as refusal:
+            outcomes.append(c.QuotaOutcome(entity=entity, error=refusal.error, message=refusal.message))
+            continue
+        for record in made:
+            image = evolve(image, record)
+        records += made
+        outcomes.append(c.QuotaOutcome(entity=entity))
+    reply = c.QuotasAltered(entities=tuple(outcomes))
+    return Decision(() if command.validate_only else tuple(records), reply)
+
+
+def entity_of(pairs: QuotaEntity) -> QuotaEntity:
+    """The one form of an entity; types that are unknown stay, at the end."""
+    names = dict(pairs)
+    known = [(kind, names.pop(kind)) for kind in QUOTA_ENTITY_TYPES if kind in names]
+    return (*known, *sorted(names.items(), key=lambda pair: pair[0]))
+
+
+def title(entity: QuotaEntity) -> str:
+    """For people: `user ada, default client-id`."""
+    return ", ".join(f"default {kind}" if name is None else f"{kind} {name}" for kind, name in entity)
+
+
+def _alter(image: ClusterImage, entity: QuotaEntity, changes: tuple[c.QuotaChange, ...]) -> list[AnyRecord]:
+    keys = _keys_of(entity)
+    if len({change.key for change in changes}) < len(changes):
+        raise _invalid(f"a quota of {title(entity)} is changed twice in the request")
+    for change in changes:
+        if change.value is not None:
+            _check(keys, change.key, change.value)
+    before: Mapping[str, float] = image.quotas.get(entity, {})
+    if not before and len(image.quotas) >= ENTITIES_MAX and any(item.value is not None for item in changes):
+        raise Refusal(ErrorCode.POLICY_VIOLATION, f"there are quotas for {ENTITIES_MAX} entities already")
+    return [
+        QuotaRecord(entity=entity, key=change.key, value=change.value)
+        for change in changes
+        if before.get(change.key) != change.value
+    ]
+
+
+def _keys_of(entity: QuotaEntity) -> frozenset[QuotaKey]:
+    """The quotas that such an entity can have."""
+    if not entity:
+        raise _invalid("Invalid empty client quota entity")
+    for kind, name in entity:
+        if kind not in QUOTA_ENTITY_TYPES:
+            raise _invalid(f"Unhandled client quota entity type: {kind}")
+        if name == "":
+            raise _invalid(f"Empty {kind} not supported")
+    names = dict(entity)
+    if IP not in names:
+        return CLIENT_KEYS
+    if len(names) > 1:
+        raise _invalid("an ip cannot be combined with a user or a client-id")
+    address = names[IP]
+    if address is not None and not _is_address(address):
+        raise _invalid(f"{address} is not an IP address; names of hosts are not looked up")
+    return IP_KEYS
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return str(ipaddress.ip_address(text)) == text
+    except ValueError:
+        return False
+
+
+def _check(keys: frozenset[QuotaKey], key: str, value: float) -> None:
+    if key not in keys:
+        raise _invalid(f"Invalid configuration key {key}")
+    if math.isnan(value) or value <= 0:
+        raise _invalid(f"Quota {key} must be greater than 0")
+    most = WHOLE_NUMBERS.get(key)
+    if most is None:
+        return
+    if value > most:
+        raise _invalid(f"Proposed value for {key} is too large")
+    if value != int(value):
+        raise _invalid(f"{key} cannot be a fractional value.")
+
+
+def _invalid(message: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_REQUEST, message)

@@ -1,0 +1,271 @@
+"""Quotas with real clients over sockets: who is over one is told and waits, and nobody else notices."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from confluent_kafka import Producer
+from kafka import KafkaConsumer
+from wire_client import Client, message
+
+from tierlog.broker.gateway.catalogue import CLIENT, SECTIONS
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.fetch import FetchResponse
+from tierlog.cli import quotas
+from tierlog.cli.client import KafkaClient
+from tierlog.cli.quotas import Entity
+from tierlog.testing import TierlogBroker
+
+PATIENCE_S = 30.0
+SHORT_WINDOWS = {"quota.window.num": 2, "controller.quota.window.num": 2}
+"""A second's worth may be had at once, and is forgotten after two: nobody waits for long in a test."""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierlogBroker]:
+    with TierlogBroker(tmp_path_factory.mktemp("quotas") / "broker", SHORT_WINDOWS) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(shared: TierlogBroker) -> Iterator[TierlogBroker]:
+    """Without quotas, and so without a memory of who used what."""
+    yield shared
+    with KafkaClient(shared.bootstrap) as admin:
+        for row in quotas.rows(admin, {}):
+            quotas.change(admin, row["entity"], dict.fromkeys(row["quotas"]))
+
+
+@pytest.fixture
+def client(broker: TierlogBroker) -> Iterator[Client]:
+    """Its client id is `test`."""
+    client = Client(broker.bootstrap)
+    yield client
+    client.close()
+
+
+def limit(broker: TierlogBroker, entity: Entity, **values: float) -> None:
+    with KafkaClient(broker.bootstrap) as admin:
+        quotas.change(admin, entity, values)
+
+
+def batch(size: int) -> bytes:
+    return bytes(encode_batch([NewRecord(1_700_000_000_000, None, b"v" * size, ())]))
+
+
+def metrics(broker: TierlogBroker) -> list[str]:
+    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=10) as answer:
+        return answer.read().decode().splitlines()
+
+
+class Throttled:
+    """A librdkafka producer, and what it was told."""
+
+    def __init__(self, broker: TierlogBroker, client_id: str) -> None:
+        self.told_ms: list[float] = []
+        self.delivered = 0
+        self._producer = Producer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "client.id": client_id,
+                "throttle_cb": lambda event: self.told_ms.append(event.throttle_time * 1000),
+                "linger.ms": 0,
+            }
+        )
+
+    def send(self, topic: str, value: bytes) -> None:
+        self._producer.produce(topic, value, on_delivery=self._delivered)
+
+    def flush(self) -> None:
+        assert self._producer.flush(PATIENCE_S) == 0
+
+    def poll(self) -> None:
+        self._producer.poll(0.01)
+
+    def close(self) -> None:
+        del self._producer
+
+    def _delivered(self, error: Any, _: Any) -> None:
+        assert error is None
+        self.delivered += 1
+
+
+def test_one_producer_is_throttled_and_another_is_not(broker: TierlogBroker, client: Client) -> None:
+    topic = client.create()
+    limit(broker, {"client-id": "slow"}, producer_byte_rate=100_000)
+    slow, fast = Throttled(broker, "slow"), Throttled(broker, "fast")
+    slow.send(topic, b"x" * 900_000)  # nine seconds' worth: it is muted for eight
+    slow.flush()
+    while not any(slow.told_ms):
+        slow.poll()
+    for number in range(2_000):
+        fast.send(topic, b"%d" % number)
+    fast.flush()
+    muted = [line for line in metrics(broker) if line.startswith("tierlog_connections_muted ")]
+    assert (slow.delivered, fast.delivered, muted) == (1, 2_000, ["tierlog_connections_muted 1"])
+    assert 7_000 < max(slow.told_ms) <= 8_100
+    assert not any(fast.told_ms)
+    slow.close()
+    fast.close()
+
+
+def test_metrics_name_who_has_a_quota_and_how_long_he_waited(broker: TierlogBroker, client: Client) -> None:
+    bounds = {"consumer_byte_rate": 1e9, "request_percentage": 1e6, "controller_mutation_rate": 100.0}
+    limit(broker, {"client-id": None}, producer_byte_rate=100, **bounds)
+    topic = client.create(retention_ms="-1")
+    before = throttles(broker, "producer_byte_rate")
+    client.fetch(topic, 0)
+    told_ms = client.send("Produce", 9, produce_of(topic, 150)).throttle_time_ms
+    assert throttles(broker, "producer_byte_rate") == before + 1
+    of_me = [line for line in metrics(broker) if 'user="",client_id="test"' in line]
+    assert {line.partition("{")[0] for line in of_me} == {
+        metric.name for metric in SECTIONS["Quotas"] if metric.labels == CLIENT
+    }
+    assert f'kafka_server_produce_throttle_time{{user="",client_id="test"}} {told_ms:.1f}' in of_me
+
+
+def throttles(broker: TierlogBroker, quota: str) -> int:
+    name = f'tierlog_quota_throttles_total{{quota="{quota}"}} '
+    [line] = [line for line in metrics(broker) if line.startswith(name)]
+    return int(line.removeprefix(name))
+
+
+def produce_of(topic: str, size: int) -> Any:
+    data = [{"index": 0, "records": batch(size)}]
+    topics = [{"name": topic, "partition_data": data}]
+    return message("Produce", {"acks": -1, "timeout_ms": 5000, "topic_data": topics})
+
+
+def test_kafka_python_gets_all_of_it_all_the_same(broker: TierlogBroker, client: Client) -> None:
+    """It waits as told; the broker does not depend on it."""
+    topic = client.create(retention_ms="-1")
+    before = throttles(broker, "consumer_byte_rate")
+    for _ in range(12):
+        assert client.produce(topic, batch(10_000)).error_code == 0
+    limit(broker, {"user": "ANONYMOUS"}, consumer_byte_rate=50_000)
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=broker.bootstrap,
+        auto_offset_reset="earliest",
+        group_id=None,
+        client_id="kafka-python",
+        consumer_timeout_ms=int(PATIENCE_S * 1000),
+    )
+    found = [next(consumer).offset for _ in range(12)]
+    consumer.close()
+    assert found == list(range(12))
+    assert throttles(broker, "consumer_byte_rate") > before
+
+
+async def test_aiokafka_gets_all_of_it_too(broker: TierlogBroker, client: Client) -> None:
+    topic = client.create(retention_ms="-1")
+    for _ in range(6):
+        assert client.produce(topic, batch(10_000)).error_code == 0
+    limit(broker, {"client-id": "aio"}, consumer_byte_rate=30_000)
+    consumer = AIOKafkaConsumer(
+        topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", client_id="aio"
+    )
+    await consumer.start()
+    try:
+        assert [(await consumer.getone()).offset for _ in range(6)] == list(range(6))
+    finally:
+        await consumer.stop()
+
+
+def test_a_throttled_fetch_leaves_its_session_as_it_was(broker: TierlogBroker, client: Client) -> None:
+    topic = client.create(retention_ms="-1")
+    for _ in range(3):
+        client.produce(topic, batch(5_000))
+    limit(broker, {"client-id": "test"}, consumer_byte_rate=6_000)
+    answers = [client.fetch(topic, 0, session_epoch=0)]
+    session = answers[0].session_id
+    assert (session > 0, offsets(answers[0])) == (True, [0])
+    empty = 0
+    for epoch in range(1, 100):
+        answer = client.fetch(topic, 1, session_id=session, session_epoch=epoch)
+        assert (answer.error_code, answer.session_id) == (0, session)
+        if offsets(answer):
+            break
+        assert answer.throttle_time_ms > 0
+        empty += 1
+    assert (offsets(answer), empty > 0) == ([1], True)
+
+
+def offsets(answer: FetchResponse) -> list[int]:
+    parts = [part.records for topic in answer.responses for part in topic.partitions if part.records]
+    return [int.from_bytes(bytes(part[:8]), "big") for part in parts]
+
+
+def test_time_on_the_loop_is_bounded(broker: TierlogBroker, client: Client) -> None:
+    limit(broker, {"user": None}, request_percentage=0.001)
+    request = message("Metadata", {"topics": None})
+    told = [client.send("Metadata", 9, request).throttle_time_ms for _ in range(2)]
+    assert (told[0] <= 1_000, 0 < told[1] <= 1_000) == (True, True)
+
+
+def test_a_user_may_create_so_many_partitions(broker: TierlogBroker, client: Client) -> None:
+    limit(broker, {"user": "ANONYMOUS"}, controller_mutation_rate=5)
+
+    def create(name: str, partitions: int, version: int = 7) -> tuple[ErrorCode, bool]:
+        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+        fresh = Client(broker.bootstrap)  # the one before may be muted
+        answer = fresh.send("CreateTopics", version, message("CreateTopics", {"topics": [topic]}))
+        fresh.close()
+        return ErrorCode(answer.topics[0].error_code), answer.throttle_time_ms > 0
+
+    assert create("first", 30) == (ErrorCode.NONE, False)  # ten may be saved up
+    assert create("second", 1) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, True)
+    assert create("first", 1) == (ErrorCode.TOPIC_ALREADY_EXISTS, False)
+    fresh = Client(broker.bootstrap)
+    asked = message("Metadata", {"topics": [{"name": "asked-for"}], "allow_auto_topic_creation": True})
+    answer = fresh.send("Metadata", 9, asked)
+    fresh.close()
+    assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert answer.throttle_time_ms > 0
+    assert create("old", 1, version=5) == (ErrorCode.NONE, True)
+    limit(broker, {"client-id": "test", "user": "ANONYMOUS"}, controller_mutation_rate=float("inf"))
+    assert create("second", 1) == (ErrorCode.NONE, False)
+
+
+def test_an_address_may_connect_so_often(broker: TierlogBroker) -> None:
+    limit(broker, {"ip": "127.0.0.2"}, connection_creation_rate=3)
+
+    def connect(source: str) -> bool:
+        client = Client(broker.bootstrap, source)
+        try:
+            return bool(client.send("Metadata", 9, message("Metadata", {"topics": []})).brokers)
+        except OSError:  # closed without an answer
+            return False
+        finally:
+            client.close()
+
+    assert {connect("127.0.0.2") for _ in range(10)} == {True, False}
+    assert {connect("127.0.0.1") for _ in range(10)} == {True}
+
+
+@pytest.mark.slow
+def test_a_restart_forgets_no_quota_and_a_stop_waits_for_nobody(tierlog_broker: TierlogBroker) -> None:
+    broker = tierlog_broker
+    client = Client(broker.bootstrap)
+    topic = client.create()
+    entities: list[Entity] = [{"user": "ada"}, {"user": "ada", "client-id": None}, {"client-id": "test"}]
+    for entity in entities:
+        limit(broker, entity, producer_byte_rate=10)
+    assert client.send("Produce", 9, produce_of(topic, 1000)).throttle_time_ms > 50_000
+    broker.stop()  # while it is muted
+    client.close()
+    broker.start()
+    broker.kill()
+    broker.start()
+    with KafkaClient(broker.bootstrap) as admin:
+        kept = [row["entity"] for row in quotas.rows(admin, {})]
+    assert sorted(map(json.dumps, kept)) == sorted(
+        json.dumps(dict(sorted(entity.items()))) for entity in entities
+    )
+    again = Client(broker.bootstrap)
+    assert again.send("Produce", 9, produce_of(topic, 1000)).throttle_time_ms > 50_000
+    again.close()

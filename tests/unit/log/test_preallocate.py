@@ -1,0 +1,115 @@
+"""`preallocate`: the room of a segment is taken with its first batch, and what was not used is given back."""
+
+import errno
+import random
+from pathlib import Path
+
+import pytest
+
+from tierlog.broker.log.log import PartitionLog
+from tierlog.broker.ports.files import OsFiles, Space
+from tierlog.broker.records.batch import assign, read_header
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.settings.node import settings_from
+from tierlog.broker.settings.topic import TopicConfig
+
+NOW = 1_700_000_000_000
+SEGMENT_BYTES = 1 << 20
+RESERVES = TopicConfig(segment_bytes=SEGMENT_BYTES, preallocate=True)
+DOES_NOT = TopicConfig(segment_bytes=SEGMENT_BYTES)
+SMALL = 64 << 10  # of a file without a reserve
+
+
+def opened(
+    directory: Path, config: TopicConfig = RESERVES, files: OsFiles | None = None, *, clean: bool = False
+) -> PartitionLog:
+    return PartitionLog.open(directory, config, files or OsFiles(), NOW, clean=clean, rng=random.Random(1))
+
+
+def append(log: PartitionLog, count: int = 1) -> None:
+    for _ in range(count):
+        batch = memoryview(encode_batch([NewRecord(NOW, None, b"v" * 1000)]))
+        base = log.log_end_offset
+        assign(batch, 0, base, 0)
+        log.append(batch, read_header(batch), base, 0, NOW)
+
+
+def on_disk(directory: Path) -> list[int]:
+    """Bytes that each segment takes there, oldest first."""
+    return [path.stat().st_blocks * 512 for path in sorted(directory.glob("*.log"))]
+
+
+def test_a_segment_takes_its_room_with_the_first_batch_and_gives_back_the_rest(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    assert sum(on_disk(tmp_path)) == 0  # an idle partition takes none
+    append(log, 3)
+    path = next(tmp_path.glob("*.log"))
+    assert (path.stat().st_size, on_disk(tmp_path)[0] >= SEGMENT_BYTES) == (log.size_bytes, True)
+    log.roll(NOW)
+    append(log)
+    rolled, active = on_disk(tmp_path)
+    assert rolled < SMALL < SEGMENT_BYTES <= active
+    log.close(clean=True)
+    assert max(on_disk(tmp_path)) < SMALL
+
+
+def test_the_setting_may_change_while_the_log_is_open(tmp_path: Path) -> None:
+    log = opened(tmp_path, DOES_NOT)
+    append(log)
+    log.update_config(RESERVES)
+    append(log)
+    log.roll(NOW)
+    append(log)
+    before, after = on_disk(tmp_path)
+    assert before < SMALL < SEGMENT_BYTES <= after
+
+
+def test_a_kill_leaves_nothing_to_cut_and_recovery_gives_the_room_back(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    append(log, 5)
+    again = opened(tmp_path)
+    assert (again.log_end_offset, again.recovered_cut_bytes) == (5, 0)
+    assert on_disk(tmp_path)[0] < SMALL
+    append(again)
+    assert again.log_end_offset == 6
+
+
+def test_the_zeros_that_kafka_leaves_behind_a_log_are_cut(tmp_path: Path) -> None:
+    """Its preallocated files are as long as segment.bytes until they are closed."""
+    log = opened(tmp_path, DOES_NOT)
+    append(log, 5)
+    size = log.size_bytes
+    path = next(tmp_path.glob("*.log"))
+    with path.open("r+b") as file:
+        file.truncate(SEGMENT_BYTES)
+    again = opened(tmp_path, DOES_NOT)
+    assert (again.log_end_offset, again.size_bytes) == (5, size)
+    assert path.stat().st_size == size
+
+
+class Poor(OsFiles):
+    """Little room, or a file system that knows no reserves."""
+
+    def __init__(self, usable: int) -> None:
+        self.usable = usable
+
+    def space(self, path: Path) -> Space:
+        return Space(1 << 40, self.usable)
+
+    def reserve(self, fd: int, position: int, count: int) -> None:
+        if self.usable > 1 << 30:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        super().reserve(fd, position, count)
+
+
+@pytest.mark.parametrize("usable", [2 * SEGMENT_BYTES - 1, 1 << 40])
+def test_without_a_reserve_appends_go_on(tmp_path: Path, usable: int) -> None:
+    log = opened(tmp_path, RESERVES, Poor(usable))
+    append(log, 3)
+    assert (log.log_end_offset, on_disk(tmp_path)[0] < SMALL) == (3, True)
+
+
+def test_a_node_may_have_it_for_all_topics() -> None:
+    settings = settings_from({"log.preallocate": "true"})
+    assert settings.topic_config({}).preallocate
+    assert not settings.topic_config({"preallocate": "false"}).preallocate

@@ -1,0 +1,196 @@
+"""Quotas between the listener and its handlers: who waits, who is told, and what goes when none is set."""
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from hands import Hands
+from immutables import Map
+from pump import HEARTBEAT, METADATA, PRODUCE, Broker, produce, until
+
+from tierlog.broker.handlers.context import RequestContext
+from tierlog.broker.net.listener import Refusal
+from tierlog.broker.net.throttling import Throttling
+from tierlog.broker.quotas.quotas import ClientQuotas
+from tierlog.broker.wire.errors import ErrorCode, KafkaError
+from tierlog.broker.wire.messages.fetch import FetchRequest, FetchResponse
+from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.broker.wire.messages.metadata import MetadataRequest
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import QuotaEntity, QuotaKey
+
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
+
+FETCH = 1
+EVERYONE: QuotaEntity = (("client-id", None),)
+NONE = ClusterImage(cluster_id="c")
+BEAT = HeartbeatRequest(group_id="g")
+
+
+class Throttled:
+    """A listener with quotas. Time stands still; each look at the timer finds it a second later."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.clock = Hands()
+        self.quotas = ClientQuotas()
+        self.image = NONE
+        self.sizes: list[int] = []
+        broker.handlers[FETCH] = self.fetch
+
+    async def start(self, **bounds: float) -> "Throttled":
+        await self.broker.start()
+        seconds = itertools.count()
+        self.throttling = Throttling(
+            self.broker.listener, self.broker.handlers, self.quotas, self.clock, lambda: float(next(seconds))
+        )
+        self.set(**bounds)
+        return self
+
+    def set(self, entity: QuotaEntity = EVERYONE, **bounds: float) -> None:
+        image = ClusterImage(cluster_id="c", quotas=Map({entity: Map(bounds)} if bounds else {}))
+        self.throttling.follow(self.image, image)
+        self.image = image
+
+    @property
+    def muted(self) -> int:
+        return self.broker.listener.muted
+
+    def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
+        """Answers with as many bytes as are allowed."""
+        self.sizes.append(request.max_bytes)
+        throttle_ms = context.meter.fetched(request.max_bytes) if context.meter else 0
+        return FetchResponse(throttle_time_ms=throttle_ms, session_id=0 if throttle_ms else request.max_bytes)
+
+
+async def test_a_producer_is_told_and_muted_and_others_are_not(broker: Broker) -> None:
+    throttled = await Throttled(broker).start(producer_byte_rate=100)
+    client, other = await broker.connect(), await broker.connect()
+    assert (await client.ask(PRODUCE, 9, produce(b"x" * 1000))).throttle_time_ms == 0
+    assert (await client.ask(PRODUCE, 9, produce(b"x" * 1000))).throttle_time_ms == 10_000
+    assert len(broker.records) == 2  # it is taken all the same
+    client.send(PRODUCE, 9, produce(b"x"))
+    for _ in range(20):
+        await other.ask(METADATA, 9, MetadataRequest())
+    assert (throttled.muted, len(broker.records)) == (1, 2)
+
+
+async def test_a_producer_without_acknowledgements_is_muted(broker: Broker) -> None:
+    throttled = await Throttled(broker).start(producer_byte_rate=100)
+    client = await broker.connect()
+    client.send(PRODUCE, 9, produce(b"x" * 2000, acks=0))
+    await until(lambda: throttled.muted == 1)
+
+
+@pytest.mark.parametrize("how", ["future", "task"])
+async def test_answers_that_have_to_be_waited_for_are_judged_when_they_are_there(
+    broker: Broker, how: str
+) -> None:
+    throttled = await Throttled(broker).start(producer_byte_rate=100)
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def finish() -> Any:
+        return await answer
+
+    broker.on_produce = lambda *_: answer if how == "future" else finish()
+    client = await broker.connect()
+    client.send(PRODUCE, 9, produce(b"x" * 2000))
+    await until(lambda: any(pump._waiting for pump in broker.listener._pumps.values()))
+    assert throttled.muted == 0
+    answer.set_result(Broker().produce(None, produce(b"")))  # type: ignore[arg-type]
+    assert (await client.receive(PRODUCE, 9))[1].throttle_time_ms == 10_000
+    assert throttled.muted == 1
+
+
+async def test_a_fetch_over_the_quota_is_empty_and_asks_for_no_more_than_a_burst(broker: Broker) -> None:
+    throttled = await Throttled(broker).start(consumer_byte_rate=100)
+    client = await broker.connect()
+    answer = await client.ask(FETCH, 12, FetchRequest(max_bytes=700))
+    assert (answer.throttle_time_ms, answer.session_id) == (0, 700)
+    other = await broker.connect()
+    answer = await other.ask(FETCH, 12, FetchRequest(max_bytes=5_000))
+    assert (answer.throttle_time_ms, answer.session_id, throttled.muted) == (7_000, 0, 1)
+    assert throttled.sizes == [700, 1000]
+
+
+async def test_time_counts_for_the_next_request(broker: Broker) -> None:
+    throttled = await Throttled(broker).start(request_percentage=1)
+    first, other = await broker.connect(), await broker.connect()
+    assert (await first.ask(HEARTBEAT, 4, BEAT)).throttle_time_ms == 0
+    await until(lambda: bool(throttled.quotas.report(QuotaKey.REQUEST_PERCENTAGE, throttled.clock.now)))
+    assert (await other.ask(HEARTBEAT, 4, BEAT)).throttle_time_ms == 1_000  # a second's work in ten is 10 %
+    assert throttled.muted == 1
+
+
+async def test_time_is_not_asked_of_producers_without_acknowledgements(broker: Broker) -> None:
+    throttled = await Throttled(broker).start(request_percentage=1)
+    client = await broker.connect()
+    for _ in range(3):
+        client.send(PRODUCE, 9, produce(b"x", acks=0))
+    await until(lambda: len(broker.records) == 3)
+    assert throttled.muted == 0
+
+
+@pytest.mark.parametrize("how", ["at once", "future", "task"])
+async def test_a_failed_request_costs_time_too(broker: Broker, how: str) -> None:
+    throttled = await Throttled(broker).start(request_percentage=1)
+    failure = KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "no")
+    loop = asyncio.get_running_loop()
+
+    async def fail() -> Any:
+        raise failure
+
+    def handle(*_: Any) -> Any:
+        if how == "future":
+            failed = loop.create_future()
+            failed.set_exception(failure)
+            return failed
+        if how == "task":
+            return fail()
+        raise failure
+
+    broker.on_heartbeat = handle
+    throttled.quotas.note(QuotaKey.REQUEST_PERCENTAGE, "ANONYMOUS", "test", 1000.0, throttled.clock.now)
+    client = await broker.connect()
+    assert (await client.ask(HEARTBEAT, 4, BEAT)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert throttled.muted == 1
+
+
+async def test_what_a_handler_says_is_obeyed(broker: Broker) -> None:
+    """Controller mutations are judged by their handlers."""
+    throttled = await Throttled(broker).start(controller_mutation_rate=1)
+    broker.on_heartbeat = lambda *_: HeartbeatResponse(throttle_time_ms=5_000)
+    client = await broker.connect()
+    assert (await client.ask(HEARTBEAT, 4, BEAT)).throttle_time_ms == 5_000
+    assert throttled.muted == 1
+
+
+async def test_quotas_come_and_go_while_clients_are_connected(broker: Broker) -> None:
+    throttled = await Throttled(broker).start()
+    client = await broker.connect()
+    for size in (10**6, 10**6):
+        assert (await client.ask(PRODUCE, 9, produce(b"x" * size))).throttle_time_ms == 0
+    throttled.set(producer_byte_rate=10**5, request_percentage=1e6)
+    assert broker.listener.stopwatch is not None
+    assert (await client.ask(PRODUCE, 9, produce(b"x" * 10**6))).throttle_time_ms == 0
+    throttled.set((("user", "ANONYMOUS"),), producer_byte_rate=1.0)
+    assert (await client.ask(PRODUCE, 9, produce(b"x" * 11))).throttle_time_ms == 1_000
+    throttled.set()
+    assert (broker.listener.stopwatch, broker.listener.admission) == (None, None)
+    other = await broker.connect()
+    assert (await other.ask(PRODUCE, 9, produce(b"x" * 10**6))).throttle_time_ms == 0
+    assert throttled.quotas.report(QuotaKey.PRODUCER_BYTE_RATE, throttled.clock.now) == []
+
+
+async def test_an_address_with_too_many_connections_waits_for_its_end(broker: Broker) -> None:
+    throttled = await Throttled(broker).start()
+    throttled.set((("ip", "127.0.0.1"),), connection_creation_rate=0.1)
+    served = await broker.connect()
+    await served.ask(METADATA, 9, MetadataRequest())
+    turned_away = await broker.connect()
+    turned_away.send(METADATA, 9, MetadataRequest())
+    await until(lambda: broker.listener.refused[Refusal.QUOTA] == 1)
+    assert broker.listener.connections == 1
+    await broker.listener.close()
+    assert await turned_away.expect_close() == b""

@@ -1,0 +1,51 @@
+"""Which quota applies, in Kafka's order, and who shares it."""
+
+import math
+
+import pytest
+
+from tierlog.broker.quotas.limits import Account, Limit, Limits
+from tierlog.metadata.records import QuotaKey
+
+KEY = QuotaKey.PRODUCER_BYTE_RATE
+PAIR = Account(user="ada", client_id="app")
+IN_ORDER = [
+    ((("client-id", "app"), ("user", "ada")), PAIR),
+    ((("client-id", None), ("user", "ada")), PAIR),
+    ((("user", "ada"),), Account(user="ada")),
+    ((("client-id", "app"), ("user", None)), PAIR),
+    ((("client-id", None), ("user", None)), PAIR),
+    ((("user", None),), Account(user="ada")),
+    ((("client-id", "app"),), Account(client_id="app")),
+    ((("client-id", None),), Account(client_id="app")),
+]
+
+
+@pytest.mark.parametrize("first", range(len(IN_ORDER)))
+def test_the_most_specific_applies(first: int) -> None:
+    limits = Limits({entity: {KEY: float(n)} for n, (entity, _) in enumerate(IN_ORDER) if n >= first})
+    assert limits.of_client(KEY, "ada", "app") == Limit(float(first), IN_ORDER[first][1])
+
+
+def test_only_quotas_of_the_same_kind_count() -> None:
+    limits = Limits({(("user", "ada"),): {"consumer_byte_rate": 1.0}, (("user", None),): {KEY: 2.0}})
+    assert limits.of_client(KEY, "ada", "app") == Limit(2.0, Account(user="ada"))
+    assert limits.bounds(KEY) and not limits.bounds(QuotaKey.REQUEST_PERCENTAGE)
+
+
+def test_others_have_no_limit() -> None:
+    limits = Limits({(("user", "ada"),): {KEY: 1.0}, (("client-id", "app"),): {KEY: 1.0}})
+    assert limits.of_client(KEY, "bob", "other") is None
+
+
+def test_an_infinite_one_exempts() -> None:
+    limits = Limits({(("user", "ada"),): {KEY: math.inf}, (("user", None),): {KEY: 1.0}})
+    assert limits.of_client(KEY, "ada", "app") is None
+    assert limits.of_client(KEY, "bob", "app") is not None
+
+
+def test_addresses_have_their_own_or_the_default() -> None:
+    key = QuotaKey.CONNECTION_CREATION_RATE
+    limits = Limits({(("ip", "10.0.0.1"),): {key: 5.0}, (("ip", None),): {key: 9.0}})
+    assert limits.of_ip(key, "10.0.0.1") == Limit(5.0, Account(ip="10.0.0.1"))
+    assert limits.of_ip(key, "10.0.0.2") == Limit(9.0, Account(ip="10.0.0.2"))
