@@ -53,7 +53,7 @@ class Partition(RuleBasedStateMachine):
         retention_ms=st.sampled_from([-1, 150]),
         retention_bytes=st.sampled_from([-1, 900]),
         flush_messages=st.sampled_from([MAX_LONG, MAX_LONG, 1]),
-        budget=st.sampled_from([600, 1 << 20]),
+        load_factor=st.sampled_from([0.1, 0.9]),
     )
     def begin(
         self,
@@ -63,7 +63,7 @@ class Partition(RuleBasedStateMachine):
         retention_ms: int,
         retention_bytes: int,
         flush_messages: int,
-        budget: int,
+        load_factor: float,
     ) -> None:
         self._home = tempfile.TemporaryDirectory()
         self.config = TopicConfig(
@@ -76,7 +76,7 @@ class Partition(RuleBasedStateMachine):
             delete_retention_ms=TOMBSTONES_MS,
             file_delete_delay_ms=0,
         )
-        self.budget = budget
+        self.load_factor = load_factor
         self.now = NOW
         self.epoch = 0
         self.model = LogModel(0, TOMBSTONES_MS)
@@ -364,7 +364,7 @@ class Partition(RuleBasedStateMachine):
             if not sources or sources[-1].end_offset <= max(before, log.log_start_offset):
                 return
             self.model.cleaning(sources[-1].end_offset, self.now)
-            clean(log, self.now, files=self.files, budget=self.budget, stable=stable)
+            clean(log, self.now, files=self.files, load_factor=self.load_factor, stable=stable)
             self.unlink()
             self.checkpoint = (*self.checkpoint[:2], log.cleaned_to)
         self.cut_unsynced = False
