@@ -6,8 +6,10 @@
 #   make fuzz          mutated traffic of real clients against the net layer: FUZZ_CASES=… FUZZ_SEED=…
 #   make soak          SOAK_MINUTES (10) of mixed load by real clients: do memory and descriptors stay flat?
 #   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
+#   make compiled      tierlog with its hot modules compiled (needs a C compiler), in build/compiled
+#   make test-compiled the tests of these modules against the compiled ones
 #   make bench         load figures of this machine
-#   make bench-versus  the same beside Apache Kafka (needs Java 17 and Maven); writes docs/benchmarks.md
+#   make bench-versus  the same beside Apache Kafka (needs Java 17, Maven, a C compiler); writes docs/benchmarks.md
 #   make fmt lock docs format the code; renew the lock files; regenerate the reference pages
 
 PYTHON ?= python3
@@ -19,7 +21,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast test fuzz soak test-clients bench bench-versus fmt lint types layers lock docs s3-server clean
+.PHONY: help venv demo check fast test fuzz soak test-clients compiled test-compiled bench bench-versus fmt lint types \
+  layers lock docs s3-server clean
 
 help:
 	@sed -n '2,13s/^# *//p' Makefile
@@ -72,11 +75,23 @@ soak: venv
 test-clients: venv
 	$(BIN)/pytest -m clients -rs
 
+COMPILED := build/compiled
+compiled: $(COMPILED)/.made
+
+$(COMPILED)/.made: $(READY) src/compile_hot.py $(wildcard broker/*/*.py)
+	$(BIN)/python src/compile_hot.py $(COMPILED)
+	@touch $@
+
+# In process and in the brokers that they start: both find the compiled modules first.
+test-compiled: compiled
+	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/pytest -m "not slow and not clients" $(addprefix tests/unit/, \
+	  log net partition records runtime wire) tests/conformance tests/integration tests/property
+
 bench: venv
 	$(BIN)/python tests/bench/suite.py
 
-bench-versus: venv
-	$(BIN)/python tests/bench/versus.py --docs docs/benchmarks.md
+bench-versus: compiled
+	$(BIN)/python tests/bench/versus.py --compiled $(COMPILED) --docs docs/benchmarks.md
 
 fmt: venv
 	$(BIN)/ruff check --fix .

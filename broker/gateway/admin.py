@@ -42,8 +42,8 @@ class AdminServer:
 
 def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
     async def health(_: web.Request) -> web.Response:
-        state = "starting" if node.serving is None else "serving"
-        return web.json_response({"status": state}, status=503 if node.serving is None else 200)
+        state = "serving" if node.serves else "starting"
+        return web.json_response({"status": state}, status=200 if node.serves else 503)
 
     async def cluster(_: web.Request) -> web.Response:
         return web.json_response(cluster_view(node.metadata.image, node.settings.node_id))

@@ -97,6 +97,10 @@ class Node:
         for reader in self._readers:
             _put(reader, None)
 
+    @property
+    def serves(self) -> bool:
+        return self.serving is not None
+
     # -- events --
 
     def follow(self) -> Events:

@@ -206,6 +206,8 @@ class PartitionLog:
             if self.config.preallocate:
                 active.reserve(self.config.segment_bytes)
         active.append(buffer, header, base_offset, self.config.index_interval_bytes, now_ms)
+        if active.size > active.reserved_to:
+            active.reserve_ahead(self.config.segment_bytes)
         self.log_end_offset = last_offset + 1
         latest = self.epochs.latest
         if leader_epoch >= 0 and (latest is None or latest.epoch != leader_epoch):

@@ -32,6 +32,12 @@ from tierlog.broker.records.indexes import (
     find_position,
 )
 
+RESERVE_FROM = 1 << 20
+RESERVE_AHEAD = 32 << 20
+"""A segment that has grown to the first doubles its room on the disk ahead of the appends, by the second at
+the most: writes into reserved blocks cost a quarter to a half less, and the file's blocks lie together.
+"""
+
 RESERVE_WHERE_FREE = 2
 """A segment's room is reserved where so many times as much is free: what fills the disk is not to be room for
 records that may never come.
@@ -79,6 +85,7 @@ class Segment:
         "last_modified_ms",
         "max_timestamp",
         "open_file",
+        "reserved_to",
         "rolled",
         "size",
     )
@@ -107,6 +114,8 @@ class Segment:
         self._bytes_since_entry = 0
         self._ragged = False  # a failed write may have left bytes beyond `size`
         self._reserved = False
+        self.reserved_to = RESERVE_FROM
+        """An append that ends beyond it is followed by `reserve_ahead`."""
 
     # -- what it is made of --
 
@@ -253,15 +262,21 @@ class Segment:
         file = self.file
         self.files.truncate(file.fd, self.size)
         self._ragged = self._reserved = False
+        self.reserved_to = max(RESERVE_FROM, self.size)
 
-    def reserve(self, count: int) -> None:
-        """Takes the room of a whole segment ahead of its first batch (`preallocate`), if there is plenty. The
-        size of the file stays as it is, so a crash leaves nothing to be cut.
+    def reserve_ahead(self, most: int) -> None:
+        """Takes room for as much again, within a segment of `most` bytes."""
+        self.reserve(min(2 * self.size, self.size + RESERVE_AHEAD, most))
+
+    def reserve(self, end: int) -> None:
+        """Takes the room up to a position of the file, if there is plenty (`preallocate`: of a whole segment,
+        ahead of its first batch). The size of the file stays as it is, so a crash leaves nothing to be cut.
         """
-        file = self.file
+        self.reserved_to = max(end, self.size + RESERVE_FROM)  # also in vain: the next try is not at once
+        file, count = self.file, end - self.size
         with suppress(OSError):  # a disk that cannot do it does without
-            if self.files.space(self.directory).usable >= RESERVE_WHERE_FREE * count:
-                self.files.reserve(file.fd, 0, count)
+            if count > 0 and self.files.space(self.directory).usable >= RESERVE_WHERE_FREE * count:
+                self.files.reserve(file.fd, self.size, count)
                 self._reserved = True
 
     def unload(self) -> None:

@@ -109,7 +109,7 @@ class Pump:
         self.blocked_at = 0.0
         """Since when it takes none of them, if it does not."""
         self._muted_until = 0.0
-        self._unmute_timer: asyncio.TimerHandle | None = None
+        self._unmute_timer: asyncio.Handle | None = None
         self._resume()
 
     @property
@@ -157,7 +157,9 @@ class Pump:
     def close_if_overdue(self, now: float) -> None:
         """Closes a connection that is too slow with a frame, or has been idle for too long."""
         bounds = self._owner.bounds
-        if self._writing and now - self.blocked_at > bounds.blocked_s:
+        # with the room that the budget gave it for a frame, it has no longer than any frame has
+        most_s = bounds.blocked_s if self._partial is None else min(bounds.blocked_s, bounds.frame_s)
+        if self._writing and now - self.blocked_at > most_s:
             blocked_s = now - self.blocked_at
             return self.close(Why.BLOCKED, f"{self._out_bytes} bytes not taken for {blocked_s:.0f} s")
         if not self._reading and not self._abandoned:
@@ -193,6 +195,12 @@ class Pump:
         self._muted_until = until
         self._unmute_timer = loop.call_at(until, self._unmute)
         self._stop_reading()
+
+    def unmute_soon(self) -> None:
+        """Before its time; not within this call, which may come from anywhere."""
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
+            self._unmute_timer = self._owner.loop.call_soon(self._unmute)
 
     def _unmute(self) -> None:
         if self._unmute_timer is not None:
@@ -256,9 +264,10 @@ class Pump:
         return kept
 
     def _handle_all(self, view: memoryview, at: int, end: int) -> bool:
-        if self._partial is not None:
-            at = self._continue(self._partial, view, at, end)
-            if self._partial is not None:
+        frame = self._partial
+        if frame is not None:
+            at = self._continue(frame, view, at, end)
+            if not frame.is_whole:
                 self._hold(view, at, end)
                 return False
         kept = False

@@ -119,6 +119,11 @@ class Listener:
         if pump is not None:
             pump.mute(seconds)
 
+    def unmute_all(self) -> None:
+        """They are judged anew by what they do next."""
+        for pump in self._pumps.values():
+            pump.unmute_soon()
+
     def time_clients(self, stopwatch: Stopwatch | None) -> None:
         """From now on the stopwatch runs what the loop does for a connection; None: nothing does."""
         if stopwatch is not self.stopwatch:

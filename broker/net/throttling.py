@@ -53,6 +53,7 @@ class Throttling:
         self._listener.time_clients(self._stopwatch if timed else None)
         limited = self.quotas.bounds(QuotaKey.CONNECTION_CREATION_RATE)
         self._listener.admission = self._admission if limited else None
+        self._listener.unmute_all()  # a quota that was too small by mistake may have muted them for an hour
 
     def mute(self, connection: Connection, throttle_ms: int) -> None:
         self._listener.mute(connection, throttle_ms / 1000)

@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from tierlog.metadata.records import CLIENT_ID, IP, USER, QuotaEntity, QuotaKey
 
+FOUND_MAX = 10_000
+"""Clients whose limit is remembered. They choose their ids: beyond, all are looked up anew."""
+
 
 class Account(NamedTuple):
     """Those whose use is added up. None: whatever it is."""
@@ -28,6 +31,7 @@ class Limits:
         for entity, values in quotas.items():
             for key, bound in values.items():
                 self._bounds.setdefault(key, {})[entity] = bound
+        self._found: dict[tuple[QuotaKey, str, str], Limit | None] = {}
 
     def bounds(self, key: QuotaKey) -> bool:
         """Whether anyone has such a quota."""
@@ -35,7 +39,14 @@ class Limits:
 
     def of_client(self, key: QuotaKey, user: str, client_id: str) -> Limit | None:
         """The most specific one; an infinite one exempts from those that are less so."""
-        return self._first(key, _of_client(user, client_id))
+        line = key, user, client_id
+        try:
+            return self._found[line]
+        except KeyError:
+            if len(self._found) >= FOUND_MAX:
+                self._found.clear()
+            found = self._found[line] = self._first(key, _of_client(user, client_id))
+            return found
 
     def of_ip(self, key: QuotaKey, ip: str) -> Limit | None:
         account = Account(ip=ip)

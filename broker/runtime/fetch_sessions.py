@@ -14,6 +14,9 @@ from enum import Enum, auto
 EVICTION_MS = 120_000
 """A session unused for so long is stale; one younger than this is protected from others of its kind."""
 
+PARTITIONS_MAX = 1_000_000
+"""In all sessions together, some 250 MB. Kafka bounds sessions only, and one may name any number of them."""
+
 NO_SESSION, INITIAL_EPOCH, FINAL_EPOCH = 0, 0, -1
 MAX_EPOCH = 2**31 - 1
 
@@ -100,8 +103,11 @@ class FetchScope:
 class FetchSessions:
     """The bounded cache."""
 
-    def __init__(self, slots: int, rng: random.Random) -> None:
+    def __init__(self, slots: int, rng: random.Random, partitions_max: int = PARTITIONS_MAX) -> None:
+        self.partitions = 0
+        """In all sessions."""
         self._slots = slots
+        self._partitions_max = partitions_max
         self._rng = rng
         self._sessions: dict[int, FetchSession] = {}
         self.evictions = 0
@@ -110,11 +116,6 @@ class FetchSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
-
-    @property
-    def partitions(self) -> int:
-        """Partitions in all sessions."""
-        return sum(len(session.partitions) for session in self._sessions.values())
 
     def begin(
         self,
@@ -128,7 +129,7 @@ class FetchSessions:
     ) -> FetchScope | SessionFault:
         """Matches a request with its session and updates that one."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
+            self._drop(session_id)
             return FetchScope(list(asked), None, may_open=epoch == INITIAL_EPOCH)
         session = self._sessions.get(session_id)
         if session is None:
@@ -137,10 +138,16 @@ class FetchSessions:
             return SessionFault.INVALID_EPOCH
         if session.uses_topic_ids != uses_topic_ids:
             return SessionFault.TOPIC_ID_MIX
+        before = len(session.partitions)
         _update(session, asked, forgotten)
+        self.partitions += len(session.partitions) - before
         if not session.partitions:
-            del self._sessions[session_id]
+            self._drop(session_id)
             return FetchScope([], None, may_open=False)
+        if self.partitions > self._partitions_max:
+            self._drop(session_id)
+            self.refused += 1
+            return SessionFault.ID_NOT_FOUND  # its client begins again with a full request
         session.used_ms = now_ms
         session.next_epoch = 1 if epoch == MAX_EPOCH else epoch + 1
         return FetchScope(list(session.partitions.values()), session, may_open=False)
@@ -152,13 +159,16 @@ class FetchSessions:
         held = {partition.key: partition for partition in partitions}
         if not held:
             return NO_SESSION
-        if not self._make_room(privileged, len(held), now_ms):
+        if self.partitions + len(held) > self._partitions_max or not self._make_room(
+            privileged, len(held), now_ms
+        ):
             self.refused += 1
             return NO_SESSION
         session_id = self._new_id()
         self._sessions[session_id] = FetchSession(
             session_id, privileged, uses_topic_ids, now_ms, now_ms, held
         )
+        self.partitions += len(held)
         return session_id
 
     def _make_room(self, privileged: bool, size: int, now_ms: int) -> bool:
@@ -182,9 +192,14 @@ class FetchSessions:
         return self._evict(least)
 
     def _evict(self, session: FetchSession) -> bool:
-        del self._sessions[session.id]
+        self._drop(session.id)
         self.evictions += 1
         return True
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.partitions -= len(session.partitions)
 
     def _new_id(self) -> int:
         while True:

@@ -9,7 +9,6 @@ the body is, but the response of ApiVersions always has the old header: its read
 
 import importlib
 import struct
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from tierlog.broker.ports.files import Part
@@ -37,19 +36,25 @@ class Api:
         self.least, self.most = versions
         self.flexible_from = flexible
         self._module = module
+        self._request: type[Message] | None = None
+        self._response: type[Message] | None = None
 
     def __repr__(self) -> str:
         return f"{self.name}({self.key}, v{self.least}-{self.most})"
 
-    @cached_property
+    @property
     def request(self) -> type[Message]:
         """The class of its requests."""
-        return self._load("Request")
+        if self._request is None:
+            self._request = self._load("Request")
+        return self._request
 
-    @cached_property
+    @property
     def response(self) -> type[Message]:
         """The class of its responses."""
-        return self._load("Response")
+        if self._response is None:
+            self._response = self._load("Response")
+        return self._response
 
     def supports(self, version: int) -> bool:
         """Whether the messages know the version."""

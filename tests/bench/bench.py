@@ -72,6 +72,12 @@ def argument_parser():
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--rf", type=int, default=1, help="replication factor of the topics made here")
     parser.add_argument("--connections", type=int, default=1, help="raw-produce: to each leader")
+    parser.add_argument(
+        "--retain",
+        type=size,
+        default=0,
+        help="raw-produce: retention.bytes, so that pages of memory are reused",
+    )
     parser.add_argument("--depth", type=int, default=5, help="requests in flight on a connection")
     parser.add_argument("--acks", type=int, default=1)
     parser.add_argument(

@@ -113,11 +113,19 @@ def stored_records(topic, leaders, wanted):
         time.sleep(0.05)
 
 
+def retained(partition_bytes):
+    """Settings of a topic that keeps so much of each partition; none for 0."""
+    if not partition_bytes:
+        return {}
+    segment = str(max(partition_bytes // 4, MIB))
+    return {"retention.bytes": str(partition_bytes), "segment.bytes": segment, "file.delete.delay.ms": "0"}
+
+
 def raw_produce(options, topics, pids, warm):
     """options.connections to every leader; they share its partitions."""
     batch = wire.record_batch(options.batch, options.records or max(options.batch // 1024, 1))
     per_batch = options.records or max(options.batch // 1024, 1)
-    topic = topics.create(options.partitions)
+    topic = topics.create(options.partitions, retained(options.retain // options.partitions))
     leaders = topics.wait_leaders(topic, options.partitions)
     shares = [
         (leader, own[i :: options.connections])

@@ -33,14 +33,17 @@ class Broker:
 
 
 @contextmanager
-def tierlog_broker() -> Iterator[Broker]:
-    """A throw-away broker in a process of its own, stopped by its process id."""
+def tierlog_broker(label: str = "tierlog", compiled: Path | None = None) -> Iterator[Broker]:
+    """A throw-away broker process, stopped by its process id. `compiled`: what compile_hot.py made."""
+    environment = os.environ | ({"PYTHONPATH": str(compiled)} if compiled else {})
     with tempfile.TemporaryDirectory(prefix="tierlog-bench-") as data:
         command = [*TIERLOG, "dev", "--json", "--port", "0", "--data-dir", data]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        )
         try:
             ready = json.loads(process.stdout.readline())
-            yield Broker(ready["bootstrap"], ready["pid"])
+            yield Broker(ready["bootstrap"], ready["pid"], label)
         finally:
             process.terminate()
             process.wait()

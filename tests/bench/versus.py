@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """`make bench-versus`: the load cases on tierlog and on Apache Kafka in turn, as a table and a plot.
 
-Both brokers run all the time, with one partition's worth of settings at their defaults; each round measures
-every case on the one, then on the other. The figure is the median of the rounds. Kafka's jars come by Maven
+All brokers run all the time at their default settings; each round measures every case on one after the
+other. The figure is the median of the rounds. tierlog runs with its hot modules compiled (`make compiled`,
+ADR 0007) and, in a column of its own, as plain Python. Kafka's jars come by Maven
 (tests/clients/fetch-java.sh); its JVM is heated first, as it gains a third in its first minutes.
 
-    versus.py [--rounds 3] [--seconds 5] [--docs docs/benchmarks.md] [case …]
+Topics that are produced to keep RETAINED bytes. A virtual machine pays for a page of memory at its first
+touch, several times what the write costs; a log that grows for ever would measure that, on either broker.
+
+    versus.py [--rounds 3] [--seconds 5] [--compiled build/compiled] [--docs docs/benchmarks.md] [case …]
 """
 
 import argparse
@@ -29,19 +33,14 @@ JAVA = (
     "java", "-Xms1g", "-Xmx2g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35", "-XX:MaxInlineLevel=15",
 )  # fmt: skip
-HEAT = (
-    "raw-produce",
-    "--batch",
-    "64k",
-    "--seconds",
-    "20",
-    "--warm-s",
-    "10",
-    "--reps",
-    "1",
-    "--patience",
-    "1",
+RETAINED = "256m"
+RETENTION = (
+    "log.retention.check.interval.ms=1000\nlog.initial.task.delay.ms=1000\n"  # as `tierlog dev` has it
 )
+HEAT = (
+    "raw-produce", "--retain", RETAINED, "--batch", "64k", "--seconds", "20", "--warm-s", "10", "--reps", "1",
+    "--patience", "1",
+)  # fmt: skip
 MORE, LESS = "more", "less"
 
 
@@ -70,20 +69,26 @@ CPU_SHARE = Figure("broker_cpu_pct", "CPU %", LESS)
 MEMORY = Figure("rss_mib", "resident MiB", LESS)
 READ = ("raw-fetch", "--batch", "64k", "--max-bytes", "64g", "--topic", "{topic}")
 
+WRITE = ("raw-produce", "--retain", RETAINED, "--batch")
+SPEED = (PER_CPU, RATE)
+
 CASES: dict[str, tuple[tuple[str, ...], tuple[Figure, ...]]] = {
-    "produce 16 KiB": (("raw-produce", "--batch", "16k"), (PER_CPU, RATE)),
-    "produce 64 KiB": (("raw-produce", "--batch", "64k"), (PER_CPU, RATE)),
-    "produce 1 MiB": (("raw-produce", "--batch", "1m"), (PER_CPU, RATE)),
-    "produce 16 KiB, 8 partitions": (("raw-produce", "--batch", "16k", "--partitions", "8"), (PER_CPU, RATE)),
-    "produce 64 KiB, 8 partitions": (("raw-produce", "--batch", "64k", "--partitions", "8"), (PER_CPU, RATE)),
-    "produce 16 KiB at 52 MB/s": (("raw-produce", "--batch", "16k", "--rate", "3200"), (P50, P99, P999)),
-    "fetch 1 MiB": ((*READ, "--max-partition", "1m"), (PER_CPU, RATE)),
-    "fetch 8 MiB": ((*READ, "--max-partition", "8m"), (PER_CPU, RATE)),
-    "librdkafka produce, 1 KB": (("rd-produce",), (PER_CPU, RATE)),
+    "produce 16 KiB": ((*WRITE, "16k"), SPEED),
+    "produce 64 KiB": ((*WRITE, "64k"), SPEED),
+    "produce 1 MiB": ((*WRITE, "1m"), SPEED),
+    "produce 16 KiB, 8 partitions": ((*WRITE, "16k", "--partitions", "8"), SPEED),
+    "produce 64 KiB, 8 partitions": ((*WRITE, "64k", "--partitions", "8"), SPEED),
+    "produce 1 MiB, 8 partitions": ((*WRITE, "1m", "--partitions", "8"), SPEED),
+    "produce 64 KiB, 4 connections": ((*WRITE, "64k", "--partitions", "4", "--connections", "4"), SPEED),
+    "produce 16 KiB at 52 MB/s": ((*WRITE, "16k", "--rate", "3200"), (P50, P99, P999)),
+    "fetch 1 MiB": ((*READ, "--max-partition", "1m"), SPEED),
+    "fetch 8 MiB": ((*READ, "--max-partition", "8m"), SPEED),
+    "librdkafka produce, 1 KB": (("rd-produce",), SPEED),
     "librdkafka end to end, 1,000/s": (("rd-e2e", "--rate", "1000", "--linger", "0"), (P50, P99, P999)),
     "1,000 connections": (("connections", "--connections", "1000"), (CPU_SHARE, P99)),
     "idle after the load": (("idle",), (MEMORY,)),
 }
+KAFKA, TIERLOG, PURE = "kafka", "tierlog", "pure Python"
 
 Results = dict[tuple[str, str], dict[str, list[float]]]  # (case, figure) -> label -> one value a round
 
@@ -103,13 +108,27 @@ def measure(names: list[str], brokers: list[Broker], rounds: int, seconds: float
     return found
 
 
-def rows(found: Results) -> list[tuple[str, str, float, float, float]]:
-    """Case, figure, Kafka's median, tierlog's, and the ratio."""
+@dataclass(frozen=True)
+class Row:
+    """One line of the result: the medians of one figure of a case, and their ratios to Kafka's."""
+
+    title: str
+    medians: dict[str, float]
+    ratios: dict[str, float]
+
+
+def rows(found: Results) -> list[Row]:
     figures = {(name, figure.title): figure for name, (_, all_) in CASES.items() for figure in all_}
     table = []
-    for (name, title), values in found.items():
-        theirs, ours = (statistics.median(values[label]) for label in ("kafka", "tierlog"))
-        table.append((name, title, theirs, ours, figures[name, title].ratio(ours, max(theirs, 1e-9))))
+    for key, values in found.items():
+        medians = {label: statistics.median(each) for label, each in values.items()}
+        theirs = max(medians[KAFKA], 1e-9)
+        ratios = {
+            label: figures[key].ratio(max(ours, 1e-9), theirs)
+            for label, ours in medians.items()
+            if label != KAFKA
+        }
+        table.append(Row(": ".join(key), medians, ratios))
     return table
 
 
@@ -123,16 +142,21 @@ def markdown(found: Results, rounds: int, seconds: float) -> str:
         f"tierlog beside Apache Kafka 4.3.1 on one machine ({here['cores']} cores, {here['cpu']},",
         f"Linux {here['kernel']}, Python {here['python']}), in turn: the median of {rounds} rounds of",
         f"{seconds:g} s each. The load generator shares the cores with the broker under test, so compare CPU",
-        "seconds first. A ratio above 1 means that tierlog is ahead.",
+        "seconds first. A ratio above 1: tierlog is ahead. *Compiled* is tierlog with its hot modules built",
+        "by mypyc ([ADR 0007](adr/0007-compiled-hot-modules.md)); *pure* is the same uncompiled.",
+        "What was tried to get here, and what it gave: [performance](explanation/performance.md).",
         "",
         "![Ratio of tierlog to Kafka by case](img/benchmarks.png)",
         "",
-        "| case | figure | Kafka | tierlog | ratio |",
-        "| --- | --- | ---: | ---: | ---: |",
+        "| case and figure | Kafka | compiled | ratio | pure | ratio |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    lines += [
-        f"| {name} | {title} | {_n(k)} | {_n(t)} | {ratio:.2f} |" for name, title, k, t, ratio in rows(found)
-    ]
+    for row in rows(found):
+        cells = [row.title, _n(row.medians[KAFKA])]
+        for label in (TIERLOG, PURE):
+            known = label in row.medians
+            cells += [_n(row.medians[label]), f"{row.ratios[label]:.2f}"] if known else ["", ""]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
@@ -147,11 +171,11 @@ def plot(found: Results, target: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    table = rows(found)
+    table = [row for row in rows(found) if TIERLOG in row.ratios]
     figure, axes = plt.subplots(figsize=(9, 0.3 * len(table) + 1.4), layout="constrained")
-    ratios = [row[4] for row in table]
+    ratios = [row.ratios[TIERLOG] for row in table]
     colours = ["#2a6f97" if ratio >= 1 else "#f4a259" for ratio in ratios]
-    axes.barh([f"{row[0]}: {row[1]}" for row in table], [r - 1 for r in ratios], left=1, color=colours)
+    axes.barh([row.title for row in table], [r - 1 for r in ratios], left=1, color=colours)
     axes.set_xscale("log")
     axes.axvline(1, color="#1b2a38", linewidth=1)
     ticks = [tick for tick in (0.25, 0.5, 1, 2, 4, 8, 16) if min(ratios) / 2 < tick < max(ratios) * 2]
@@ -172,6 +196,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="default: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--compiled", type=Path, help="what `make compiled` made; else only pure Python")
     parser.add_argument("--docs", type=Path, help="write the page here, its plot into img/ beside it")
     options = parser.parse_args()
     fetched = subprocess.run(
@@ -179,9 +204,12 @@ def main() -> None:
     )
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kafka-bench-")))
-        kafka = KafkaProcess(f"{fetched.stdout.strip()}/*", directory, JAVA)
+        kafka = KafkaProcess(f"{fetched.stdout.strip()}/*", directory, JAVA, RETENTION)
         stack.callback(kafka.stop)
-        brokers = [Broker(kafka.bootstrap, kafka.pid, "kafka"), stack.enter_context(tierlog_broker())]
+        brokers = [Broker(kafka.bootstrap, kafka.pid, KAFKA)]
+        if options.compiled:
+            brokers.append(stack.enter_context(tierlog_broker(TIERLOG, options.compiled.absolute())))
+        brokers.append(stack.enter_context(tierlog_broker(PURE)))
         run_case(brokers[0], *HEAT)
         found = measure(options.cases or [*CASES], brokers, options.rounds, options.seconds)
     RESULTS.mkdir(exist_ok=True)

@@ -2,8 +2,8 @@
 
 Each case is one request against a topic of two partitions, with nine records in the first, and a group that
 committed an offset; topic and group are both called `$t`. Left out of the comparison are addresses, ids, the
-wording of messages, and the append time, in which Kafka answers a retried batch with the time of its records.
-No case depends on how soon a change that was answered takes effect: in Kafka that is later; quotas are waited
+wording of messages, and the append time, in which Kafka answers a retried batch with its records' time. No
+case depends on how soon a change that was answered takes effect: in Kafka that is later; quotas are waited
 for. The records are years old, so the topic keeps them for ever: else a look at what is past retention may
 fall into a case.
 """

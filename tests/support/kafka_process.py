@@ -17,14 +17,17 @@ JAVA = ("java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class KafkaProcess:
-    """Formats its directory, starts, and returns once it serves; `stop()` ends it."""
+    """Formats its directory, starts, and returns once it serves; `stop()` ends it.
 
-    def __init__(self, classpath: str, directory: Path, java: Sequence[str] = JAVA) -> None:
+    `more`: further lines of its properties.
+    """
+
+    def __init__(self, classpath: str, directory: Path, java: Sequence[str] = JAVA, more: str = "") -> None:
         port, controller_port = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
         properties = directory / "server.properties"
         properties.write_text(
-            PROPERTIES.format(port=port, controller_port=controller_port, data=directory / "data")
+            PROPERTIES.format(port=port, controller_port=controller_port, data=directory / "data") + more
         )
         formatting = ["kafka.tools.StorageTool", "format", "-t", str(uuid.uuid4()), "-c", str(properties)]
         subprocess.run(

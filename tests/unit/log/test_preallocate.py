@@ -1,4 +1,6 @@
-"""`preallocate`: the room of a segment is taken with its first batch, and what was not used is given back."""
+"""Room on the disk is taken ahead of appends, and what was not used is given back: a whole segment's with its
+first batch where `preallocate` is set, else as much again as a segment has, once it has some.
+"""
 
 import errno
 import random
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tierlog.broker.log.log import PartitionLog
+from tierlog.broker.log.segment import RESERVE_FROM
 from tierlog.broker.ports.files import OsFiles, Space
 from tierlog.broker.records.batch import assign, read_header
 from tierlog.broker.records.writer import NewRecord, encode_batch
@@ -26,9 +29,9 @@ def opened(
     return PartitionLog.open(directory, config, files or OsFiles(), NOW, clean=clean, rng=random.Random(1))
 
 
-def append(log: PartitionLog, count: int = 1) -> None:
+def append(log: PartitionLog, count: int = 1, size: int = 1000) -> None:
     for _ in range(count):
-        batch = memoryview(encode_batch([NewRecord(NOW, None, b"v" * 1000)]))
+        batch = memoryview(encode_batch([NewRecord(NOW, None, b"v" * size)]))
         base = log.log_end_offset
         assign(batch, 0, base, 0)
         log.append(batch, read_header(batch), base, 0, NOW)
@@ -62,6 +65,22 @@ def test_the_setting_may_change_while_the_log_is_open(tmp_path: Path) -> None:
     append(log)
     before, after = on_disk(tmp_path)
     assert before < SMALL < SEGMENT_BYTES <= after
+
+
+def test_a_segment_that_grows_takes_as_much_again_and_gives_back_the_rest(tmp_path: Path) -> None:
+    log = opened(tmp_path, TopicConfig(segment_bytes=8 * RESERVE_FROM))
+    append(log, 9, RESERVE_FROM // 10)
+    assert on_disk(tmp_path)[0] < RESERVE_FROM + SMALL
+    append(log, 2, RESERVE_FROM // 10)
+    assert on_disk(tmp_path)[0] >= 2 * RESERVE_FROM
+    append(log, 30, RESERVE_FROM // 10)
+    assert log.size_bytes <= on_disk(tmp_path)[0] <= 8 * RESERVE_FROM + SMALL
+    again = opened(tmp_path, DOES_NOT)  # after a kill
+    assert (again.log_end_offset, again.recovered_cut_bytes) == (41, 0)
+    assert on_disk(tmp_path)[0] < again.size_bytes + SMALL
+    append(again, 1, RESERVE_FROM)
+    again.close(clean=True)
+    assert sum(on_disk(tmp_path)) < again.size_bytes + 2 * SMALL
 
 
 def test_a_kill_leaves_nothing_to_cut_and_recovery_gives_the_room_back(tmp_path: Path) -> None:

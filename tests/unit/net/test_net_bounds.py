@@ -167,6 +167,20 @@ async def test_who_takes_nothing_is_closed_in_time(broker: Broker) -> None:
     assert broker.listener.kept_bytes == 0
 
 
+async def test_who_takes_nothing_holds_no_room_for_a_request_either(broker: Broker) -> None:
+    await broker.start(blocked_s=1000.0, frame_s=0.5, queued_response_bytes=1 * MIB, sweep_s=0.005)
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    broker.on_heartbeat = lambda *_: future
+    client = await sleeper(broker)
+    client.send(HEARTBEAT, 0, HeartbeatRequest())
+    client.writer.write(large()[:1000])
+    await until(lambda: broker.listener.budget.used > 600 * KIB)
+    future.set_result(RawReply([bytes(8 * MIB)]))
+    await until(lambda: bool(broker.notes))
+    assert [why for why, _ in broker.notes] == [Why.BLOCKED]
+    assert broker.listener.budget.used == 0
+
+
 async def test_answers_that_nobody_takes_are_bounded_over_all_connections(broker: Broker) -> None:
     await broker.start(queued_response_bytes_total=20 * MIB)
     broker.on_heartbeat = lambda *_: RawReply([bytes(8 * MIB)])

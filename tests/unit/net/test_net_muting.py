@@ -82,6 +82,20 @@ async def test_an_answer_that_was_waited_for_leaves_while_muted(broker: Broker) 
     assert (await client.receive(HEARTBEAT, 4))[1].error_code == 1
 
 
+async def test_all_can_be_unmuted_before_their_time(broker: Broker) -> None:
+    await broker.start()
+    muted = mute_on_heartbeat(broker, FOR_EVER_S)
+    client = await broker.connect()
+    for _ in range(2):
+        client.send(HEARTBEAT, 4, BEAT)
+    await client.receive(HEARTBEAT, 4)
+    broker.listener.unmute_all()
+    await client.receive(HEARTBEAT, 4)
+    assert (len(muted), broker.listener.muted) == (2, 1)
+    broker.listener.unmute_all()
+    await until(lambda: not broker.listener.muted)
+
+
 async def test_a_muted_connection_is_neither_idle_nor_slow(broker: Broker) -> None:
     await broker.start()
     mute_on_heartbeat(broker, FOR_EVER_S)

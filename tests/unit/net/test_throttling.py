@@ -25,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_polic
 FETCH = 1
 EVERYONE: QuotaEntity = (("client-id", None),)
 NONE = ClusterImage(cluster_id="c")
+REQUEST = QuotaKey.REQUEST_PERCENTAGE
 BEAT = HeartbeatRequest(group_id="g")
 
 
@@ -114,11 +115,20 @@ async def test_a_fetch_over_the_quota_is_empty_and_asks_for_no_more_than_a_burst
     assert throttled.sizes == [700, 1000]
 
 
+async def test_a_fetch_is_judged_once(broker: Broker) -> None:
+    throttled = await Throttled(broker).start(request_percentage=1, consumer_byte_rate=100)
+    throttled.quotas.note(REQUEST, "ANONYMOUS", "test", 1000.0, throttled.clock.now)
+    client = await broker.connect()
+    answer = await client.ask(FETCH, 12, FetchRequest(max_bytes=700))
+    assert (answer.throttle_time_ms, answer.session_id) == (1_000, 0)
+    assert throttled.quotas.throttled == {REQUEST: 1}
+
+
 async def test_time_counts_for_the_next_request(broker: Broker) -> None:
     throttled = await Throttled(broker).start(request_percentage=1)
     first, other = await broker.connect(), await broker.connect()
     assert (await first.ask(HEARTBEAT, 4, BEAT)).throttle_time_ms == 0
-    await until(lambda: bool(throttled.quotas.report(QuotaKey.REQUEST_PERCENTAGE, throttled.clock.now)))
+    await until(lambda: bool(throttled.quotas.report(REQUEST, throttled.clock.now)))
     assert (await other.ask(HEARTBEAT, 4, BEAT)).throttle_time_ms == 1_000  # a second's work in ten is 10 %
     assert throttled.muted == 1
 
@@ -151,7 +161,7 @@ async def test_a_failed_request_costs_time_too(broker: Broker, how: str) -> None
         raise failure
 
     broker.on_heartbeat = handle
-    throttled.quotas.note(QuotaKey.REQUEST_PERCENTAGE, "ANONYMOUS", "test", 1000.0, throttled.clock.now)
+    throttled.quotas.note(REQUEST, "ANONYMOUS", "test", 1000.0, throttled.clock.now)
     client = await broker.connect()
     assert (await client.ask(HEARTBEAT, 4, BEAT)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert throttled.muted == 1
@@ -175,8 +185,12 @@ async def test_quotas_come_and_go_while_clients_are_connected(broker: Broker) ->
     assert broker.listener.stopwatch is not None
     assert (await client.ask(PRODUCE, 9, produce(b"x" * 10**6))).throttle_time_ms == 0
     throttled.set((("user", "ANONYMOUS"),), producer_byte_rate=1.0)
-    assert (await client.ask(PRODUCE, 9, produce(b"x" * 11))).throttle_time_ms == 1_000
+    assert (await client.ask(PRODUCE, 9, produce(b"x" * 10**6))).throttle_time_ms == 3_600_000
+    client.send(PRODUCE, 9, produce(b"x"))
+    assert throttled.muted == 1
     throttled.set()
+    await client.receive(PRODUCE, 9)  # not after the hour
+    assert throttled.muted == 0
     assert (broker.listener.stopwatch, broker.listener.admission) == (None, None)
     other = await broker.connect()
     assert (await other.ask(PRODUCE, 9, produce(b"x" * 10**6))).throttle_time_ms == 0

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tierlog.broker.quotas.limits import Account, Limit, Limits
+from tierlog.broker.quotas.limits import FOUND_MAX, Account, Limit, Limits
 from tierlog.metadata.records import QuotaKey
 
 KEY = QuotaKey.PRODUCER_BYTE_RATE
@@ -36,6 +36,14 @@ def test_only_quotas_of_the_same_kind_count() -> None:
 def test_others_have_no_limit() -> None:
     limits = Limits({(("user", "ada"),): {KEY: 1.0}, (("client-id", "app"),): {KEY: 1.0}})
     assert limits.of_client(KEY, "bob", "other") is None
+
+
+def test_clients_beyond_those_that_are_remembered_have_the_same() -> None:
+    limits = Limits({(("client-id", None),): {KEY: 1.0}, (("client-id", "7"),): {KEY: 7.0}})
+    for n in (*range(FOUND_MAX + 2), 7):
+        assert limits.of_client(KEY, "ada", str(n)) == Limit(
+            7.0 if n == 7 else 1.0, Account(client_id=str(n))
+        )
 
 
 def test_an_infinite_one_exempts() -> None:

@@ -57,6 +57,9 @@ def test_one_window_has_no_burst() -> None:
 def test_a_bucket_is_full_at_first_and_may_be_overdrawn_once() -> None:
     bucket = TokenBucket(DEFAULT)
     assert bucket.left(1.0, 123_456) == 11
+    bucket.take(10.5, 1.0, 123_456)
+    assert bucket.throttle_ms(1.0, 123_456) == 0  # half a token is left
+    bucket.take(-10.5, 1.0, 123_456)
     bucket.take(17, 1.0, 123_456)
     assert bucket.throttle_ms(1.0, 123_456) == 6_000  # Kafka 4.3.1: 5,964 after 36 ms
     assert bucket.throttle_ms(1.0, 129_455) == 1

@@ -161,3 +161,17 @@ def test_a_larger_session_takes_the_slot_of_a_smaller_one_that_had_its_time(sess
 
 def test_no_slots_means_no_sessions() -> None:
     assert opened(FetchSessions(0, random.Random(1)), 0) == NO_SESSION
+
+
+def test_partitions_are_bounded_over_all_sessions() -> None:
+    sessions = FetchSessions(10, random.Random(1), partitions_max=5)
+    first, second = opened(sessions, 0, 1), opened(sessions, 0, 1)
+    assert opened(sessions, 0, 1) == NO_SESSION
+    assert (sessions.partitions, sessions.refused) == (4, 1)
+    assert isinstance(step(sessions, first, 1, 2), FetchScope)
+    assert step(sessions, second, 1, 2) is SessionFault.ID_NOT_FOUND, "one too many, and it is gone"
+    assert (sessions.partitions, len(sessions)) == (3, 1)
+    assert isinstance(step(sessions, first, 2, forget=(0,)), FetchScope)
+    assert sessions.partitions == 2
+    assert isinstance(step(sessions, first, -1), FetchScope)
+    assert (sessions.partitions, len(sessions)) == (0, 0)

@@ -1,0 +1,73 @@
+"""Compiles the modules that every request passes with mypyc (ADR 0007): `python src/compile_hot.py TARGET`.
+
+TARGET becomes a directory to put on PYTHONPATH: a whole tierlog in which the modules of `HOT` have a compiled
+twin beside the source, which Python then prefers. Nothing else changes: without the twins the same files run
+as they are, and a tierlog built without a C compiler is whole. With `--wheel` TARGET gets a wheel for this
+platform instead. Called by `make compiled` and `make wheels`.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+HOT = (
+    "broker/handlers/produce.py",
+    "broker/log/log.py",
+    "broker/net/connection.py",
+    "broker/net/dispatch.py",
+    "broker/net/receive.py",
+    "broker/partition/leader.py",
+    "broker/partition/producers.py",
+    "broker/partition/retention.py",
+    "broker/partition/validation.py",
+    "broker/ports/histogram.py",
+    "broker/records/batch.py",
+    "broker/records/indexes.py",
+    "broker/runtime/replica.py",
+    "broker/wire/api.py",
+    "broker/wire/codec.py",
+    "broker/wire/primitives.py",
+)
+"""What a profile of produce and fetch names. A module with an `async def` that others ask for its type, or
+with a class that uncompiled code inherits from, does not belong here.
+"""
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+NOT_COPIED = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", "*.so", "tests", "terraform")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compile tierlog's hot modules.")
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--wheel", action="store_true", help="a wheel, not a directory for PYTHONPATH")
+    arguments = parser.parse_args()
+    target = arguments.target.absolute()
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tierlog-compile-") as scratch:
+        copy = Path(scratch) / "tierlog"
+        shutil.copytree(REPOSITORY, copy, symlinks=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        os.chdir(copy)  # compiler and builder leave files where they run
+        if arguments.wheel:
+            build("bdist_wheel", "--dist-dir", str(target))
+            return
+        build("build", "--build-lib", str(copy / "built"))
+        shutil.rmtree(target)
+        shutil.move(copy / "built", target)
+
+
+def build(*command: str) -> None:
+    from mypyc.build import mypycify
+    from setuptools import setup
+
+    sys.argv = ["setup.py", "--quiet", *command]
+    extensions = mypycify(
+        [*(str(Path("src/tierlog", module)) for module in HOT)], opt_level="3", debug_level="0"
+    )
+    setup(ext_modules=extensions)
+
+
+if __name__ == "__main__":
+    main()
