@@ -15,10 +15,18 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from compaction import clean
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from log_model import ABORTED, COMMITTED, Batch, LogModel
 from power_loss import KEPT, LOST, TORN, ZEROED, Killed, PowerLoss
 
@@ -589,7 +597,18 @@ class Partition(RuleBasedStateMachine):
         assert bounds[0] <= found.end_offset <= bounds[1]
 
 
+def lives(count: int) -> settings:
+    return settings(
+        max_examples=count, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+
+
 TestPartition = Partition.TestCase
-TestPartition.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestPartition.settings = lives(15)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_many_lives_of_a_partition() -> None:
+    """The number at which each of 25 planted faults was found."""
+    run_state_machine_as_test(Partition, settings=lives(400))
