@@ -2,7 +2,7 @@
 
 import os
 import resource
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tierlog.broker.gateway.exposition import Family, Sample, exposition
 from tierlog.broker.gateway.node import Listener, Node, Serving
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.quotas.quotas import ClientQuotas
-from tierlog.broker.runtime.purgatory import DELAYED_OPERATIONS, Purgatory
+from tierlog.broker.runtime.purgatory import DELAYED_OPERATIONS
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, Traffic
 from tierlog.broker.wire.api import APIS
 from tierlog.broker.wire.errors import ErrorCode
@@ -62,7 +62,7 @@ def _waiting(serving: Serving) -> Iterator[Family]:
     yield "tierlog_fetch_sessions_refused_total", _one(sessions.refused)
 
 
-def _by_operation(counts: Purgatory.Counts) -> list[Sample]:
+def _by_operation(counts: Counter[str]) -> list[Sample]:
     return [((name,), counts[name]) for name in DELAYED_OPERATIONS]
 
 

@@ -134,7 +134,8 @@ def load(
 def rebuild_producers(loaded: Loaded, files: Files, directory: Path, now_ms: int) -> None:
     """Newest usable snapshot, then the batches after it; writes the snapshots that rolled segments lack.
 
-    Rebuilt segments have lost their transaction index, so the replay begins no later than at the first.
+    Rebuilt segments have lost their transaction index, so the replay begins no later than at the first; the
+    snapshots behind it may never have been synced, and are made anew.
     """
     segments = loaded.segments
     end = segments[-1].end_offset
@@ -147,7 +148,7 @@ def rebuild_producers(loaded: Loaded, files: Files, directory: Path, now_ms: int
         if segment.end_offset < start or (segment.end_offset == start and segment.rolled):
             continue
         snapshot = segment_file(directory, segment.base_offset, SNAPSHOT)
-        if segment.base_offset >= start and not files.exists(snapshot):
+        if segment.base_offset >= start and (segment.base_offset > latest or not files.exists(snapshot)):
             write_plain(files, snapshot, loaded.producers.encode())
         replay(loaded.producers, segment, start, now_ms, index_aborts=segment.base_offset in loaded.rebuilt)
 

@@ -32,8 +32,6 @@ class Waiting(Generic[T]):
 class Purgatory:
     """Waiting operations by key, and one heap of deadlines."""
 
-    Counts = Counter[str]
-
     def __init__(self, limit: int) -> None:
         self.waiting: Counter[str] = Counter()
         self.expired: Counter[str] = Counter()
