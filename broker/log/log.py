@@ -201,8 +201,10 @@ class PartitionLog:
         ):
             self.roll(now_ms)
             active = self._active
-        if base_offset == active.base_offset and self.config.preallocate:
-            active.reserve(self.config.segment_bytes)
+        if base_offset == active.base_offset:
+            self._flushing.named()
+            if self.config.preallocate:
+                active.reserve(self.config.segment_bytes)
         active.append(buffer, header, base_offset, self.config.index_interval_bytes, now_ms)
         if active.size > active.reserved_to:
             active.reserve_ahead(self.config.segment_bytes)

@@ -10,6 +10,7 @@ forward from the batches. After a clean stop only the tail of the active segment
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,24 +86,31 @@ def load(
 ) -> Loaded:
     """Opens or creates the segments of a directory; the last one is active.
 
-    `gaps`: compaction may have removed the last records of a segment, so it may end before the next one
-    begins.
+    `gaps`: compaction may have removed records, in Kafka's logs the last ones of a segment too, so that it
+    ends before the next one begins. Above the recovery point a segment that does was not written whole: our
+    cleaner leaves the last batch in its place.
     """
     files.make_directory(directory)
     bases = _clean_directory(files, directory, now_ms)
-    loaded = Loaded([], _load_epochs(files, directory), ProducerState())
+    epochs = _load_epochs(files, directory)
+    loaded = Loaded([], epochs or LeaderEpochs(), ProducerState())
     for at, base in enumerate(bases):
         end = bases[at + 1] if at + 1 < len(bases) else None
         segment = Segment(files, directory, base, now_ms)
         segment.size = files.size_of(segment.path())
         intact = (clean or (end is not None and end <= recovery_point)) and _load_segment(segment, end)
         if intact:
+            if epochs is None:
+                _note_epochs(segment, loaded.epochs)
             loaded.segments.append(segment)
             continue
         loaded.rebuilt.append(base)
         cut = _rebuild(segment, interval_bytes, loaded.epochs, gaps=gaps)
         loaded.segments.append(segment)
-        if end is not None and (cut or segment.end_offset > end or (segment.end_offset < end and not gaps)):
+        may_end_early = gaps and end is not None and end <= recovery_point
+        if end is not None and (
+            cut or segment.end_offset > end or (segment.end_offset < end and not may_end_early)
+        ):
             loaded.cut_bytes += cut
             loaded.dropped = len(bases) - at - 1
             for later in reversed(bases[at + 1 :]):
@@ -308,12 +316,20 @@ def _clean_directory(files: Files, directory: Path, now_ms: int) -> list[int]:
     return bases
 
 
-def _load_epochs(files: Files, directory: Path) -> LeaderEpochs:
+def _load_epochs(files: Files, directory: Path) -> LeaderEpochs | None:
+    """None if a crash tore the file, or it is not there: then the batches tell, the synced ones too."""
     path = directory / EPOCH_CHECKPOINT
     try:
-        return LeaderEpochs.decode(files.read_whole(path)) if files.exists(path) else LeaderEpochs()
+        return LeaderEpochs.decode(files.read_whole(path)) if files.exists(path) else None
     except MalformedEpochs:
-        return LeaderEpochs()
+        return None
+
+
+def _note_epochs(segment: Segment, epochs: LeaderEpochs) -> None:
+    with suppress(CorruptLog, RecordsError):  # whoever reads there is told; a start does not depend on it
+        for batch in segment.scan(0):
+            epochs.note(batch.header.leader_epoch, batch.header.base_offset)
+    segment.unload()
 
 
 def _load_segment(segment: Segment, end: int | None) -> bool:
@@ -380,9 +396,7 @@ def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gap
     good = 0
     for batch, header in verified_batches(segment, gaps=gaps):
         segment.note(batch.position, header, header.base_offset, interval_bytes)
-        latest = epochs.latest
-        if header.leader_epoch >= 0 and (latest is None or header.leader_epoch > latest.epoch):
-            epochs.assign(header.leader_epoch, header.base_offset)
+        epochs.note(header.leader_epoch, header.base_offset)
         good = batch.position + header.size
     cut = segment.size - good
     segment.size = good

@@ -14,6 +14,7 @@ import pytest
 from watched_disk import WatchedDisk
 
 from tierlog.broker.log.log import PartitionLog
+from tierlog.broker.log.names import EPOCH_CHECKPOINT
 from tierlog.broker.ports.files import FileSlice, OsFiles
 from tierlog.broker.records.batch import assign, iter_batches, read_header
 from tierlog.broker.records.record import iter_records
@@ -228,6 +229,23 @@ def test_what_a_clean_end_relies_on_is_durable(tmp_path: Path) -> None:
     del files[f"{0:020d}.snapshot"]  # knows no producers, and nobody needs it
     assert files == disk.surviving(directory)
     assert f"{40:020d}.snapshot" in files
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("harm", [None, b"", b"0\n3\n0 0\n1 20\n2 3", b"0\n3\n0 0\n\0\0\0\0\0\0\0"])
+def test_epochs_are_rebuilt_from_synced_batches(tmp_path: Path, harm: bytes | None, clean: bool) -> None:
+    """Their file is written at once and synced later, so the power may go in between."""
+    log = open_log(tmp_path, OsFiles())
+    for n in range(45):
+        append(log, 1, epoch=n // 20)
+    entries = log.epochs.entries
+    assert entries == ((0, 0), (1, 20), (2, 40))
+    log.flush()
+    log.close(clean=clean)
+    path = tmp_path / EPOCH_CHECKPOINT
+    path.unlink() if harm is None else path.write_bytes(harm)
+    again = open_log(tmp_path, OsFiles(), recovery_point=45, clean=clean)
+    assert again.epochs.entries == entries
 
 
 def test_readers_of_a_deleted_segment_finish(tmp_path: Path) -> None:
