@@ -3,6 +3,8 @@
 #   make demo          the whole of tierlog on real data, in two minutes
 #   make check         lint, types, layers, tidy rules, fast tests
 #   make test          every test
+#   make fuzz          mutated traffic of real clients against the net layer: FUZZ_CASES=… FUZZ_SEED=…
+#   make soak          SOAK_MINUTES (10) of mixed load by real clients: do memory and descriptors stay flat?
 #   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
 #   make compiled      tierlog with its hot modules compiled (needs a C compiler), in build/compiled
 #   make test-compiled the tests of these modules against the compiled ones
@@ -13,12 +15,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_OPTIONS ?= --picture build/demo.png
+SOAK_MINUTES ?= 10
 UV_VERSION := 0.13.9
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast test test-clients compiled test-compiled bench bench-versus fmt lint types layers lock docs s3-server clean
+.PHONY: help venv demo check fast test fuzz soak test-clients compiled test-compiled bench bench-versus fmt lint types \
+  layers lock docs s3-server clean
 
 help:
 	@sed -n '2,13s/^# *//p' Makefile
@@ -61,6 +65,12 @@ fast: venv s3-server
 
 test: venv s3-server
 	$(BIN)/pytest -m "not clients" -rs
+
+fuzz: venv
+	$(BIN)/pytest tests/fuzz -s
+
+soak: venv
+	$(BIN)/python tests/soak/soak.py --minutes $(SOAK_MINUTES) $(SOAK_OPTIONS)
 
 test-clients: venv
 	$(BIN)/pytest -m clients -rs

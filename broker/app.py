@@ -32,6 +32,7 @@ from tierlog.broker.net.throttling import Throttling
 from tierlog.broker.ports import descriptors
 from tierlog.broker.ports.clock import Clock, SystemClock
 from tierlog.broker.ports.files import Files, OsFiles
+from tierlog.broker.ports.malloc import keep_malloc_small
 from tierlog.broker.ports.open_files import OpenFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition, random_uuid
@@ -310,6 +311,7 @@ class Broker:
 def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
     """Runs a node until SIGTERM or SIGINT, then stops it clean; raises what `Broker.start` raises."""
     configure_logging()
+    keep_malloc_small()
     if (most := descriptors.raise_limit()) >= 0 and most < descriptors.LEAST:
         raise NodeFailed(f"RLIMIT_NOFILE is {most}: a node needs {descriptors.LEAST} descriptors at least")
     gc.set_threshold(GC_THRESHOLD, 20, 50)

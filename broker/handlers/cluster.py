@@ -100,7 +100,7 @@ def _metadata(
         names = sorted(image.topic_ids)
         topics = [_topic(deps, found) for name in names if (found := image.topic(name)) is not None]
     else:
-        once = {(asked.name, asked.topic_id): asked for asked in request.topics or ()}
+        once = {asked.topic_id if asked.topic_id.int else asked.name: asked for asked in request.topics or ()}
         topics = [_asked_topic(deps, image, asked, context.version, errors) for asked in once.values()]
     if request.include_topic_authorized_operations:
         for topic in topics:

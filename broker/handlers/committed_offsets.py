@@ -3,7 +3,7 @@
 """
 
 from collections.abc import Awaitable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from tierlog.broker.coordinator.events import (
@@ -36,7 +36,6 @@ from tierlog.broker.wire.messages.offset_delete import (
 from tierlog.broker.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -49,6 +48,7 @@ from tierlog.metadata.image import ClusterImage, TopicImage
 
 BY_ID = 10  # OffsetCommit and OffsetFetch name topics by id from this version on
 NO_OFFSET = -1
+Key = TypeVar("Key", str, str | UUID)
 
 
 def offset_handlers(service: GroupService) -> dict[int, Handler]:
@@ -131,14 +131,15 @@ class _Handlers:
     def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
         if context.version < 8:
             return self._fetch_one(context, request)
-        return OffsetFetchResponse(groups=[self._fetch_group(group, context) for group in request.groups])
+        once = {group.group_id: group for group in request.groups}
+        return OffsetFetchResponse(groups=[self._fetch_group(group, context) for group in once.values()])
 
     def _fetch_one(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
         kept = self._service.offsets(request.group_id)
         asked = (
             None
             if request.topics is None
-            else [(each.name, each.partition_indexes) for each in request.topics]
+            else _each_once([(each.name, each.partition_indexes) for each in request.topics])
         )
         if isinstance(kept, ErrorCode):
             # Version 1 has no error of its own: each partition carries it.
@@ -158,7 +159,9 @@ class _Handlers:
         if isinstance(kept, ErrorCode):
             return OffsetFetchResponseGroup(group_id=group.group_id, error_code=kept)
         if group.topics is not None:
-            topics = [self._fetch_topic(topic, kept, context) for topic in group.topics]
+            by_id = context.version >= BY_ID
+            asked = _each_once([(t.topic_id if by_id else t.name, t.partition_indexes) for t in group.topics])
+            topics = [self._fetch_topic(key, places, kept) for key, places in asked]
             return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
         image = self._service.image
         topics = [
@@ -173,18 +176,17 @@ class _Handlers:
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
     def _fetch_topic(
-        self, topic: OffsetFetchRequestTopics, kept: ByPartition, context: RequestContext
+        self, key: str | UUID, places: Iterable[int], kept: ByPartition
     ) -> OffsetFetchResponseTopics:
-        name, error = topic.name, ErrorCode.NONE
-        if context.version >= BY_ID:
-            found = self._service.image.topics.get(topic.topic_id)
+        name, error = str(key), ErrorCode.NONE
+        if isinstance(key, UUID):
+            found = self._service.image.topics.get(key)
             name, error = (found.name, error) if found is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
         return OffsetFetchResponseTopics(
-            name=topic.name,
-            topic_id=topic.topic_id,
+            name=name,
+            topic_id=key if isinstance(key, UUID) else ZERO_UUID,
             partitions=[
-                _partition(OffsetFetchResponsePartitions, kept, name, place, error)
-                for place in topic.partition_indexes
+                _partition(OffsetFetchResponsePartitions, kept, name, place, error) for place in places
             ],
         )
 
@@ -238,6 +240,19 @@ class _Handlers:
 
 def _key(topic: OffsetCommitRequestTopic, version: int) -> str | UUID:
     return topic.topic_id if version >= BY_ID else topic.name
+
+
+def _each_once(topics: Iterable[tuple[Key, list[int]]]) -> list[tuple[Key, list[int]]]:
+    """Each topic with the partitions not named before: four bytes of a request must not be worth any number
+    of copies of an offset's metadata.
+    """
+    seen: set[tuple[Key, int]] = set()
+    found = []
+    for key, partitions in topics:
+        places = [place for place in dict.fromkeys(partitions) if (key, place) not in seen]
+        seen.update((key, place) for place in places)
+        found.append((key, places))
+    return found
 
 
 def _find_topic(image: ClusterImage, key: str | UUID) -> TopicImage | None:

@@ -31,8 +31,10 @@ _OPERATIONS = frozenset(int(operation) for operation in ConfigOperation)
 
 def describe_configs_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: DescribeConfigsRequest) -> Reply:
+        # Twenty bytes of a request must not be worth any number of copies of ten kilobytes.
+        once = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
         return DescribeConfigsResponse(
-            results=[_describe(deps, request, resource) for resource in request.resources]
+            results=[_describe(deps, request, resource) for resource in once.values()]
         )
 
     return handle

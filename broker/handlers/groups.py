@@ -262,7 +262,7 @@ class _Handlers:
     # ---- administration ----
 
     def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        groups = [self._describe_one(group_id, context.version) for group_id in request.groups]
+        groups = [self._describe_one(group_id, context.version) for group_id in dict.fromkeys(request.groups)]
         if request.include_authorized_operations:
             for group in groups:
                 if group.error_code == 0:

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.delete_records import (
@@ -46,6 +48,8 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """Special timestamp -> the version that brought it (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
 READ_COMMITTED = 1
+UNREADABLE = (CorruptLog, RecordsError)
+"""Only the look-up by time looks into records, and not all of them were when they came (ADR 0004)."""
 
 
 class _Found(NamedTuple):
@@ -146,6 +150,8 @@ def _local_by_timestamp(replica: Replica, timestamp: int, committed_only: bool) 
         found = replica.offset_for_timestamp(timestamp, committed_only=committed_only)
     except OSError:
         return ErrorCode.KAFKA_STORAGE_ERROR
+    except UNREADABLE:
+        return ErrorCode.CORRUPT_MESSAGE
     return NOTHING if found is None else _Found(found.offset, found.timestamp, found.leader_epoch)
 
 
@@ -154,6 +160,8 @@ def _local_max(replica: Replica) -> _Found | ErrorCode:
         found = replica.max_timestamp()
     except OSError:
         return ErrorCode.KAFKA_STORAGE_ERROR
+    except UNREADABLE:
+        return ErrorCode.CORRUPT_MESSAGE
     return NOTHING if found is None else _Found(found.offset, found.timestamp, found.leader_epoch)
 
 
@@ -192,6 +200,8 @@ async def _remote_by_timestamp(
         )
     except (ObjectStoreError, OSError):  # the store is away, or the cache's disk
         return ErrorCode.KAFKA_STORAGE_ERROR
+    except UNREADABLE:
+        return ErrorCode.CORRUPT_MESSAGE
     return NOTHING if found is None else _Found(*found)
 
 

@@ -177,10 +177,9 @@ class Cleaning:
                 says_nothing = fates.is_aborted(header)
             if header.last_offset < self._job.first_dirty_offset:
                 continue
-            records = () if says_nothing else self._records(_plain(batch, header), header)
-            if not self._keys.add_batch(
-                records, 0 if says_nothing else header.record_count, header.next_offset
-            ):
+            count = 0 if says_nothing else header.record_count
+            records = self._records(_plain(batch, header), header) if count else ()
+            if not self._keys.add_batch(records, count, header.next_offset):
                 return False
         return True
 

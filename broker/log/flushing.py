@@ -28,6 +28,10 @@ class SyncFailed(OSError):
     """
 
 
+class LogClosed(SyncFailed):
+    """It was closed meanwhile, above all since its topic was deleted: no fault of the disk."""
+
+
 class Flushed(Protocol):
     """What is asked of the log, whose owner may append, roll and drop segments meanwhile."""
 
@@ -123,9 +127,13 @@ class Flushing:
         hold up who closes; but it makes no file any more, as the directory's name may soon be another log's.
         """
         with self._naming:
-            self._failure = self._failure or SyncFailed(errno.EBADF, "the log is closed")
+            self._failure = self._failure or LogClosed(errno.EBADF, "the log is closed")
 
     # -- what the log tells --
+
+    def named(self) -> None:
+        """The active segment's first append is at hand, which makes its file unless it is there."""
+        self._directory_dirty = True
 
     def rolled(self, segment: Segment) -> None:
         self._unsynced.append(segment)
@@ -204,7 +212,7 @@ class Flushing:
 
     def _require_open(self) -> None:
         if self._failure is not None:
-            raise SyncFailed(*self._failure.args)
+            raise type(self._failure)(*self._failure.args)
 
     def _sync_segment(self, log: Flushed, segment: Segment) -> None:
         try:

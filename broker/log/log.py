@@ -138,7 +138,7 @@ class PartitionLog:
         first, end = loaded.segments[0].base_offset, loaded.segments[-1].end_offset
         start = log_start_offset if config.remote_storage_enable else max(first, log_start_offset)
         recovery_point = end if clean else min(recovery_point, end)
-        clean = clean and not loaded.rebuilt
+        clean = clean and not loaded.rebuilt and loaded.snapshot_offset == end
         start = min(start, end)
         return cls(directory, config, files, loaded, start, recovery_point, rng, cleaned_to, clean=clean)
 
@@ -212,8 +212,10 @@ class PartitionLog:
         ):
             self.roll(now_ms)
             active = self._active
-        if base_offset == active.base_offset and self.config.preallocate:
-            active.reserve(self.config.segment_bytes)
+        if base_offset == active.base_offset:
+            self._flushing.named()
+            if self.config.preallocate:
+                active.reserve(self.config.segment_bytes)
         active.append(buffer, header, base_offset, self.config.index_interval_bytes, now_ms)
         if active.size > active.reserved_to:
             active.reserve_ahead(self.config.segment_bytes)

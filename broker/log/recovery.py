@@ -10,6 +10,7 @@ forward from the batches. After a clean stop only the tail of the active segment
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,7 +62,8 @@ _COMMIT = 1
 @dataclass(slots=True)
 class Loaded:
     """`cut_bytes` and `dropped` say what recovery had to give up; the log reports them. `rebuilt`: base
-    offsets of the segments whose indexes were made anew.
+    offsets of the segments whose indexes were made anew. `snapshot_offset`: of the producer snapshot that
+    could be used, -1 if there was none.
     """
 
     segments: list[Segment]
@@ -70,6 +72,7 @@ class Loaded:
     cut_bytes: int = 0
     dropped: int = 0
     rebuilt: list[int] = field(default_factory=list)
+    snapshot_offset: int = -1
 
 
 def load(
@@ -85,25 +88,31 @@ def load(
 ) -> Loaded:
     """Opens or creates the segments of a directory; the last one is active.
 
-    `gaps`: compaction may have removed the last records of a segment, so it may end before the next one
-    begins.
+    `gaps`: compaction may have removed records, in Kafka's logs the last ones of a segment too, so that it
+    ends before the next one begins. Above the recovery point a segment that does was not written whole: our
+    cleaner leaves the last batch in its place.
     """
     names = _clean_directory(files, directory, now_ms)
     bases = sorted(found[0] for name in names if (found := parse_segment_file(name)) and found[1] == LOG)
-    epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names else LeaderEpochs()
-    loaded = Loaded([], epochs, ProducerState())
+    epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names else None
+    loaded = Loaded([], epochs or LeaderEpochs(), ProducerState())
     for at, base in enumerate(bases):
         end = bases[at + 1] if at + 1 < len(bases) else None
         segment = Segment(files, directory, base, now_ms)
         segment.size = files.size_of(segment.path())
         intact = (clean or (end is not None and end <= recovery_point)) and _load_segment(segment, end)
         if intact:
+            if epochs is None:
+                _note_epochs(segment, loaded.epochs)
             loaded.segments.append(segment)
             continue
         loaded.rebuilt.append(base)
         cut = _rebuild(segment, interval_bytes, loaded.epochs, gaps=gaps)
         loaded.segments.append(segment)
-        if end is not None and (cut or segment.end_offset > end or (segment.end_offset < end and not gaps)):
+        may_end_early = gaps and end is not None and end <= recovery_point
+        if end is not None and (
+            cut or segment.end_offset > end or (segment.end_offset < end and not may_end_early)
+        ):
             loaded.cut_bytes += cut
             loaded.dropped = len(bases) - at - 1
             for later in reversed(bases[at + 1 :]):
@@ -129,14 +138,16 @@ def rebuild_producers(
 ) -> None:
     """Newest usable snapshot, then the batches after it; writes the snapshots that rolled segments lack.
 
-    Rebuilt segments have lost their transaction index, so the replay begins no later than at the first.
-    `names`: of the directory, if they are known.
+    Rebuilt segments have lost their transaction index, so the replay begins no later than at the first; the
+    snapshots behind it may never have been synced, and are made anew. `names`: of the directory, if they are
+    known.
     """
     segments = loaded.segments
     end = segments[-1].end_offset
     latest = loaded.rebuilt[0] if loaded.rebuilt else end
     names = files.list_directory(directory) if names is None else names
     at, loaded.producers = _latest_snapshot(files, directory, names, latest, end)
+    loaded.snapshot_offset = at
     start = max(at, segments[0].base_offset)
     if at >= 0:
         refill(loaded.producers, segments, at)
@@ -145,7 +156,8 @@ def rebuild_producers(
             continue
         snapshot = segment_file(directory, segment.base_offset, SNAPSHOT)
         is_first = at < 0 and segment is segments[0]  # nobody wrote before it, and no file need say so
-        if segment.base_offset >= start and not is_first and not files.exists(snapshot):
+        is_there = segment.base_offset <= latest and files.exists(snapshot)
+        if segment.base_offset >= start and not (is_first or is_there):
             write_plain(files, snapshot, loaded.producers.encode())
         replay(loaded.producers, segment, start, now_ms, index_aborts=segment.base_offset in loaded.rebuilt)
 
@@ -318,11 +330,19 @@ def _clean_directory(files: Files, directory: Path, now_ms: int) -> list[str]:
     return kept
 
 
-def _load_epochs(files: Files, directory: Path) -> LeaderEpochs:
+def _load_epochs(files: Files, directory: Path) -> LeaderEpochs | None:
+    """None if a crash tore the file: then the batches tell, the synced ones too."""
     try:
         return LeaderEpochs.decode(files.read_whole(directory / EPOCH_CHECKPOINT))
     except MalformedEpochs:
-        return LeaderEpochs()
+        return None
+
+
+def _note_epochs(segment: Segment, epochs: LeaderEpochs) -> None:
+    with suppress(CorruptLog, RecordsError):  # whoever reads there is told; a start does not depend on it
+        for batch in segment.scan(0):
+            epochs.note(batch.header.leader_epoch, batch.header.base_offset)
+    segment.unload()
 
 
 def _load_segment(segment: Segment, end: int | None) -> bool:
@@ -389,9 +409,7 @@ def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gap
     good = 0
     for batch, header in verified_batches(segment, gaps=gaps):
         segment.note(batch.position, header, header.base_offset, interval_bytes)
-        latest = epochs.latest
-        if header.leader_epoch >= 0 and (latest is None or header.leader_epoch > latest.epoch):
-            epochs.assign(header.leader_epoch, header.base_offset)
+        epochs.note(header.leader_epoch, header.base_offset)
         good = batch.position + header.size
     cut = segment.size - good
     segment.size = good

@@ -60,6 +60,11 @@ class LeaderEpochs:
         self._entries = [*kept, EpochEntry(epoch, start_offset)]
         return True
 
+    def note(self, epoch: int, base_offset: int) -> None:
+        """A batch of that epoch lies there: for a rebuild, in offset order."""
+        if epoch >= 0 and (not self._entries or epoch > self._entries[-1].epoch):
+            self.assign(epoch, base_offset)
+
     def epoch_of(self, offset: int) -> int:
         """The epoch of the record at an offset; -1 if it lies before all entries."""
         at = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
@@ -112,6 +117,8 @@ class LeaderEpochs:
     def decode(cls, text: bytes) -> "LeaderEpochs":
         """Raises MalformedEpochs."""
         try:
+            if not text.endswith(b"\n"):
+                raise MalformedEpochs("cut short")  # its last number may be, too
             version, count, *lines = text.decode().splitlines()
             entries = [tuple(map(int, line.split())) for line in lines]
             if (

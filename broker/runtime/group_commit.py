@@ -14,6 +14,7 @@ from time import perf_counter
 
 import structlog
 
+from tierlog.broker.log.flushing import LogClosed
 from tierlog.broker.ports.histogram import Histogram
 from tierlog.broker.runtime.disk_threads import all_end
 from tierlog.broker.runtime.replica import Replica, Room
@@ -74,7 +75,7 @@ class GroupCommit:
         waiters, failure = self._under_way.pop(replica), work.exception()
         if failure is None:
             self.seconds.observe(work.result())
-        else:
+        elif not isinstance(failure, LogClosed):
             _log.error("flush failed", partition=str(replica.name), error=str(failure))
         try:
             replica.flushed(failure)

@@ -51,7 +51,7 @@ PROGRESS_EVERY = 1000
 """Logs opened between two progress lines."""
 
 OPENED_AT_A_TIME = 20
-"""Logs that a thread opens before it tells the loop: after a clean stop, telling takes longer."""
+"""Logs that a thread makes, or opens after a clean stop, before it tells the loop: telling takes longer."""
 
 CONFIGS_KEPT = 1000
 """Different settings of topics that are remembered, so that topics with the same ones share them."""
@@ -174,7 +174,10 @@ class ReplicaManager:
             opening = [
                 loop.run_in_executor(pool, self._try_open_all, image, wanted, names)
                 for directory, pool in pools.items()
-                for names in _portions([name for name in wanted if places[name] is directory])
+                for names in _portions(
+                    [name for name in wanted if places[name] is directory],
+                    OPENED_AT_A_TIME if directory.checkpoints.clean else 1,
+                )
             ]
             opened = logged = 0
             for future in asyncio.as_completed(opening):
@@ -455,7 +458,7 @@ class ReplicaManager:
 
             lanes: list[Coroutine[None, None, None]] = []
             for directory, names in by_directory.items():
-                portions = _portions(names)
+                portions = _portions(names, OPENED_AT_A_TIME)
                 lanes += [lane(directory, portions) for _ in range(MADE_SIDE_BY_SIDE)]
             await asyncio.gather(*lanes)
         finally:
@@ -577,6 +580,6 @@ class ReplicaManager:
         return found
 
 
-def _portions(names: Sequence[TopicPartition]) -> Iterator[Sequence[TopicPartition]]:
-    for at in range(0, len(names), OPENED_AT_A_TIME):
-        yield names[at : at + OPENED_AT_A_TIME]
+def _portions(names: Sequence[TopicPartition], size: int) -> Iterator[Sequence[TopicPartition]]:
+    for at in range(0, len(names), size):
+        yield names[at : at + size]

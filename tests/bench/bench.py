@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 
+import cleaning
 import clients
 import raw
 import system
@@ -25,6 +26,7 @@ NOT_SHOWN = ("label", "case", "pid", "bootstrap", "tool", "start", "stop", "pid_
 CASES = {
     "raw-produce": raw.raw_produce,
     "raw-fetch": raw.raw_fetch,
+    "produce-while-compacting": cleaning.produce_while_compacting,
     "rd-produce": clients.rd_produce,
     "rd-e2e": clients.rd_e2e,
     "rd-consume": clients.rd_consume,

@@ -84,6 +84,10 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[Figure, ...]]] = {
     "produce 1 MiB, 8 partitions": ((*WRITE, "1m", "--partitions", "8"), SPEED),
     "produce 64 KiB, 4 connections": ((*WRITE, "64k", "--partitions", "4", "--connections", "4"), SPEED),
     "produce 16 KiB at 52 MB/s": ((*WRITE, "16k", "--rate", "3200"), (P50, P99, P999)),
+    "produce 16 KiB at 3 MB/s while compacting": (
+        ("produce-while-compacting", "--batch", "16k", "--rate", "200", "--fill-bytes", "512m"),
+        (P50, P99, P999),
+    ),
     "fetch 1 MiB": ((*READ, "--max-partition", "1m"), SPEED),
     "fetch 8 MiB": ((*READ, "--max-partition", "8m"), SPEED),
     "librdkafka produce, 1 KB": (("rd-produce",), SPEED),

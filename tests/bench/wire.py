@@ -62,8 +62,10 @@ def compact_string(text):
     return uvarint(len(raw) + 1) + raw
 
 
-def _record(offset_delta, value):
-    body = b"\x00" + varint(0) + varint(offset_delta) + varint(-1) + varint(len(value)) + value + varint(0)
+def _record(offset_delta, value, key=None):
+    body = b"\x00" + varint(0) + varint(offset_delta)
+    body += varint(-1) if key is None else varint(len(key)) + key
+    body += varint(len(value)) + value + varint(0)
     return varint(len(body)) + body
 
 
@@ -83,6 +85,17 @@ def record_batch(total_bytes, records, seed=7):
         left -= len(fitting)
     if left:
         raise ValueError(f"cannot fill {total_bytes} bytes with {records} records: {left} left")
+    return _batch(parts)
+
+
+def keyed_batch(keys, value_bytes, seed=7):
+    """One uncompressed v2 batch with a record of random bytes for each key."""
+    values = random.Random(seed)
+    return _batch([_record(index, values.randbytes(value_bytes), key) for index, key in enumerate(keys)])
+
+
+def _batch(parts):
+    records = len(parts)
     now = int(time.time() * 1000)
     tail = struct.pack(">hiqqqhii", 0, records - 1, now, now, -1, -1, -1, records) + b"".join(parts)
     after_length = struct.pack(">ibI", -1, 2, crc32c(tail)) + tail

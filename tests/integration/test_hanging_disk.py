@@ -135,3 +135,15 @@ async def test_a_stop_leaves_it_behind_without_a_clean_end(node: Node) -> None:
     assert (node.b / CLEAN_SHUTDOWN).exists()
     (line,) = [line for line in told if line.get("directory") == str(node.a)]
     assert line["why"].endswith("is offline: it hangs: no operation has ended for 0.3 s")
+
+
+async def test_a_disk_that_hangs_only_when_logs_are_closed(node: Node) -> None:
+    for replica in node.replicas(node.b):
+        append(replica)
+        await settled(replica)
+    node.disk.at = node.a
+    with capture_logs() as told:
+        await asyncio.wait_for(node.broker.stop(), 30)
+    assert [(path / CLEAN_SHUTDOWN).exists() for path in (node.a, node.b)] == [False, True]
+    assert "no clean end for a directory: it hangs" in [line["event"] for line in told]
+    assert not node.broker.failed.done()

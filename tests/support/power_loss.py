@@ -3,12 +3,15 @@ then the directory is put into a state that a crash could have left.
 """
 
 import itertools
+import random
 from pathlib import Path
 
 from tierlog.broker.ports.files import OsFiles
 
-KEPT, LOST, TORN = "kept", "lost", "torn"
-"""What becomes of bytes and names that were not synced: all there, none, or names there and bytes in part."""
+KEPT, LOST, TORN, ZEROED = "kept", "lost", "torn", "zeroed"
+"""What becomes of bytes and names that were not synced: all there, none, or names there and bytes in part,
+the rest cut off or zeros.
+"""
 
 
 class Killed(BaseException):
@@ -68,7 +71,8 @@ class PowerLoss(OsFiles):
         OsFiles.sync(fd)
         size = self.size(fd)
         link = Path(f"/proc/self/fd/{fd}").readlink()
-        self._durable[self._names[link.name]] = self.read_at(fd, size, 0)
+        if link.name in self._names:  # else it was unlinked meanwhile
+            self._durable[self._names[link.name]] = self.read_at(fd, size, 0)
 
     def sync_directory(self, path):  # type: ignore[no-untyped-def]
         self._spend()
@@ -77,22 +81,25 @@ class PowerLoss(OsFiles):
             return
         self._durable_names = dict(self._names)
 
-    def crash(self, what: str) -> None:
-        """Puts the directory into the state after the power went; all logs over it must be dropped first."""
+    def crash(self, what: str, rng: random.Random | None = None) -> None:
+        """Puts the directory into the state after the power went; all logs over it must be dropped first.
+        How much is there of what was not synced is drawn for each file; without `rng` it is the half.
+        """
         if what == KEPT:
             return
         names = self._durable_names if what == LOST else self._names
         content: dict[str, bytes] = {}
-        for name, file in names.items():
+        for name, file in sorted(names.items()):
             durable = self._durable[file]
-            now = self.directory / name
-            if what == TORN and self._names.get(name) == file:
-                written = now.read_bytes()
-                content[name] = written[: (len(durable) + len(written)) // 2] if written else b""
-                if written == durable:
-                    content[name] = durable
-            else:
-                content[name] = durable
+            content[name] = durable
+            if what != LOST and self._names.get(name) == file:
+                written = (self.directory / name).read_bytes()
+                share = rng.random() if rng is not None else 0.5
+                end = len(durable) + int(share * (len(written) - len(durable)))
+                if written != durable:
+                    content[name] = written[:end]
+                    if what == ZEROED:
+                        content[name] = content[name].ljust(len(written), b"\0")
         for path in self.directory.iterdir():
             path.unlink()
         for name, data in content.items():

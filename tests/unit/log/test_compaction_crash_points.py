@@ -14,6 +14,7 @@ from power_loss import KEPT, LOST, TORN, Killed, PowerLoss
 from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.log.swap import SwapStage
 from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.records.batch import iter_batches
 from tierlog.broker.records.record import Record
 from tierlog.broker.records.writer import NewRecord
 from tierlog.broker.settings.topic import TopicConfig
@@ -204,3 +205,30 @@ def test_an_abort_of_the_clean_part_takes_no_later_commit_along(tmp_path: Path) 
     put(log, "another", "2")
     clean(log)
     assert [record.value for record in records_of(log) if record.key == b"key"] == [b"new"]
+
+
+@pytest.mark.parametrize("kept_batches", [0, 1, 2])
+@pytest.mark.parametrize("synced", [False, True])
+def test_a_segment_that_ends_early_was_compacted_only_if_it_was_synced(
+    tmp_path: Path, kept_batches: int, synced: bool
+) -> None:
+    """In the log of a compacted topic offsets may be missing; but not because the power went, and no reader
+    may pass over what is lost to what came after it.
+    """
+    log = open_log(tmp_path, CONFIG)
+    while len(log.segments) < 4:
+        put(log, f"key {log.log_end_offset}", "value")
+    log.flush()
+    victim, following = log.segments[1:3]
+    starts = [at for at, _ in iter_batches(victim.path_log.read_bytes())]
+    end = log.log_end_offset
+    log.close(clean=False)
+    content = victim.path_log.read_bytes()
+    victim.path_log.write_bytes(content[: starts[kept_batches]])
+    again = open_log(tmp_path, CONFIG, recovery_point=end if synced else victim.base_offset)
+    if synced:
+        assert again.log_end_offset == end
+    else:
+        assert again.log_end_offset == victim.base_offset + kept_batches
+        assert following.base_offset not in {record.offset for record in records_of(again)}
+    again.check()

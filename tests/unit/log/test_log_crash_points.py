@@ -6,12 +6,15 @@ The file port counts operations and refuses all of them from the chosen one on, 
 import contextlib
 import random
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from watched_disk import WatchedDisk
 
 from tierlog.broker.log.log import PartitionLog
+from tierlog.broker.log.names import EPOCH_CHECKPOINT
 from tierlog.broker.ports.files import FileSlice, OsFiles
 from tierlog.broker.records.batch import assign, iter_batches, read_header
 from tierlog.broker.records.record import iter_records
@@ -196,15 +199,52 @@ def test_indexes_that_cannot_be_right_are_rebuilt(tmp_path: Path, suffix: str, h
         assert at.base_offset == offset - offset % 2
 
 
-def test_a_torn_snapshot_is_passed_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("kept", [lambda old: old[:-3], lambda old: b"", lambda old: bytes(len(old))])
+@pytest.mark.parametrize("harmed", [1, 100])
+def test_snapshots_that_were_never_synced_are_passed_over_and_made_anew(
+    tmp_path: Path, harmed: int, kept: Callable[[bytes], bytes], clean: bool
+) -> None:
     log = open_log(tmp_path, OsFiles())
     for _ in range(20):
         append(log, 2)
     log.close(clean=True)
-    newest = sorted(tmp_path.glob("*.snapshot"))[-1]
-    newest.write_bytes(newest.read_bytes()[:-3])
-    producer = open_log(tmp_path, OsFiles(), clean=True).producers.get(3)
+    whole = {path: path.read_bytes() for path in tmp_path.glob("*.snapshot")}
+    for path in sorted(whole)[-harmed:]:
+        path.write_bytes(kept(whole[path]))
+    again = open_log(tmp_path, OsFiles(), clean=clean)
+    producer = again.producers.get(3)
     assert producer is not None and [batch.last_offset for batch in producer.batches] == [31, 33, 35, 37, 39]
+    again.close(clean=True)
+    assert {path: path.read_bytes() for path in whole} == whole
+
+
+def test_what_a_clean_end_relies_on_is_durable(tmp_path: Path) -> None:
+    disk, directory = WatchedDisk(), tmp_path / "t-0"
+    log = open_log(directory, disk)
+    for _ in range(20):
+        append(log, 2)
+    log.close(clean=True)
+    files = {path.name: path.read_bytes() for path in directory.iterdir()}
+    assert files == disk.surviving(directory)
+    assert f"{40:020d}.snapshot" in files
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("harm", [None, b"", b"0\n3\n0 0\n1 20\n2 3", b"0\n3\n0 0\n\0\0\0\0\0\0\0"])
+def test_epochs_are_rebuilt_from_synced_batches(tmp_path: Path, harm: bytes | None, clean: bool) -> None:
+    """Their file is written at once and synced later, so the power may go in between."""
+    log = open_log(tmp_path, OsFiles())
+    for n in range(45):
+        append(log, 1, epoch=n // 20)
+    entries = log.epochs.entries
+    assert entries == ((0, 0), (1, 20), (2, 40))
+    log.flush()
+    log.close(clean=clean)
+    path = tmp_path / EPOCH_CHECKPOINT
+    path.unlink() if harm is None else path.write_bytes(harm)
+    again = open_log(tmp_path, OsFiles(), recovery_point=45, clean=clean)
+    assert again.epochs.entries == entries
 
 
 def test_readers_of_a_deleted_segment_finish(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from power_loss import LOST, PowerLoss
 
 from tierlog.broker.log.flushing import SyncFailed
 from tierlog.broker.log.log import PartitionLog
@@ -195,3 +196,16 @@ def test_closing_does_not_wait_for_a_disk_that_hangs(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
     append(again)
     assert again.flush() == 1
+
+
+def test_the_name_of_a_file_that_the_first_append_makes_is_durable(tmp_path: Path) -> None:
+    """A new leader's epoch is flushed before that, and its sync of the directory is none of this file."""
+    files = PowerLoss(tmp_path, 1000)
+    log = open_log(tmp_path, files)
+    log.assign_epoch(0, 0)
+    assert log.flush() == 0
+    append(log)
+    assert log.flush() == 1
+    log.close(clean=False)
+    files.crash(LOST)
+    assert open_log(tmp_path, OsFiles()).log_end_offset == 1

@@ -67,3 +67,10 @@ def test_text(epochs: LeaderEpochs) -> None:
 def test_a_malformed_text_is_refused(text: bytes) -> None:
     with pytest.raises(MalformedEpochs):
         LeaderEpochs.decode(text)
+
+
+def test_a_text_that_was_cut_is_refused(epochs: LeaderEpochs) -> None:
+    """Also within its last number: it is written without an fsync."""
+    for end in range(len(epochs.encode())):
+        with pytest.raises(MalformedEpochs):
+            LeaderEpochs.decode(epochs.encode()[:end])

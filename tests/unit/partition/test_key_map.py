@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 import pytest
 
-from tierlog.broker.partition.key_map import DIGEST_BYTES, PAGE_BYTES, PAGE_SLOTS, KeyMap
+from tierlog.broker.partition.key_map import CHUNK_PAGES, DIGEST_BYTES, PAGE_BYTES, PAGE_SLOTS, KeyMap
 from tierlog.broker.records.rewrite import Span
 
 PLENTY = 1 << 20
@@ -51,13 +51,24 @@ def test_a_key_takes_24_bytes_and_what_the_load_factor_leaves_free() -> None:
     assert keys.end_offset == offset
 
 
-def test_a_small_log_takes_little_of_a_large_budget() -> None:
+@pytest.mark.parametrize(("most_keys", "bytes_at_most"), [(100, 10_000), (1 << 40, 1 << 20)])
+def test_memory_is_taken_only_as_far_as_there_may_be_or_are_keys(most_keys: int, bytes_at_most: int) -> None:
+    """The event loop waits while memory is zeroed, so it is never much at a time."""
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    keys = KeyMap(128 << 20, 0, 100)
+    keys = KeyMap(128 << 20, 0, most_keys)
+    assert add(keys, {b"key": 0})
+    assert tracemalloc.get_traced_memory()[1] - before < bytes_at_most
     assert add(keys, {b"%d" % n: n for n in range(100)})
-    assert tracemalloc.get_traced_memory()[0] - before < 10_000
     tracemalloc.stop()
+
+
+def test_a_table_of_many_chunks_knows_all_its_keys() -> None:
+    count = 3 * CHUNK_PAGES * PAGE_SLOTS
+    keys = KeyMap(128 << 20, 0, count)
+    assert keys.add_batch((span(b"%d" % n, n) for n in range(count)), count, count)
+    assert len(keys) == count
+    assert all(keys.is_last(b"%d" % n, n) and not keys.is_last(b"%d" % n, n - 1) for n in range(count))
 
 
 def test_a_full_map_ends_at_the_batch_that_does_not_fit_but_the_first_one_always_fits() -> None:

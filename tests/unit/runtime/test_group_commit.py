@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from watched_disk import WatchedDisk
 
 from tierlog.broker.log.flushing import SyncFailed
@@ -193,6 +194,20 @@ async def test_a_failure_that_passes_refuses_who_waits_and_a_retry_is_settled(
     assert append(replica, 0) == end
     assert await outcome(replica, end) == ErrorCode.NONE
     assert (replica.log_end_offset, replica.high_watermark) == (1, 1)
+
+
+async def test_the_flush_of_a_log_that_was_closed_is_no_failure_of_the_disk(
+    tmp_path: Path, commits: GroupCommit
+) -> None:
+    """Topics are deleted all the time while a checkpoint flushes them."""
+    replica = open_replica(tmp_path, WatchedDisk(), flush_messages=1000)
+    append(replica, 0)
+    with capture_logs() as logged:
+        flush = asyncio.ensure_future(commits.flush(replica))
+        replica.close(clean=False)
+        with pytest.raises(SyncFailed):
+            await flush
+    assert logged == []
 
 
 async def test_flush_confirms_what_upkeep_flushes_and_settles_it(

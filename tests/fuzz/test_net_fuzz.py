@@ -1,0 +1,89 @@
+"""Frames mutated from real clients' traffic against the net layer: 200,000 cases, in the slow half.
+
+make fuzz FUZZ_CASES=2000000 FUZZ_SEED=7        more, and others
+FUZZ_SEED=1 FUZZ_FIRST=64 FUZZ_CASES=64 .venv/bin/pytest tests/fuzz     what a failure prints: its round
+"""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from net_fuzz import BYSTANDER, NetFuzz
+from pump import Client
+from traffic import Traffic
+
+from tierlog.broker.records.batch import iter_batches
+from tierlog.broker.records.record import iter_records
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.wire.messages import fetch, metadata, produce
+
+CASES = int(os.environ.get("FUZZ_CASES", "200000"))
+SEED = int(os.environ.get("FUZZ_SEED", "1"))
+FIRST = int(os.environ.get("FUZZ_FIRST", "0"))
+PROBE_EVERY = 20
+PRODUCE, FETCH, METADATA = 0, 1, 3
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + CASES // 200)]
+
+
+class Bystander:
+    """A well-behaved client beside the others: each of its requests is answered as if it were alone."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.produced = 0
+
+    async def probe(self) -> None:
+        value = b"%d" % self.produced
+        batch = bytes(encode_batch([NewRecord(0, None, value)]))
+        data = [produce.PartitionProduceData(index=0, records=batch)]
+        request = produce.ProduceRequest(
+            acks=-1,
+            timeout_ms=5000,
+            topic_data=[produce.TopicProduceData(name=BYSTANDER, partition_data=data)],
+        )
+        answer = (await self._client.ask(PRODUCE, 9, request)).responses[0].partition_responses[0]
+        assert (answer.error_code, answer.base_offset) == (0, self.produced)
+        self.produced += 1
+        assert await self.read(self.produced - 1) == [value]
+        answer = await self._client.ask(METADATA, 9, metadata.MetadataRequest(topics=None))
+        assert BYSTANDER in {topic.name for topic in answer.topics}
+
+    async def read(self, offset: int) -> list[bytes | None]:
+        asked = fetch.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 26)
+        request = fetch.FetchRequest(
+            max_wait_ms=0, topics=[fetch.FetchTopic(topic=BYSTANDER, partitions=[asked])]
+        )
+        answer = (await self._client.ask(FETCH, 12, request)).responses[0].partitions[0]
+        assert (answer.error_code, answer.high_watermark) == (0, self.produced)
+        records = bytes(answer.records)
+        return [
+            record.value
+            for at, _ in iter_batches(records)
+            for record in iter_records(records, at, max_bytes=1 << 20)
+        ]
+
+
+async def test_mutated_traffic_of_real_clients(tmp_path: Path) -> None:
+    fuzz = NetFuzz(Traffic.load(), SEED, tmp_path)
+    await fuzz.start()
+    try:
+        host, port = fuzz.broker.bootstrap.split(":")
+        client = Client(*await asyncio.open_connection(host, int(port)))
+        bystander = Bystander(client)
+        await bystander.probe()
+        before = fuzz.held()
+        await fuzz.run(FIRST, CASES, probe=bystander.probe, probe_every=PROBE_EVERY)
+        assert await bystander.read(0) == [b"%d" % number for number in range(bystander.produced)]
+        await fuzz.settled(before)
+        client.close()
+    except BaseException:
+        print(
+            f"\nreplay: FUZZ_SEED={SEED} FUZZ_FIRST={fuzz.current.start} FUZZ_CASES={len(fuzz.current)} "
+            ".venv/bin/pytest tests/fuzz/test_net_fuzz.py"
+        )
+        raise
+    finally:
+        await fuzz.stop()
+    print(fuzz.summary())

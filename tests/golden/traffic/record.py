@@ -1,0 +1,231 @@
+"""Makes requests.json.zst anew: real clients against a broker, through a proxy that takes down their frames.
+
+    .venv/bin/python tests/golden/traffic/record.py
+
+librdkafka, kafka-python, aiokafka, and the Java client with its tools where java and mvn are installed. The
+fuzzer of the net layer (tests/fuzz) mutates these frames; what it finds is not pinned to this recording.
+"""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+from traffic import RecordingProxy, Traffic, selected  # noqa: E402
+
+from tierlog.cli.process import TierlogBroker  # noqa: E402
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+PATIENCE_S = 30.0
+SHORT_SESSION_MS = 6000
+
+
+def values(count: int = 12) -> Iterable[tuple[bytes, bytes]]:
+    return ((b"key-%d" % (n % 4), b"value %d " % n * 3) for n in range(count))
+
+
+def librdkafka(bootstrap: str, topic: str) -> None:
+    from confluent_kafka import Consumer, Producer, TopicPartition
+    from confluent_kafka import admin as a
+
+    admin = a.AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([a.NewTopic(topic, 3, 1, config={"retention.ms": "-1"})])[topic].result(PATIENCE_S)
+    for codec in CODECS:
+        producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "compression.type": codec,
+                "enable.idempotence": True,
+                "linger.ms": 20,
+            }
+        )
+        for key, value in values():
+            producer.produce(topic, value * 5, key, headers=[("h", b"1"), ("none", None)])
+        producer.flush(PATIENCE_S)
+    for group in (f"{topic}-a", f"{topic}-b"):
+        consumer = Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe([topic])
+        seen = 0
+        while seen < 60:
+            seen += len(consumer.consume(100, 1.0))
+        consumer.commit(asynchronous=False)
+        consumer.offsets_for_times([TopicPartition(topic, 0, 1)], PATIENCE_S)
+        consumer.get_watermark_offsets(TopicPartition(topic, 0), PATIENCE_S)
+        consumer.close()
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{topic}-c"})
+    consumer.assign([TopicPartition(topic, 0, 2, leader_epoch=0)])  # it asks where that epoch ends
+    consumer.consume(1, PATIENCE_S)
+    consumer.close()
+    resource = a.ConfigResource(a.ResourceType.TOPIC, topic)
+    admin.describe_configs([resource])[resource].result(PATIENCE_S)
+    entry = a.ConfigEntry("retention.ms", "1000000", incremental_operation=a.AlterConfigOpType.SET)
+    change = a.ConfigResource(a.ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([change])[change].result(PATIENCE_S)
+    admin.create_partitions([a.NewPartitions(topic, 4)])[topic].result(PATIENCE_S)
+    place = TopicPartition(topic, 0)
+    for spec in (a.OffsetSpec.earliest(), a.OffsetSpec.latest(), a.OffsetSpec.max_timestamp()):
+        admin.list_offsets({place: spec})[place].result(PATIENCE_S)
+    admin.delete_records([TopicPartition(topic, 0, 3)])
+    admin.describe_cluster().result(PATIENCE_S)
+    groups = [f"{topic}-a", f"{topic}-b"]
+    admin.list_consumer_groups().result(PATIENCE_S)
+    for each in admin.describe_consumer_groups(groups).values():
+        each.result(PATIENCE_S)
+    admin.delete_consumer_groups(groups[1:])[groups[1]].result(PATIENCE_S)
+    doomed = f"{topic}-doomed"
+    admin.create_topics([a.NewTopic(doomed, 1, 1)])[doomed].result(PATIENCE_S)
+    admin.delete_topics([doomed])[doomed].result(PATIENCE_S)
+
+
+def kafka_python(bootstrap: str, topic: str) -> None:
+    from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+    from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewTopic
+
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    admin.create_topics([NewTopic(topic, 2, 1)])
+    for codec in CODECS:
+        producer = KafkaProducer(
+            bootstrap_servers=bootstrap, compression_type=None if codec == "none" else codec, linger_ms=20
+        )
+        for key, value in values():
+            producer.send(topic, value, key, headers=[("h", b"1")])
+        producer.flush(PATIENCE_S)
+        producer.close()
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=bootstrap, group_id=f"{topic}-g", auto_offset_reset="earliest"
+    )
+    for _ in range(60):
+        next(consumer)
+    consumer.commit()
+    place = TopicPartition(topic, 0)
+    consumer.offsets_for_times({place: 5})
+    consumer.end_offsets([place])
+    consumer.close()
+    admin.describe_topics([topic])
+    admin.describe_log_dirs()
+    admin.create_partitions({topic: 3})
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "-1"})])
+    admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+    admin.delete_records({place: 2})
+    admin.list_groups()
+    admin.list_group_offsets([f"{topic}-g"])
+    admin.describe_groups([f"{topic}-g"])
+    admin.delete_groups([f"{topic}-g"])
+    admin.create_topics([NewTopic(f"{topic}-doomed", 1, 1)])
+    admin.delete_topics([f"{topic}-doomed"])
+    admin.close()
+
+
+def aiokafka(bootstrap: str, topic: str) -> None:
+    asyncio.run(_aiokafka(bootstrap, topic))
+
+
+async def _aiokafka(bootstrap: str, topic: str) -> None:
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+    from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+    from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+    from aiokafka.admin.records_to_delete import RecordsToDelete
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(topic, 2, 1)])
+    for codec in CODECS:
+        async with AIOKafkaProducer(
+            bootstrap_servers=bootstrap,
+            compression_type=None if codec == "none" else codec,
+            enable_idempotence=codec != "none",
+            linger_ms=20,
+        ) as producer:
+            for sent in [await producer.send(topic, value, key) for key, value in values()]:
+                await sent
+    async with AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=f"{topic}-g",
+        auto_offset_reset="earliest",
+        heartbeat_interval_ms=100,
+        session_timeout_ms=SHORT_SESSION_MS,
+    ) as consumer:
+        for _ in range(60):
+            await asyncio.wait_for(consumer.getone(), PATIENCE_S)
+        await consumer.commit()
+        await asyncio.sleep(0.3)  # some heartbeats
+        await consumer.offsets_for_times({TopicPartition(topic, 0): 3})
+    await admin.create_partitions({topic: NewPartitions(3)})
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic, {"cleanup.policy": "delete"})
+    await admin.describe_topics([topic])
+    await admin.alter_configs([resource])
+    await admin.describe_configs([resource])
+    await admin.describe_cluster()
+    await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(3)})
+    await admin.list_consumer_groups()
+    await admin.list_consumer_group_offsets(f"{topic}-g")
+    await admin.describe_consumer_groups([f"{topic}-g"])
+    await admin.create_topics([NewTopic(f"{topic}-doomed", 1, 1)])
+    await admin.delete_topics([f"{topic}-doomed"])
+    await admin.close()
+
+
+def java(bootstrap: str, topic: str) -> None:
+    here = ROOT / "tests" / "clients"
+    jars = subprocess.run([here / "fetch-java.sh"], capture_output=True, text=True, check=True).stdout.strip()
+
+    def run(*arguments: str) -> None:
+        command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, input=b"")
+
+    run(str(here / "java" / "RoundTrip.java"), bootstrap, topic, "lz4", "60")
+    tools, server = "org.apache.kafka.tools", ("--bootstrap-server", bootstrap)
+    run(f"{tools}.TopicCommand", *server, "--describe", "--topic", topic)
+    run(f"{tools}.TopicCommand", *server, "--alter", "--topic", topic, "--partitions", "4")
+    run(f"{tools}.consumer.group.ConsumerGroupCommand", *server, "--describe", "--all-groups")
+    offsets = ("--delete-offsets", "--group", f"group-{topic}", "--topic", topic)
+    run(f"{tools}.consumer.group.ConsumerGroupCommand", *server, *offsets)
+    run(f"{tools}.GetOffsetShell", *server, "--topic", topic)
+    run(f"{tools}.LogDirsCommand", *server, "--describe", "--topic-list", topic)
+    entity = ("--entity-type", "topics", "--entity-name", topic)
+    run("kafka.admin.ConfigCommand", *server, *entity, "--alter", "--add-config", "segment.bytes=2097152")
+    run("kafka.admin.ConfigCommand", *server, *entity, "--describe")
+
+
+def main() -> None:
+    clients: list[Callable[[str, str], None]] = [librdkafka, kafka_python, aiokafka]
+    if shutil.which("java") and shutil.which("mvn"):
+        clients.append(java)
+    proxy = RecordingProxy()
+    proxy.start()
+    advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
+    with tempfile.TemporaryDirectory() as directory, TierlogBroker(Path(directory), advertised) as broker:
+        proxy.target_port = broker.port
+        for client in clients:
+            proxy.label = client.__name__
+            client(f"127.0.0.1:{proxy.port}", f"traffic-{client.__name__}".replace("_", "-"))
+            print(proxy.label, sum(each.client == proxy.label for each in proxy.requests), "requests")
+        topics = ids(broker)
+    proxy.stop()
+    requests = selected(proxy.requests)
+    Traffic(topics, requests).save()
+    print(f"kept {len(requests)}, {len({each.kind for each in requests})} kinds")
+
+
+def ids(broker: TierlogBroker) -> dict[str, object]:
+    from wire_client import Client
+
+    from tierlog.broker.wire.messages.metadata import MetadataRequest
+
+    client = Client(broker.bootstrap)
+    answer = client.send("Metadata", 12, MetadataRequest(topics=None))
+    client.close()
+    return {topic.name: topic.topic_id for topic in answer.topics}
+
+
+if __name__ == "__main__":
+    main()

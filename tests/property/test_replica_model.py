@@ -1,0 +1,614 @@
+"""A replica against a model that knows no files: everything that can happen to a partition, in any order.
+
+Produce with retries, gaps and fenced epochs; transactions and their markers; rolls, retention, DeleteRecords,
+truncation, compaction; reads by offset, by time, by leader epoch, with read_committed; clean stops; and
+crashes, between two operations or inside one, that keep, lose or tear what was not synced.
+
+A truncation is durable with the next flush: before it, a crash that loses everything is left out, since
+followers cut again by leader epoch when they come back.
+"""
+
+import random
+import struct
+import tempfile
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from compaction import clean
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from log_model import ABORTED, COMMITTED, Batch, LogModel
+from power_loss import KEPT, LOST, TORN, ZEROED, Killed, PowerLoss
+
+from tierlog.broker.ports.files import FileSlice
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.records.batch import BatchHeader, iter_batches
+from tierlog.broker.records.codecs import Codec
+from tierlog.broker.records.record import Record, iter_records
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.replica import AppendResult, Replica
+from tierlog.broker.settings.topic import TopicConfig
+from tierlog.broker.wire.errors import ErrorCode
+
+NOW = 1_700_000_000_000
+KEYS = [b"a", b"b", b"a longer key, of which compaction keeps a digest"]
+TOMBSTONES_MS = 100
+PRODUCERS_MS = 1_000
+IDEMPOTENT, TRANSACTIONAL = (5, 6), (7, 8)
+UNLIMITED = 1 << 60
+MAX_LONG = 2**63 - 1
+
+entries = st.lists(
+    st.tuples(st.sampled_from(KEYS), st.booleans(), st.integers(-50, 50)), min_size=1, max_size=4
+)
+
+
+class Partition(RuleBasedStateMachine):
+    @initialize(
+        policy=st.sampled_from([("delete",), ("compact",), ("compact", "delete")]),
+        segment_bytes=st.sampled_from([200, 500, 2000]),
+        interval=st.sampled_from([0, 200, 4096]),
+        retention_ms=st.sampled_from([-1, 150]),
+        retention_bytes=st.sampled_from([-1, 900]),
+        flush_messages=st.sampled_from([MAX_LONG, MAX_LONG, 1]),
+        load_factor=st.sampled_from([0.1, 0.9]),
+    )
+    def begin(
+        self,
+        policy: tuple[str, ...],
+        segment_bytes: int,
+        interval: int,
+        retention_ms: int,
+        retention_bytes: int,
+        flush_messages: int,
+        load_factor: float,
+    ) -> None:
+        self._home = tempfile.TemporaryDirectory()
+        self.config = TopicConfig(
+            cleanup_policy=policy,
+            segment_bytes=segment_bytes,
+            index_interval_bytes=interval,
+            retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
+            flush_messages=flush_messages,
+            delete_retention_ms=TOMBSTONES_MS,
+            file_delete_delay_ms=0,
+        )
+        self.load_factor = load_factor
+        self.now = NOW
+        self.epoch = 0
+        self.model = LogModel(0, TOMBSTONES_MS)
+        self.checkpoint: tuple[int, int, int | None] = (0, 0, None)  # recovery point, log start, cleaned to
+        self.cut_unsynced = False
+        self.active_ms: dict[int, int] = {}  # producer -> when it was last heard of, or read from the disk
+        self.highest_start = 0
+        """After a crash the log may begin below it again; no epoch is known of what lies there."""
+        self.forgotten: dict[int, int] = {}  # producer -> log end when it was
+        self.sequences: dict[int, tuple[int, int]] = {}  # producer -> epoch and next sequence
+        directory = Path(self._home.name)
+        self.files = PowerLoss(directory, UNLIMITED)
+        self.open(clean=True)
+
+    def open(self, *, clean: bool) -> None:
+        recovery_point, log_start, cleaned_to = self.checkpoint
+        self.replica = Replica.open(
+            TopicPartition("t", 0),
+            uuid.UUID(int=1),
+            1,
+            Path(self._home.name),
+            self.config,
+            self.files,
+            self.now,
+            log_start_offset=log_start,
+            recovery_point=recovery_point,
+            clean=clean,
+            cleaned_to=cleaned_to,
+            rng=random.Random(1),
+            producer_expiration_ms=PRODUCERS_MS,
+        )
+        self.replica.become_leader(self.epoch, 0, [1])
+        self.replica.log.producers.high_watermark_moved(self.replica.high_watermark)
+        self.active_ms = dict.fromkeys(self.active_ms, self.now)
+
+    def teardown(self) -> None:
+        if hasattr(self, "replica"):
+            self.files.left = UNLIMITED
+            self.replica.close(clean=False)
+            self._home.cleanup()
+
+    # -- produce --
+
+    def send(
+        self,
+        new: list[NewRecord],
+        *,
+        codec: Codec = Codec.NONE,
+        producer: int = -1,
+        epoch: int = -1,
+        sequence: int = -1,
+        transactional: bool = False,
+        ends: str | None = None,
+    ) -> AppendResult:
+        """The model takes it first: a crash may leave it written or not."""
+        base = self.model.end
+        data = encode_batch(
+            new,
+            codec=codec,
+            producer_id=producer,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+            control=ends is not None,
+        )
+        records = tuple(
+            Record(base + n, record.timestamp, record.key, record.value, tuple(record.headers))
+            for n, record in enumerate(new)
+        )
+        batch = Batch(
+            records, self.epoch, self.now, producer, epoch, sequence, transactional or ends is not None, ends
+        )
+        self.model.append(batch)
+        if producer >= 0:
+            self.active_ms[producer] = self.now
+        result = self.replica.append(
+            memoryview(data), self.now, from_client=not transactional and ends is None
+        )
+        if result.error or result.base_offset != base:
+            self.model.batches.pop()
+        return result
+
+    def records_of(self, drawn: list[tuple[bytes, bool, int]]) -> list[NewRecord]:
+        return [
+            NewRecord(self.now + at, key, None if gone else b"%d." % (self.model.end + n), ())
+            for n, (key, gone, at) in enumerate(drawn)
+        ]
+
+    @rule(drawn=entries, codec=st.sampled_from([Codec.NONE, Codec.ZSTD]), repeat=st.integers(1, 3))
+    def produce(self, drawn: list[tuple[bytes, bool, int]], codec: Codec, repeat: int) -> None:
+        for _ in range(repeat):
+            base = self.model.end
+            result = self.send(self.records_of(drawn), codec=codec)
+            assert (result.error, result.base_offset) == (ErrorCode.NONE, base)
+
+    @rule(
+        producer=st.sampled_from(IDEMPOTENT),
+        drawn=entries,
+        bump=st.integers(0, 4),
+        repeat=st.integers(1, 3),
+    )
+    def produce_next(
+        self, producer: int, drawn: list[tuple[bytes, bool, int]], bump: int, repeat: int
+    ) -> None:
+        """What a producer sends next is taken, whether or not the broker remembers it."""
+        for _ in range(repeat):
+            epoch, sequence = self.sequences.get(producer, (0, 0))
+            if bump == 1:
+                epoch, sequence = epoch + 1, 0
+            base = self.model.end
+            self.sequences[producer] = epoch, sequence + len(drawn)
+            result = self.send(self.records_of(drawn), producer=producer, epoch=epoch, sequence=sequence)
+            assert (result.error, result.base_offset) == (ErrorCode.NONE, base)
+
+    @rule(producer=st.sampled_from(IDEMPOTENT), data=st.data())
+    def retry(self, producer: int, data: st.DataObject) -> None:
+        """One of the last five batches again: it is recognised, and told its first offset."""
+        known = self.known_batches(producer)
+        if not known:
+            return
+        batch = data.draw(st.sampled_from(known))
+        end = self.model.end
+        new = [NewRecord(r.timestamp, r.key, r.value, ()) for r in batch.records]
+        result = self.send(new, producer=producer, epoch=batch.producer_epoch, sequence=batch.sequence)
+        assert (result.error, result.base_offset, result.last_offset) == (
+            ErrorCode.NONE,
+            batch.base,
+            batch.last,
+        )
+        assert self.replica.log_end_offset == end
+
+    @rule(producer=st.sampled_from(IDEMPOTENT), stale=st.booleans(), gap=st.integers(1, 3))
+    def produce_wrong(self, producer: int, stale: bool, gap: int) -> None:
+        """A gap, or an epoch that was fenced: refused, and nothing is written."""
+        if not self.model.data_of(producer) or not self.must_be_known(producer):
+            return
+        last = self.model.data_of(producer)[-1]
+        epoch = last.producer_epoch - stale
+        if epoch < 0:
+            return
+        sequence = last.sequence + len(last.records) + gap
+        result = self.send(
+            [NewRecord(self.now, b"a", b"", ())], producer=producer, epoch=epoch, sequence=sequence
+        )
+        expected = ErrorCode.INVALID_PRODUCER_EPOCH if stale else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert result.error == expected
+
+    @rule(producer=st.sampled_from(TRANSACTIONAL), drawn=entries)
+    def produce_in_transaction(self, producer: int, drawn: list[tuple[bytes, bool, int]]) -> None:
+        _, sequence = self.sequences.get(producer, (0, 0))
+        self.sequences[producer] = 0, sequence + len(drawn)
+        new = self.records_of(drawn)
+        assert not self.send(new, producer=producer, epoch=0, sequence=sequence, transactional=True).error
+
+    @rule(producer=st.sampled_from(TRANSACTIONAL), ends=st.sampled_from([COMMITTED, ABORTED]))
+    def end_transaction(self, producer: int, ends: str) -> None:
+        key, value = struct.pack(">hh", 0, int(ends == COMMITTED)), struct.pack(">hi", 0, 0)
+        new = [NewRecord(self.now, key, value, ())]
+        assert not self.send(new, producer=producer, epoch=0, transactional=True, ends=ends).error
+
+    @rule(producer=st.sampled_from(TRANSACTIONAL), drawn=entries, ends=st.sampled_from([COMMITTED, ABORTED]))
+    def whole_transaction(self, producer: int, drawn: list[tuple[bytes, bool, int]], ends: str) -> None:
+        self.produce_in_transaction(producer, drawn)
+        self.end_transaction(producer, ends)
+
+    # -- upkeep --
+
+    @rule(passed=st.sampled_from([1, TOMBSTONES_MS, 2 * PRODUCERS_MS]))
+    def time_passes(self, passed: int) -> None:
+        self.now += passed
+
+    @rule()
+    def new_leader_epoch(self) -> None:
+        self.epoch += 1
+        self.replica.become_leader(self.epoch, 0, [1])
+
+    @rule()
+    def roll(self) -> None:
+        self.replica.roll(self.now)
+
+    @rule(checkpoint=st.booleans())
+    def flush(self, checkpoint: bool) -> None:
+        assert self.replica.flush() == self.model.end
+        self.cut_unsynced = False
+        if checkpoint:
+            self.save_checkpoint()
+
+    def save_checkpoint(self) -> None:
+        log = self.replica.log
+        self.checkpoint = (log.recovery_point, log.log_start_offset, log.cleaned_to)
+
+    @rule()
+    def retain(self) -> None:
+        """Time and size take whole segments, oldest first, and as many as the settings say."""
+        known = {segment.base_offset: segment for segment in self.replica.segments}
+        base = self.after_retention()
+        before, self.model.start = self.model.start, max(self.model.start, base)
+        self.replica.apply_retention(self.now)
+        self.replica.expire_producers(self.now)
+        assert self.replica.log_start_offset == max(before, base), (known, base)
+        self.unlink()
+        for producer in (*IDEMPOTENT, *TRANSACTIONAL):
+            if self.replica.log.producers.get(producer) is None:
+                self.forgotten[producer] = self.model.end
+        for producer, heard_ms in self.active_ms.items():
+            if self.now - heard_ms >= PRODUCERS_MS and not self.has_open(producer):
+                assert self.replica.log.producers.get(producer) is None
+
+    def after_retention(self) -> int:
+        """Where the log begins after it, from the model's records."""
+        config, segments = self.config, self.replica.segments
+        total = sum(segment.size_bytes for segment in segments)
+        base = segments[0].base_offset
+        for segment in segments:
+            inside = range(segment.base_offset, segment.end_offset)
+            stored = [r.timestamp for b in self.model.batches for r in b.records if r.offset in inside]
+            if self.model.cleaned > segment.base_offset:
+                # compaction may have taken the newest record, or all of them
+                stored = [segment.max_timestamp] if segment.max_timestamp >= 0 else []
+            deletes = "delete" in config.cleanup_policy
+            newest = max(stored, default=segment.last_modified_ms)
+            too_old = deletes and config.retention_ms >= 0 and self.now - newest > config.retention_ms
+            too_much = (
+                deletes
+                and config.retention_bytes >= 0
+                and segment.rolled
+                and total - segment.size_bytes >= config.retention_bytes
+            )
+            below = segment.rolled and segment.end_offset <= self.model.start
+            if not (too_old or too_much or below) or not (segment.size_bytes or segment.rolled):
+                break
+            total -= segment.size_bytes
+            base = segment.end_offset
+        return base
+
+    @rule(data=st.data())
+    def delete_records(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(self.model.start, self.model.end))
+        self.model.start = offset
+        assert self.replica.delete_records(offset) == offset
+
+    @rule(data=st.data(), then=st.sampled_from(["go on", "go on", "stop", KEPT, TORN]))
+    def truncate(self, data: st.DataObject, then: str) -> None:
+        """As a follower does that is told of another leader's log."""
+        lowest = max(self.model.start, self.model.cleaned)  # what is compacted is committed
+        offset = data.draw(st.integers(lowest, self.model.end))
+        log = self.replica.log
+        self.cut_unsynced = self.cut_unsynced or offset < self.model.end
+        self.checkpoint = (min(self.checkpoint[0], offset), *self.checkpoint[1:])
+        log.truncate_to(offset, self.now)
+        self.model.cut(log.log_end_offset if log.log_end_offset < self.model.end else self.model.end)
+        assert self.model.end == log.log_end_offset and log.log_end_offset <= max(offset, self.model.end)
+        self.model.start = log.log_start_offset
+        # There is no follower's core yet, and the leader's end never goes back: so a new one begins.
+        if then == "go on":
+            self.replica = Replica(self.replica.name, self.replica.topic_id, 1, log, PRODUCERS_MS)
+            self.replica.become_leader(self.epoch, 0, [1])
+            log.producers.high_watermark_moved(self.replica.high_watermark)
+        elif then == "stop":
+            self.stop_clean(power_goes=False)
+        else:
+            self.come_back(then, 0, floor=log.recovery_point)
+        self.forget_sequences()
+
+    def forget_sequences(self) -> None:
+        """Producers go on after the last batch that is there."""
+        for producer in (*IDEMPOTENT, *TRANSACTIONAL):
+            batches = self.model.data_of(producer)
+            if batches:
+                last = batches[-1]
+                self.sequences[producer] = last.producer_epoch, last.sequence + len(last.records)
+            else:
+                self.sequences.pop(producer, None)
+
+    @precondition(lambda self: "compact" in self.config.cleanup_policy)
+    @rule(roll=st.booleans())
+    def clean(self, roll: bool) -> None:
+        log, before = self.replica.log, -1
+        if roll:
+            log.roll(self.now)
+        while (log.cleaned_to or 0) != before:
+            before = log.cleaned_to or 0
+            stable = self.replica.last_stable_offset
+            sources = log.rolled_below(stable)
+            if not sources or sources[-1].end_offset <= max(before, log.log_start_offset):
+                return
+            self.model.cleaning(sources[-1].end_offset, self.now)
+            clean(log, self.now, files=self.files, load_factor=self.load_factor, stable=stable)
+            self.unlink()
+            self.checkpoint = (*self.checkpoint[:2], log.cleaned_to)
+        self.cut_unsynced = False
+        fates = self.model.fates()
+        kept = [
+            record.key
+            for record in self.stored()
+            if log.log_start_offset <= record.offset < (log.cleaned_to or 0)
+            and fates[record.offset] == COMMITTED
+        ]
+        assert len(set(kept)) == len(kept), "a key is there twice after a whole cleaning"
+
+    def unlink(self) -> None:
+        for path in self.replica.take_due(self.now):
+            self.files.unlink(path)
+
+    # -- stops and crashes --
+
+    @rule(power_goes=st.booleans())
+    def stop_clean(self, power_goes: bool) -> None:
+        self.replica.close(clean=True)
+        self.save_checkpoint()
+        self.cut_unsynced = False
+        if power_goes:
+            self.files.crash(LOST)
+            self.files = PowerLoss(Path(self._home.name), UNLIMITED)
+        self.open(clean=True)
+
+    @rule(what=st.sampled_from([KEPT, LOST, TORN, ZEROED]), seed=st.integers(0, 999))
+    def crash(self, what: str, seed: int) -> None:
+        self.come_back(what, seed, floor=self.replica.recovery_point)
+
+    @rule(
+        data=st.data(),
+        left=st.integers(0, 40),
+        what=st.sampled_from([KEPT, LOST, TORN, ZEROED]),
+        seed=st.integers(0, 999),
+        operation=st.sampled_from(["produce", "roll", "flush", "retain", "clean", "stop"]),
+    )
+    def crash_inside(self, data: st.DataObject, left: int, what: str, seed: int, operation: str) -> None:
+        floor = self.replica.recovery_point
+        self.files.left = left
+        with suppress(Killed):
+            match operation:
+                case "produce":
+                    for _ in range(4):
+                        self.send(self.records_of([(b"a", False, 0), (b"b", False, 0)]))
+                        floor = self.replica.recovery_point
+                case "roll":
+                    self.replica.roll(self.now)
+                case "flush":
+                    floor = self.replica.flush()
+                case "retain":
+                    self.model.start = max(self.model.start, self.after_retention())
+                    self.highest_start = max(self.highest_start, self.model.start)
+                    self.replica.apply_retention(self.now)
+                case "clean" if "compact" in self.config.cleanup_policy:
+                    self.clean(roll=True)
+                case "stop":
+                    self.replica.log.close(clean=True)
+                    floor = self.model.end
+        self.files.left = UNLIMITED
+        self.come_back(what, seed, floor=floor)
+
+    def come_back(self, what: str, seed: int, *, floor: int) -> None:
+        """What was durable is there, what was not may be; the log is a beginning of what it was."""
+        if what == LOST and self.cut_unsynced:
+            what = TORN
+        self.replica.close(clean=False)
+        if what != KEPT:
+            self.files.crash(what, random.Random(seed))
+            self.files = PowerLoss(Path(self._home.name), UNLIMITED)
+        before, start = self.model.end, self.model.start
+        self.epoch += 1
+        self.open(clean=False)
+        end = self.replica.log_end_offset
+        assert floor <= end <= before, "what was synced is lost, or what was never written is there"
+        self.model.cut(end)
+        assert self.model.end == end, "half a batch is there"
+        assert min(self.checkpoint[1], end) <= self.replica.log_start_offset <= min(start, end)
+        self.model.start = self.replica.log_start_offset
+        self.forget_sequences()
+
+    # -- reads --
+
+    @invariant()
+    def holds(self) -> None:
+        if not hasattr(self, "replica"):
+            return
+        replica, model = self.replica, self.model
+        replica.check()
+        self.highest_start = max(self.highest_start, model.start)
+        assert (replica.log_start_offset, replica.log_end_offset) == (model.start, model.end)
+        assert replica.high_watermark == model.end
+        unstable = model.first_unstable()
+        assert replica.last_stable_offset == (model.end if unstable is None else unstable)
+        stored = self.stored()
+        model.check_stored(stored, self.now)
+        for producer in (*IDEMPOTENT, *TRANSACTIONAL):
+            self.check_producer(producer)
+        for batch in model.batches:
+            if batch.base >= max(self.highest_start, model.start):
+                assert replica.epoch_of(batch.base) == batch.leader_epoch
+
+    def must_be_known(self, producer: int) -> bool:
+        """Heard of lately, and its last batch is still there."""
+        data = self.model.data_of(producer)
+        if not data or data[-1].base < self.model.start:
+            return False
+        return self.now - data[-1].appended_ms < PRODUCERS_MS or self.has_open(producer)
+
+    def known_batches(self, producer: int) -> list[Batch]:
+        """Those of its last five of which a retry must be recognised."""
+        if not self.must_be_known(producer):
+            return []
+        since = max(self.model.cleaned, self.model.start, self.forgotten.get(producer, 0))
+        return [batch for batch in self.model.kept_of(producer) if batch.base >= since]
+
+    def has_open(self, producer: int) -> bool:
+        fates = self.model.fates()
+        return any(fates[batch.base] == "open" for batch in self.model.data_of(producer))
+
+    def check_producer(self, producer: int) -> None:
+        found = self.replica.log.producers.get(producer)
+        data = self.model.data_of(producer)
+        if found is None or not found.batches:
+            assert not self.must_be_known(producer), f"producer {producer} is forgotten"
+            return
+        by_base = {batch.base: batch for batch in data}
+        assert found.batches[-1].first_offset == data[-1].base, "its last batch is another one"
+        missing = {batch.base for batch in self.known_batches(producer)}
+        assert missing <= {kept.first_offset for kept in found.batches}, "a retry would not be recognised"
+        for kept in found.batches:
+            batch = by_base[kept.first_offset]
+            last_sequence = batch.sequence + len(batch.records) - 1
+            assert (kept.last_offset, kept.last_sequence) == (batch.last, last_sequence)
+            assert found.epoch == batch.producer_epoch
+        first_open = self.replica.log.producers.get(producer).transaction_first_offset
+        assert (first_open >= 0) == self.has_open(producer)
+
+    def fetched(self, max_bytes: int, *, committed_only: bool) -> list[tuple[BatchHeader, list[Record]]]:
+        """All batches from the log start on, fetch by fetch; filtered as clients do for read_committed."""
+        replica = self.replica
+        found: list[tuple[BatchHeader, list[Record]]] = []
+        offset = replica.log_start_offset
+        while True:
+            result = replica.read(offset, max_bytes, committed_only=committed_only)
+            assert result.error == ErrorCode.NONE and not result.remote
+            if result.slice is None or not result.slice.parts:
+                return found
+            data = b"".join(part.read() for part in result.slice.parts if isinstance(part, FileSlice))
+            aborted, inside = sorted(result.aborted, key=lambda each: each[1]), set()
+            for at, header in iter_batches(data):
+                while aborted and aborted[0][1] <= header.last_offset:
+                    inside.add(aborted.pop(0)[0])
+                records = [r for r in iter_records(data, at, max_bytes=1 << 20) if r.offset >= offset]
+                if header.is_control:
+                    if records and struct.unpack(">hh", records[0].key or b"")[1] == 0:
+                        inside.discard(header.producer_id)
+                elif not (committed_only and header.is_transactional and header.producer_id in inside):
+                    found.append((header, records))
+            assert result.slice.end_offset > offset
+            offset = result.slice.end_offset
+
+    def stored(self) -> list[Record]:
+        return [record for _, records in self.fetched(1 << 20, committed_only=False) for record in records]
+
+    @rule(max_bytes=st.sampled_from([1, 150, 700]), committed_only=st.booleans())
+    def consume(self, max_bytes: int, committed_only: bool) -> None:
+        batches = self.fetched(max_bytes, committed_only=committed_only)
+        records = [record for _, records in batches for record in records]
+        stored = self.stored()
+        if committed_only:
+            self.model.check_visible(records, stored)
+        else:
+            assert records == stored
+
+    @rule(max_bytes=st.sampled_from([1, 400]))
+    def read_from_everywhere(self, max_bytes: int) -> None:
+        """From any offset on, also one that compaction took, the next batch is found."""
+        stored = {record.offset: record for record in self.stored()}
+        markers = {batch.base for batch in self.model.batches if batch.ends is not None}
+        for offset in range(self.model.start, self.model.end):
+            found = self.replica.read(offset, max_bytes).slice
+            assert found is not None and found.end_offset > offset
+            data = b"".join(part.read() for part in found.parts if isinstance(part, FileSlice))
+            records = [r for at, _ in iter_batches(data) for r in iter_records(data, at, max_bytes=1 << 20)]
+            inside = [r for r in records if r.offset >= offset and r.offset not in markers]
+            expected = [at for at in stored if offset <= at < found.end_offset]
+            assert [record.offset for record in inside] == expected
+        assert self.replica.read(self.model.end, 1).error == ErrorCode.NONE
+        beyond = [self.model.end + 1, *([self.model.start - 1] if self.model.start else [])]
+        for offset in beyond:
+            assert self.replica.read(offset, 1).error == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    @rule(data=st.data(), beside=st.sampled_from([-1, 0, 0, 1]))
+    def look_up_time(self, data: st.DataObject, beside: int) -> None:
+        written = sorted({record.timestamp for record in self.model.records()})
+        target = data.draw(st.sampled_from(written or [self.now])) + beside
+        log = self.replica.log
+        everything = [
+            (record.offset, record.timestamp)
+            for batch, data in log.batches(log.local_log_start_offset)
+            for record in iter_records(data, max_bytes=1 << 20)
+            if record.offset >= self.model.start
+        ]
+        found = self.replica.offset_for_timestamp(target)
+        assert (found and found.offset) == next((at for at, ms in everything if ms >= target), None)
+        if found:
+            (epoch,) = {b.leader_epoch for b in self.model.batches if b.base <= found.offset <= b.last}
+            assert found.leader_epoch == epoch
+
+    @rule(data=st.data())
+    def look_up_epoch(self, data: st.DataObject) -> None:
+        there = [batch for batch in self.model.batches if batch.base >= self.highest_start]
+        if not there:
+            return
+        batch = data.draw(st.sampled_from(there))
+        found = self.replica.end_offset_for_epoch(batch.leader_epoch)
+        bounds = self.model.epoch_bounds(batch.leader_epoch)
+        assert bounds is not None and found.epoch == batch.leader_epoch
+        assert bounds[0] <= found.end_offset <= bounds[1]
+
+
+def lives(count: int) -> settings:
+    return settings(
+        max_examples=count, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+
+
+TestPartition = Partition.TestCase
+TestPartition.settings = lives(15)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_many_lives_of_a_partition() -> None:
+    """The number at which each of 25 planted faults was found."""
+    run_state_machine_as_test(Partition, settings=lives(400))

@@ -1,0 +1,257 @@
+"""The load of a soak, in a process of its own: real clients that do what clients do.
+
+Every INTERVAL_S it writes one JSON line: latencies and counts since the last one. Errors that clients report
+are counted, and the first of each kind is kept. Started by soak.py; ends when its standard input is closed.
+"""
+
+import argparse
+import json
+import random
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer, KafkaProducer
+
+MIB = 1 << 20
+INTERVAL_S = 5.0
+RECORDS_S = 500
+"""Of each of three topics; with 1 KiB records a broker on one core has time left for all the rest."""
+TOPICS = {
+    "soak-plain": {"segment.bytes": 4 * MIB, "retention.bytes": 16 * MIB},
+    "soak-compacted": {
+        "cleanup.policy": "compact",
+        "segment.bytes": 1 * MIB,
+        "segment.ms": 10_000,
+        "min.cleanable.dirty.ratio": 0.3,
+    },
+    "soak-tiered": {
+        "remote.storage.enable": True,
+        "segment.bytes": 1 * MIB,
+        "local.retention.bytes": 2 * MIB,
+        "retention.bytes": 24 * MIB,
+    },
+}
+PARTITIONS = 2
+KEYS = 2000
+GROUP_NAMES = 4  # a broker remembers the offsets of each group for days: no new names
+
+
+class Load:
+    def __init__(self, bootstrap: str, settings: dict[str, object]) -> None:
+        self._bootstrap = bootstrap
+        self._settings = {"bootstrap.servers": bootstrap, "log_level": 0, **settings}
+        self._lock = threading.Lock()
+        self._latencies_s: list[float] = []
+        self._counts: Counter[str] = Counter()
+        self._faults: dict[str, str] = {}
+
+    def start(self) -> None:
+        self._create_topics()
+        workers: list[Callable[[], None]] = [
+            *(lambda topic=topic: self._produce(topic) for topic in TOPICS),
+            lambda: self._consume("soak-plain"),
+            lambda: self._consume("soak-compacted"),
+            self._read_history,
+            self._groups,
+            self._python_clients,
+            self._topics,
+            self._connections,
+        ]
+        for worker in workers:
+            threading.Thread(target=self._for_ever, args=(worker,), daemon=True).start()
+
+    def take(self) -> dict[str, object]:
+        with self._lock:
+            latencies, self._latencies_s = sorted(self._latencies_s), []
+            counts, self._counts = dict(self._counts), Counter()
+        share = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
+        told = {
+            name: round(latencies[min(int(at * len(latencies)), len(latencies) - 1)] * 1e3, 3)
+            for name, at in share.items()
+            if latencies
+        }
+        return {**told, "counts": counts, "faults": self._faults}
+
+    # -- the workers --
+
+    def _produce(self, topic: str) -> None:
+        """At a steady rate; latency is from produce() to the acknowledgement of all replicas."""
+        producer = Producer({**self._settings, "acks": "all", "enable.idempotence": True, "linger.ms": 2})
+        rng, number, filler = random.Random(topic), 0, bytes(1000)
+        begin = time.monotonic()
+        while True:
+            due = int((time.monotonic() - begin) * RECORDS_S)
+            while number < due:
+                key = b"key-%d" % rng.randrange(KEYS)
+                value = None if rng.random() < 0.02 else rng.randbytes(20) + filler
+                producer.produce(topic, value, key, on_delivery=self._delivered)
+                number += 1
+            producer.poll(0)
+            time.sleep(0.005)
+
+    def _delivered(self, error: object, message: object) -> None:
+        with self._lock:
+            if error:
+                self._fault("produce", str(error))
+            else:
+                self._latencies_s.append(message.latency())  # type: ignore[attr-defined]
+                self._counts["produced"] += 1
+
+    def _consume(self, topic: str) -> None:
+        """A group of one that stays."""
+        consumer = Consumer({**self._settings, "group.id": f"soak-{topic}", "auto.offset.reset": "earliest"})
+        consumer.subscribe([topic])
+        while True:
+            self._took(consumer.consume(500, 1.0))
+
+    def _read_history(self) -> None:
+        """From the first offset on, hence from the object store, again and again."""
+        consumer = Consumer({**self._settings, "group.id": "soak-history"})
+        while True:
+            for partition in range(PARTITIONS):
+                place = TopicPartition("soak-tiered", partition)
+                low, high = consumer.get_watermark_offsets(place, 10)
+                place.offset = low
+                consumer.assign([place])
+                seen = low
+                while seen < high - 1:
+                    messages = consumer.consume(500, 2.0)
+                    self._took(messages)
+                    if not messages:
+                        break
+                    seen = max(message.offset() or 0 for message in messages)
+            time.sleep(3)
+
+    def _groups(self) -> None:
+        """Members come and go; some without saying so."""
+        rng = random.Random(3)
+        members: list[Consumer] = []
+        while True:
+            if len(members) < 3 or rng.random() < 0.5:
+                group = f"soak-group-{rng.randrange(GROUP_NAMES)}"
+                member = Consumer({**self._settings, "group.id": group, "session.timeout.ms": 6000})
+                member.subscribe(["soak-plain", "soak-compacted"])
+                members.append(member)
+            elif members:
+                members.pop(rng.randrange(len(members))).close()
+                self._count("groups left")
+            for member in members[:6]:
+                self._took(member.consume(100, 0.2))
+            while len(members) > 6:
+                members.pop(0).close()
+
+    def _python_clients(self) -> None:
+        """kafka-python comes, produces, reads a little, and goes."""
+        while True:
+            producer = KafkaProducer(bootstrap_servers=self._bootstrap)
+            for _ in range(20):
+                producer.send("soak-plain", b"from python").get(10)
+            producer.close()
+            consumer = KafkaConsumer(
+                "soak-plain",
+                bootstrap_servers=self._bootstrap,
+                group_id="soak-python",
+                consumer_timeout_ms=500,
+            )
+            self._count("read", sum(1 for _, _ in zip(range(500), consumer, strict=False)))
+            consumer.close()
+            time.sleep(1)
+
+    def _topics(self) -> None:
+        """Created, written to, deleted."""
+        admin = AdminClient(self._settings)
+        number = 0
+        while True:
+            number += 1
+            name = f"soak-short-{number}"
+            admin.create_topics([NewTopic(name, 3, 1)])[name].result(30)
+            producer = Producer(self._settings)
+            for at in range(30):
+                producer.produce(name, b"short-lived", partition=at % 3)
+            producer.flush(10)
+            admin.delete_topics([name])[name].result(30)
+            self._count("topics")
+            time.sleep(1)
+
+    def _connections(self) -> None:
+        """Opened, half used, dropped: in the middle of a frame, before an answer, after it."""
+        host, port = self._bootstrap.rsplit(":", 1)
+        versions = struct.pack(">ihhih", 10, 18, 0, 7, -1)
+        rng = random.Random(5)
+        while True:
+            opened = [socket.create_connection((host, int(port)), 10) for _ in range(20)]
+            for each in opened:
+                match rng.randrange(4):
+                    case 0:
+                        each.sendall(versions[: rng.randrange(14)])
+                    case 1:
+                        each.sendall(versions)
+                    case 2:
+                        each.sendall(versions)
+                        each.recv(4096)
+                    case 3:
+                        each.sendall(rng.randbytes(40))
+            for each in opened:
+                each.close()
+            self._count("connections", len(opened))
+            time.sleep(0.5)
+
+    # -- around them --
+
+    def _create_topics(self) -> None:
+        admin = AdminClient(self._settings)
+        wanted = [
+            NewTopic(name, PARTITIONS, 1, config={key: str(value).lower() for key, value in configs.items()})
+            for name, configs in TOPICS.items()
+        ]
+        for created in admin.create_topics(wanted).values():
+            created.result(30)
+
+    def _for_ever(self, work: Callable[[], None]) -> None:
+        while True:
+            try:
+                work()
+            except (KafkaException, OSError) as failure:
+                with self._lock:
+                    self._fault(type(failure).__name__, str(failure))
+            except Exception as failure:
+                with self._lock:
+                    self._fault(f"unexpected {type(failure).__name__}", str(failure))
+            time.sleep(0.5)
+
+    def _took(self, messages: list[object]) -> None:
+        for message in messages:
+            if error := message.error():  # type: ignore[attr-defined]
+                with self._lock:
+                    self._fault("consume", str(error))
+        self._count("read", len(messages))
+
+    def _count(self, what: str, count: int = 1) -> None:
+        with self._lock:
+            self._counts[what] += count
+
+    def _fault(self, kind: str, text: str) -> None:
+        self._counts[f"fault: {kind}"] += 1
+        self._faults.setdefault(kind, text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bootstrap")
+    load = Load(parser.parse_args().bootstrap, {})
+    load.start()
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    while not ended.wait(INTERVAL_S):
+        print(json.dumps(load.take()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""What a partition should hold: a model of a replica that knows no files, for the machine that drives both.
+
+It keeps every batch that was appended and not truncated since, and says which records compaction may have
+taken, what became of each transaction, and what is known of each producer.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tierlog.broker.partition.producers import BATCHES_KEPT
+from tierlog.broker.records.record import Record
+
+OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One appended batch; `ends` is None unless it is a marker, then what it says."""
+
+    records: tuple[Record, ...]
+    leader_epoch: int
+    appended_ms: int
+    producer: int = -1
+    producer_epoch: int = -1
+    sequence: int = -1
+    transactional: bool = False
+    ends: str | None = None
+
+    @property
+    def base(self) -> int:
+        return self.records[0].offset
+
+    @property
+    def last(self) -> int:
+        return self.records[-1].offset
+
+
+class LogModel:
+    def __init__(self, start: int, delete_retention_ms: int) -> None:
+        self.batches: list[Batch] = []
+        self.start = start
+        self.cleaned = start
+        """Compaction has been, or may have been, below it."""
+        self._begin = start
+        self._delete_retention_ms = delete_retention_ms
+        self._first_cleaned_ms: dict[int, int] = {}
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].last + 1 if self.batches else self._begin
+
+    def append(self, batch: Batch) -> None:
+        assert batch.base == self.end
+        self.batches.append(batch)
+
+    def cut(self, end: int) -> None:
+        """No record at or above `end` remains; a batch goes whole."""
+        self.batches = [batch for batch in self.batches if batch.last < end]
+        if not self.batches:
+            self._begin = end
+        self.start = min(self.start, self.end)
+        self.cleaned = min(self.cleaned, self.end)
+        self._first_cleaned_ms = {at: ms for at, ms in self._first_cleaned_ms.items() if at < end}
+
+    def cleaning(self, end: int, now_ms: int) -> None:
+        """A compaction up to `end` begins."""
+        self.cleaned = max(self.cleaned, end)
+        for record in self.records():
+            if record.offset < end and record.value is None:
+                self._first_cleaned_ms.setdefault(record.offset, now_ms)
+
+    # -- records --
+
+    def records(self) -> Iterable[Record]:
+        """All but markers."""
+        return (record for batch in self.batches if batch.ends is None for record in batch.records)
+
+    def fates(self) -> dict[int, str]:
+        """Of each record, by offset."""
+        fates: dict[int, str] = {}
+        under_way: dict[int, list[int]] = {}
+        for batch in self.batches:
+            if batch.ends is not None:
+                fates.update(dict.fromkeys(under_way.pop(batch.producer, ()), batch.ends))
+                continue
+            offsets = [record.offset for record in batch.records]
+            fates.update(dict.fromkeys(offsets, OPEN if batch.transactional else COMMITTED))
+            if batch.transactional:
+                under_way.setdefault(batch.producer, []).extend(offsets)
+        return fates
+
+    def first_unstable(self) -> int | None:
+        return min((offset for offset, fate in self.fates().items() if fate == OPEN), default=None)
+
+    def check_stored(self, stored: list[Record], now_ms: int) -> None:
+        """`stored`: what the log holds of [start, end), markers left out."""
+        known = {record.offset: record for record in self.records() if record.offset >= self.start}
+        for record in stored:
+            assert record == known[record.offset], (record, known[record.offset])
+        there = {record.offset for record in stored}
+        fates = self.fates()
+        newest = {
+            record.key: record.offset
+            for record in known.values()
+            if record.offset < self.cleaned and fates[record.offset] == COMMITTED
+        }
+        for offset, record in known.items():
+            if offset not in there:
+                assert offset < self.cleaned, f"record {offset} is lost"
+                assert (
+                    fates[offset] == ABORTED
+                    or newest[record.key] > offset
+                    or (
+                        record.value is None
+                        and now_ms >= self._first_cleaned_ms[offset] + self._delete_retention_ms
+                    )
+                ), f"record {offset} must not be compacted away"
+
+    def check_visible(self, visible: list[Record], stored: list[Record]) -> None:
+        """`visible`: what a consumer sees with read_committed."""
+        fates, unstable = self.fates(), self.first_unstable()
+        stable = self.end if unstable is None else unstable
+        expected = [r for r in stored if r.offset < stable and fates[r.offset] == COMMITTED]
+        assert visible == expected
+
+    # -- producers and epochs --
+
+    def data_of(self, producer: int) -> list[Batch]:
+        return [batch for batch in self.batches if batch.producer == producer and batch.ends is None]
+
+    def kept_of(self, producer: int) -> list[Batch]:
+        """The batches whose retry has to be recognised: of its last epoch, five at most."""
+        epochs = [batch.producer_epoch for batch in self.batches if batch.producer == producer]
+        data = [batch for batch in self.data_of(producer) if batch.producer_epoch == epochs[-1]]
+        return data[-BATCHES_KEPT:]
+
+    def epoch_bounds(self, epoch: int) -> tuple[int, int] | None:
+        """The least and the largest offset at which an epoch with batches may end."""
+        own = [batch.last + 1 for batch in self.batches if batch.leader_epoch == epoch]
+        later = [batch.base for batch in self.batches if batch.leader_epoch > epoch]
+        return (own[-1], min(later, default=self.end)) if own else None

@@ -1,0 +1,301 @@
+"""Hostile requests made from recorded ones: the same number and seed give the same bytes.
+
+A case is a stream of one or two frames. Some kinds of damage work on the bytes, some on the decoded message
+(so that it stays decodable and reaches the handlers), one on record batches, whose CRC is made good again.
+"""
+
+import random
+import struct
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import crc32c
+from traffic import Recorded, Traffic
+
+from tierlog.broker.wire.api import APIS, decode_request_header, encode_request
+from tierlog.broker.wire.codec import decode
+from tierlog.broker.wire.messages.create_partitions import CreatePartitionsRequest
+from tierlog.broker.wire.messages.create_topics import CreateTopicsRequest
+from tierlog.broker.wire.messages.produce import ProduceRequest
+from tierlog.broker.wire.primitives import MalformedFrame
+from tierlog.broker.wire.schema import ZERO_UUID, Field
+
+PARTITIONS_MAX = 8
+"""Thousands of partitions in one request are legal, and would fill the time with making files."""
+
+FRAME_BYTES_MAX = 60_000
+WIDTHS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+HOSTILE = [
+    b"\xff\xff", b"\x7f\xff", b"\x80\x00", b"\xff\xfe", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff",
+    b"\x80\x00\x00\x00", b"\xff\xff\xff\xfe", b"\x00\x00\xff\xff", b"\x00\x01\x00\x01", b"\x00\x00\x00\x00",
+    b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f",
+    b"\x80\x80\x80\x80\x80\x01", b"\x80\x80\x04", b"\xff\x01",
+]  # fmt: skip
+"""Lengths, counts and varints that are too large, negative, null, over-long, or plausible and wrong."""
+STRINGS = [
+    "", "..", "../x", "/", "\x00", "a" * 249, "b" * 250, "ü" * 200, "\U0001f600", "x" * 20_000,
+    "__consumer_offsets", "-1", "9223372036854775808", "1e400", "NaN", "true", "compact,delete",
+    "retention.ms", "segment.bytes", "cleanup.policy", "range", "consumer", "traffic-librdkafka-a",
+    "traffic-java",
+]  # fmt: skip
+
+
+class Mutator:
+    def __init__(self, traffic: Traffic, seed: int) -> None:
+        self._seed = seed
+        self._requests = [*traffic.requests, *_in_other_versions(traffic.requests)]
+        self._produced = [each for each in self._requests if each.kind[0] == 0]
+        self._topics = [*traffic.topics]
+        self._kinds: list[tuple[int, Callable[[random.Random], bytes]]] = [
+            (30, self._values), (12, self._batches), (10, self._bits), (8, self._hostile), (6, self._cut),
+            (4, self._grown), (10, self._splice), (5, self._repeat), (4, self._drop), (5, self._header),
+            (4, self._lying_size), (2, self._intact), (1, self._huge),
+        ]  # fmt: skip
+
+    def case(self, number: int) -> bytes:
+        """The bytes to send, size prefixes included."""
+        rng = random.Random(f"{self._seed}:{number}")
+        kinds = rng.choices(
+            [kind for _, kind in self._kinds],
+            [weight for weight, _ in self._kinds],
+            k=2 if rng.random() < 0.1 else 1,
+        )
+        return b"".join(_tame(kind(rng)) for kind in kinds)
+
+    # -- of the message --
+
+    def _values(self, rng: random.Random) -> bytes:
+        base = rng.choice(self._requests)
+        message, header = _decoded(base)
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            slots = [*_slots(message, header.api_version)]
+            if not slots:
+                break
+            holder, field = rng.choice(slots)
+            setattr(holder, field.name, self._value(rng, field, getattr(holder, field.name)))
+        return self._encoded(rng, base, message)
+
+    def _value(self, rng: random.Random, field: Field, value: Any) -> Any:
+        if field.nullable is not None and rng.random() < 0.15:
+            return None
+        if field.array:
+            return self._list(rng, field, list(value or ()))
+        if field.type in WIDTHS:
+            top = 1 << WIDTHS[field.type] - 1
+            near = value + rng.choice((-1, 1))
+            chosen = rng.choice((-1, 0, 1, 2, -2, top - 1, -top, top // 2, rng.randrange(-top, top), near))
+            return max(-top, min(chosen, top - 1))
+        match field.type:
+            case "string":
+                return rng.choice((*STRINGS, *self._topics))
+            case "uuid":
+                return rng.choice((ZERO_UUID, uuid.UUID(int=rng.getrandbits(128))))
+            case "bytes" | "records":
+                return rng.choice((b"", rng.randbytes(rng.randrange(80)), bytes(value or b"")[:-1]))
+            case "bool":
+                return not value
+            case "struct" if field.nested is not None:
+                return field.nested()
+        return value
+
+    def _list(self, rng: random.Random, field: Field, items: list[Any]) -> list[Any]:
+        match rng.randrange(5):
+            case 0:
+                return []
+            case 1 if items:
+                return items * rng.choice((2, 2, 3, 20))
+            case 2 if items:
+                return items[:-1]
+        element = field.nested() if field.nested is not None else items[0] if items else None
+        if element is None:
+            element = self._value(rng, field._replace(array=False, nullable=None), _zero(field))
+        return [*items, element]
+
+    def _encoded(self, rng: random.Random, base: Recorded, message: Any) -> bytes:
+        key, version = base.kind
+        try:
+            frame = encode_request(APIS[key], version, rng.getrandbits(31), base.client, message)
+        except ValueError:
+            return self._bits(rng)
+        return frame if len(frame) <= FRAME_BYTES_MAX else self._bits(rng)
+
+    def _huge(self, rng: random.Random) -> bytes:
+        """Small elements, as many as fit a frame: what a decoder makes of each is much larger."""
+        base = rng.choice(self._requests)
+        message, header = _decoded(base)
+        lists = [slot for slot in _slots(message, header.api_version) if slot[1].array]
+        if not lists:
+            return self._bits(rng)
+        holder, field = rng.choice(lists)
+        items = getattr(holder, field.name) or self._list(rng, field, [])
+        setattr(holder, field.name, list(items[:1]) * rng.choice((300, 3000)))
+        return self._encoded(rng, base, message)
+
+    def _batches(self, rng: random.Random) -> bytes:
+        """A produced batch with other bytes under a good CRC, or two of them, or a part of one."""
+        base = rng.choice(self._produced)
+        message, _ = _decoded(base)
+        assert isinstance(message, ProduceRequest)
+        for topic in message.topic_data:
+            for data in topic.partition_data:
+                data.records = _damaged_batch(rng, bytes(data.records or b""))
+        if rng.random() < 0.3:
+            message.acks = rng.choice((-1, 0, 1, 2))
+        return self._encoded(rng, base, message)
+
+    # -- of the bytes --
+
+    def _frame(self, rng: random.Random) -> bytearray:
+        return bytearray(rng.choice(self._requests).frame)
+
+    def _intact(self, rng: random.Random) -> bytes:
+        return _framed(self._frame(rng))
+
+    def _bits(self, rng: random.Random) -> bytes:
+        frame = self._frame(rng)
+        for _ in range(rng.choice((1, 1, 2, 8))):
+            frame[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
+        return _framed(frame)
+
+    def _hostile(self, rng: random.Random) -> bytes:
+        frame = self._frame(rng)
+        piece = rng.choice(HOSTILE)
+        at = rng.randrange(8, len(frame))
+        frame[at : at + rng.choice((0, len(piece)))] = piece
+        return _framed(frame)
+
+    def _cut(self, rng: random.Random) -> bytes:
+        frame = self._frame(rng)
+        return _framed(frame[: rng.randrange(len(frame))])
+
+    def _grown(self, rng: random.Random) -> bytes:
+        return _framed(self._frame(rng) + rng.choice((b"\0", b"\1", rng.randbytes(rng.randrange(1, 60)))))
+
+    def _splice(self, rng: random.Random) -> bytes:
+        first, second = self._frame(rng), self._frame(rng)
+        return _framed(first[: rng.randrange(8, len(first))] + second[rng.randrange(len(second)) :])
+
+    def _repeat(self, rng: random.Random) -> bytes:
+        frame = self._frame(rng)
+        begin = rng.randrange(8, len(frame))
+        piece = frame[begin : begin + rng.randrange(1, 64)]
+        frame[begin:begin] = piece * rng.choice((1, 1, 2, 100))
+        return _framed(frame)
+
+    def _drop(self, rng: random.Random) -> bytes:
+        frame = self._frame(rng)
+        begin = rng.randrange(4, len(frame))
+        del frame[begin : begin + rng.randrange(1, 32)]
+        return _framed(frame)
+
+    def _header(self, rng: random.Random) -> bytes:
+        frame = self._frame(rng)
+        key = rng.choice((*APIS, 999, -1, -32768))
+        if rng.random() < 0.5:
+            struct.pack_into(">h", frame, 0, key)
+        else:
+            struct.pack_into(">h", frame, 2, rng.choice((-1, 0, 1, 2, 5, 9, 12, 13, 16, 99, 32767)))
+        return _framed(frame)
+
+    def _lying_size(self, rng: random.Random) -> bytes:
+        frame = bytes(self._frame(rng))
+        wrong = len(frame) + rng.choice((-3, -1, 1, 3, 1000, 50_000_000))
+        return struct.pack(">i", rng.choice((wrong, wrong, 0, -1, 2**31 - 1))) + frame
+
+
+def _framed(frame: bytes | bytearray) -> bytes:
+    return struct.pack(">i", len(frame)) + frame
+
+
+def _decoded(request: Recorded) -> tuple[Any, Any]:
+    header = decode_request_header(request.frame, 0, len(request.frame))
+    body = request.frame[header.body_at :]
+    return decode(APIS[header.api_key].request, header.api_version, body), header
+
+
+def _in_other_versions(requests: list[Recorded]) -> Iterator[Recorded]:
+    """One request of each client and API in the versions that the client does not send."""
+    done: set[tuple[int, int]] = {each.kind for each in requests}
+    for each in requests:
+        api = APIS[each.kind[0]]
+        message, header = _decoded(each)
+        for version in range(api.least, api.most + 1):
+            if (api.key, version) not in done:
+                done.add((api.key, version))
+                frame = encode_request(api, version, header.correlation_id, header.client_id, message)
+                yield Recorded(each.client, frame[4:])
+
+
+def _slots(message: Any, version: int) -> Iterator[tuple[Any, Field]]:
+    """Every field of a message and of the structs in it."""
+    for field in message.FIELDS:
+        if not field.exists_in(version):
+            continue
+        yield message, field
+        if field.type == "struct":
+            value = getattr(message, field.name)
+            for nested in value or () if field.array else [value]:
+                if nested is not None:
+                    yield from _slots(nested, version)
+
+
+def _zero(field: Field) -> Any:
+    return 0 if field.type in WIDTHS else ""
+
+
+def _damaged_batch(rng: random.Random, batch: bytes) -> bytes:
+    damaged = bytearray(batch)
+    if len(damaged) <= 61:
+        return rng.randbytes(70)
+    match rng.randrange(6):
+        case 0:  # the header: attributes, deltas, timestamps, producer, sequence, count
+            at = rng.randrange(21, 61)
+            damaged[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, damaged[at] ^ 1 << rng.randrange(8)))
+        case 1:
+            damaged[rng.randrange(61, len(damaged))] ^= 1 << rng.randrange(8)
+        case 2:
+            piece = rng.choice(HOSTILE)
+            at = rng.randrange(57, len(damaged))
+            damaged[at : at + len(piece)] = piece
+        case 3:
+            del damaged[rng.randrange(22, len(damaged)) :]
+        case 4:  # another producer, epoch and sequence
+            struct.pack_into(
+                ">qhi",
+                damaged,
+                43,
+                rng.choice((0, 1, 1000, 2000, 2**62, -1)),
+                rng.choice((0, 1, 32767, -1)),
+                rng.choice((0, 1, 12, 2**31 - 1, -1)),
+            )
+        case 5:
+            damaged[rng.randrange(len(damaged))] ^= 0xFF
+            return bytes(damaged)  # under a bad CRC, or with a wrong length
+    struct.pack_into(">i", damaged, 8, len(damaged) - 12)
+    struct.pack_into(">I", damaged, 17, crc32c.crc32c(bytes(damaged[21:])))
+    return bytes(damaged) * rng.choice((1, 1, 1, 2))
+
+
+def _tame(stream: bytes) -> bytes:
+    """The same, or with fewer partitions where it would create many."""
+    key = struct.unpack_from(">h", stream, 4)[0] if len(stream) >= 6 else -1
+    api = APIS.get(key)
+    if api is None or api.request not in (CreateTopicsRequest, CreatePartitionsRequest):
+        return stream
+    try:
+        header = decode_request_header(stream, 4, len(stream))
+        if header.body_at < 0:
+            return stream
+        message: Any = decode(api.request, header.api_version, stream[header.body_at :])
+    except MalformedFrame:
+        return stream
+    name = "num_partitions" if api.request is CreateTopicsRequest else "count"
+    topics = message.topics[: PARTITIONS_MAX * 4]
+    if len(topics) == len(message.topics) and all(getattr(t, name) <= PARTITIONS_MAX for t in topics):
+        return stream
+    for topic in topics:
+        if PARTITIONS_MAX < getattr(topic, name) <= 20_000:
+            setattr(topic, name, PARTITIONS_MAX)
+    message.topics = topics
+    return encode_request(api, header.api_version, header.correlation_id, header.client_id, message)

@@ -1,0 +1,398 @@
+"""Drives hostile streams into the net layer of a whole broker in this process, many in each turn of the loop.
+
+Each stream goes through a socket pair to a real pump, the real dispatcher and handlers, replicas on disk and
+the metadata quorum. Clients of this side check what comes back; a bystander on the broker's own listener
+produces and reads all the while. Nothing here depends on how long anything takes: bounds are counts of calls
+and bytes.
+"""
+
+import asyncio
+import itertools
+import socket
+import struct
+import sys
+import tracemalloc
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from mutation import Mutator
+from structlog.testing import capture_logs
+from traffic import Traffic
+
+from tierlog.broker.app import Broker
+from tierlog.broker.handlers.context import Connection
+from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.table import SERVED
+from tierlog.broker.net.connection import Pump, Why
+from tierlog.broker.net.listener import Listener
+from tierlog.broker.settings.node import settings_from
+from tierlog.broker.wire.api import APIS, decode_request_header, decode_response
+from tierlog.broker.wire.codec import reader, writer
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.primitives import MalformedFrame
+from tierlog.metadata.controller import commands as c
+
+IN_ROUND = 64
+TURNS = 6
+"""Of the loop, after which a request that is not answered counts as waiting (for bytes, for a group, …)."""
+
+WAITING_MAX = 192
+REUSED_MAX = 32
+SAMPLED_EVERY = 61
+"""Of so many cases one runs alone, and its work and its memory are measured."""
+
+CALLS_MAX = 20_000
+CALLS_PER_BYTE = 40
+MEMORY_MAX = 4 << 20
+MEMORY_PER_BYTE = 100
+"""GUARANTEES.md says twice the frame and 8 MiB; a frame of 60 KB has 3,000 elements at most here."""
+
+FETCH_BYTES = 1 << 20
+RESPONSE_BYTES_MAX = 2 * FETCH_BYTES
+UPKEEP_EVERY = 32
+"""Rounds: then topics that cases deleted are made again, and those that they made are deleted."""
+
+BYSTANDER = "the-bystander"
+
+REPORTS = ("failed", "the node cannot go on")
+
+
+class Unsound(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """A frame of a stream that a response may answer."""
+
+    correlation_id: int
+    api: int
+    version: int
+
+
+@dataclass(eq=False, slots=True)
+class Client:
+    """The near end of a socket pair; `number` is the last case sent on it."""
+
+    socket: socket.socket
+    number: int = -1
+    asked: deque[Asked] = field(default_factory=deque)
+    received: bytearray = field(default_factory=bytearray)
+    open: bool = True
+
+    def send(self, number: int, stream: bytes) -> None:
+        self.number = number
+        self.asked.extend(_asked(stream))
+        try:
+            if self.socket.send(stream) < len(stream):
+                raise Unsound("the stream does not fit the socket's buffer")
+        except (BrokenPipeError, ConnectionResetError):
+            self.open = False
+
+    def collect(self) -> None:
+        """Takes what has come, and checks each response."""
+        while self.open:
+            try:
+                data = self.socket.recv(1 << 18)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:
+                data = b""
+            self.received += data
+            self.open = bool(data)
+        while len(self.received) >= 4:
+            (size,) = struct.unpack_from(">i", self.received)
+            if not 0 < size <= RESPONSE_BYTES_MAX:
+                raise Unsound(f"a response of {size} bytes")
+            if len(self.received) < 4 + size:
+                break
+            self._check(bytes(self.received[4 : 4 + size]))
+            del self.received[: 4 + size]
+
+    @property
+    def is_answered(self) -> bool:
+        return not self.asked and not self.received
+
+    def close(self) -> None:
+        self.open = False
+        self.socket.close()
+
+    def _check(self, frame: bytes) -> None:
+        (correlation_id,) = struct.unpack_from(">i", frame)
+        while self.asked:
+            asked = self.asked.popleft()
+            if asked.correlation_id != correlation_id:
+                continue  # of a produce with acks=0
+            api = APIS[asked.api]
+            try:
+                _, message = decode_response(api, asked.version, frame)
+            except MalformedFrame as fault:
+                raise Unsound(f"a response of {api} v{asked.version} that cannot be read: {fault}") from None
+            if _has_unknown_error(message):
+                raise Unsound(f"UNKNOWN_SERVER_ERROR: {message}")
+            return
+        raise Unsound(f"a response to nothing that was asked: {frame[:40].hex()}")
+
+
+class Arena(Listener):
+    """The far ends: pumps over socket pairs, owned as a listener owns those that it accepted."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__({}, broker.tasks, error_reply, _unused)
+        self.dispatcher = broker.listener.dispatcher
+        self.loop = asyncio.get_running_loop()
+        self.pumps: set[Pump] = set()
+        self._ids = itertools.count(1 << 40)
+
+    def connect(self) -> Client:
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        far.setblocking(False)
+        connection = Connection(next(self._ids), "127.0.0.1", 1, "127.0.0.1", 9092)
+        self.pumps.add(Pump(self, far, connection))
+        return Client(near)
+
+    def forget(self, pump: Pump, why: Why, detail: str) -> None:
+        self.pumps.discard(pump)
+        self.closed[why] += 1
+
+
+def _unused(what: str, failure: BaseException) -> None:
+    """Reports go where the broker's own dispatcher sends them: into its log."""
+
+
+class NetFuzz:
+    """`run` drives cases; `current` says which are under way when anything goes wrong."""
+
+    def __init__(self, traffic: Traffic, seed: int, directory: Path) -> None:
+        self._mutator = Mutator(traffic, seed)
+        self._traffic = traffic
+        self._ids: list[tuple[bytes, bytes]] = []
+        self._reusable: list[Client] = []
+        self._waiting: deque[Client] = deque()
+        self.settings = settings_from(
+            {
+                "listeners": "PLAINTEXT://127.0.0.1:0",
+                "admin.listener": "127.0.0.1:0",
+                "log.dirs": str(directory),
+                "offsets.topic.num.partitions": "4",
+                "auto.create.topics.enable": "false",
+                "group.initial.rebalance.delay.ms": "0",
+                "fetch.max.bytes": str(FETCH_BYTES),
+                "log.segment.bytes": "65536",
+                "log.segment.delete.delay.ms": "0",
+            }
+        )
+        self.current: range = range(0)
+        self.most_calls = self.most_memory = 0
+        self.cases = 0
+
+    async def start(self) -> None:
+        _compile_all()
+        self._log = capture_logs()
+        self.logged = self._log.__enter__()
+        self.broker = Broker(self.settings)
+        await self.broker.start()
+        await self._keep_topics()
+        self.arena = Arena(self.broker)
+
+    async def stop(self) -> None:
+        await self.broker.stop()
+        self._log.__exit__(None, None, None)
+
+    # -- cases --
+
+    async def run(self, first: int, count: int, *, probe: Any, probe_every: int) -> None:
+        """Raises Unsound; `current` is then the range of the cases to look at."""
+        begin, rounds = first, 0
+        while begin < first + count:
+            self.current = range(begin, min(begin + IN_ROUND, first + count))
+            await self._round()
+            begin = self.current.stop
+            self.cases += len(self.current)
+            rounds += 1
+            if rounds % probe_every == 0:
+                await probe()
+            if rounds % UPKEEP_EVERY == 0:
+                await self._keep_topics()
+        await self._settle()
+        await probe()
+
+    async def _round(self) -> None:
+        sent = []
+        for number in self.current:
+            stream = self._stream(number)
+            client = self._reusable.pop() if self._reusable and number % 2 else self.arena.connect()
+            if number % SAMPLED_EVERY == 0:
+                await self._measured(client, number, stream)
+            else:
+                client.send(number, stream)
+            sent.append(client)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        self._look_at_log()
+        for client in [*sent, *self._waiting]:
+            client.collect()
+        self._waiting = deque(client for client in self._waiting if self._keeps(client))
+        self._waiting += [client for client in sent if self._keeps(client)]
+        while len(self._waiting) > WAITING_MAX:
+            self._waiting.popleft().close()
+
+    def _keeps(self, client: Client) -> bool:
+        """Whether the client still waits; the others are closed, or used again."""
+        if client.open and not client.is_answered:
+            return True
+        if not client.open or len(self._reusable) >= REUSED_MAX:
+            client.close()
+        else:
+            self._reusable.append(client)
+        return False
+
+    def _stream(self, number: int) -> bytes:
+        stream = self._mutator.case(number)
+        for recorded, here in self._ids:
+            stream = stream.replace(recorded, here)
+        return stream
+
+    def _look_at_log(self) -> None:
+        for entry in self.logged:
+            if entry["event"] in REPORTS:
+                failure = entry.get("exc_info")
+                raise Unsound(f"reported: {entry}") from (
+                    failure if isinstance(failure, BaseException) else None
+                )
+        self.logged.clear()
+
+    async def _measured(self, client: Client, number: int, stream: bytes) -> None:
+        """One case alone: how many calls it costs, or how many bytes are allocated for it at most."""
+        for _ in range(TURNS):
+            await asyncio.sleep(0)  # what came before it is no part of it
+        if number // SAMPLED_EVERY % 2:
+            calls = 0
+
+            def count(*_: object) -> None:
+                nonlocal calls
+                calls += 1
+
+            sys.setprofile(count)
+            try:
+                client.send(number, stream)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            finally:
+                sys.setprofile(None)
+            self.most_calls = max(self.most_calls, calls)
+            if calls > CALLS_MAX + CALLS_PER_BYTE * len(stream):
+                raise Unsound(f"case {number}: {calls} calls for {len(stream)} bytes")
+            return
+        tracemalloc.start()
+        try:
+            client.send(number, stream)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        self.most_memory = max(self.most_memory, peak)
+        if peak > MEMORY_MAX + MEMORY_PER_BYTE * len(stream):
+            raise Unsound(f"case {number}: {peak} bytes of memory for {len(stream)} bytes")
+
+    # -- what is around them --
+
+    async def _keep_topics(self) -> None:
+        """The topics of the recording exist, and not many others."""
+        metadata = self.broker.metadata
+        kept = {*self._traffic.topics, BYSTANDER}
+        others = [topic for topic in metadata.image.topics.values() if topic.name not in kept]
+        if others:
+            refs = tuple(c.TopicRef(topic_id=topic.topic_id) for topic in others)
+            await metadata.submit(c.DeleteTopics(topics=refs))
+        have = {topic.name for topic in metadata.image.topics.values()}
+        missing = [name for name in kept if name not in have and not name.startswith("__")]
+        if missing:
+            topics = tuple(c.NewTopic(name=name, partitions=3) for name in sorted(missing))
+            await metadata.submit(c.CreateTopics(topics=topics))
+        ids = metadata.image.topic_ids
+        self._ids = [
+            (recorded.bytes, ids[name].bytes)
+            for name, recorded in self._traffic.topics.items()
+            if name in ids
+        ]
+
+    def held(self) -> dict[str, int]:
+        """What cases may hold for a while, and must give back."""
+        return {
+            "pumps": len(self.arena.pumps),
+            "bytes of requests": self.arena.buffers.budget.used + self.arena.buffers.budget.held,
+            "bytes of answers": self.arena.kept_bytes,
+            "waiting in the purgatory": len(self.broker.purgatory),
+            "background tasks": len(self.broker.tasks),
+        }
+
+    async def settled(self, before: dict[str, int]) -> None:
+        """Returns once all is given back; a leak is a time-out, with the difference as its last words."""
+        while (now := self.held()) != before:
+            self.left = now
+            await asyncio.sleep(0.01)
+
+    def summary(self) -> str:
+        ended = ", ".join(f"{count} {why}" for why, count in self.arena.closed.most_common())
+        return (
+            f"{self.cases} cases; connections ended: {ended}; at most "
+            f"{self.most_calls} calls and {self.most_memory >> 10} KiB of memory for one case"
+        )
+
+    async def _settle(self) -> None:
+        """All clients go."""
+        for client in [*self._waiting, *self._reusable]:
+            client.collect()
+            client.close()
+        self._waiting.clear()
+        self._reusable.clear()
+        self._look_at_log()
+
+
+def _compile_all() -> None:
+    """The codecs are compiled when they are first used, which is not the work of a case."""
+    for api in APIS.values():
+        if api.name in SERVED:
+            for version in range(api.least, api.most + 1):
+                reader(api.request, version)
+                writer(api.response, version)
+
+
+def _asked(stream: bytes) -> Iterator[Asked]:
+    """The requests that the broker can see in a stream."""
+    at = 0
+    while at + 4 <= len(stream):
+        (size,) = struct.unpack_from(">i", stream, at)
+        at += 4
+        if size <= 0 or at + size > len(stream):
+            return
+        try:
+            header = decode_request_header(stream, at, at + size)
+        except MalformedFrame:
+            return
+        if header.body_at >= 0:
+            yield Asked(header.correlation_id, header.api_key, header.api_version)
+        elif header.api_key in APIS:
+            yield Asked(header.correlation_id, header.api_key, 0)  # ApiVersions answers in its oldest form
+        at += size
+
+
+def _has_unknown_error(message: Any) -> bool:
+    if getattr(message, "error_code", 0) == ErrorCode.UNKNOWN_SERVER_ERROR:
+        return True
+    for each in message.FIELDS:
+        if each.type == "struct":
+            value = getattr(message, each.name)
+            if value is None:
+                continue
+            for nested in islice(value, 50) if each.array else (value,):
+                if nested is not None and _has_unknown_error(nested):
+                    return True
+    return False

@@ -1,0 +1,119 @@
+"""Requests of real clients: a proxy that takes them down, and the file that keeps a few of each kind.
+
+The file is zstd over JSON: the topics of the recording with their ids (a replay has ids of its own), and each
+frame, without its size prefix, under the client that sent it.
+"""
+
+import asyncio
+import base64
+import json
+import struct
+import threading
+import uuid
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zstandard
+
+TRAFFIC = Path(__file__).parents[1] / "golden" / "traffic" / "requests.json.zst"
+KEPT_OF_A_KIND = 4
+KEPT_BYTES_MAX = 2000
+PRODUCE = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    client: str
+    frame: bytes
+
+    @property
+    def kind(self) -> tuple[int, int]:
+        """API key and version."""
+        key, version = struct.unpack_from(">hh", self.frame)
+        return key, version
+
+
+@dataclass(slots=True)
+class Traffic:
+    topics: dict[str, uuid.UUID]
+    requests: list[Recorded]
+
+    def save(self, path: Path = TRAFFIC) -> None:
+        text = {
+            "topics": {name: str(topic_id) for name, topic_id in self.topics.items()},
+            "requests": [[each.client, base64.b64encode(each.frame).decode()] for each in self.requests],
+        }
+        path.write_bytes(zstandard.compress(json.dumps(text).encode(), 19))
+
+    @classmethod
+    def load(cls, path: Path = TRAFFIC) -> "Traffic":
+        text = json.loads(zstandard.decompress(path.read_bytes()))
+        return cls(
+            {name: uuid.UUID(topic_id) for name, topic_id in text["topics"].items()},
+            [Recorded(client, base64.b64decode(frame)) for client, frame in text["requests"]],
+        )
+
+
+def selected(requests: list[Recorded]) -> list[Recorded]:
+    """A few small ones of each client, API and version, of different sizes, in the order they were sent."""
+    chosen: dict[tuple[str, int, int], dict[int, Recorded]] = defaultdict(dict)
+    for each in requests:
+        sizes = chosen[each.client, *each.kind]
+        room = KEPT_OF_A_KIND * (2 if each.kind[0] == PRODUCE else 1)  # one of each codec
+        if len(each.frame) <= KEPT_BYTES_MAX and len(sizes) < room:
+            sizes.setdefault(len(each.frame), each)
+    return [each for key in sorted(chosen) for each in chosen[key].values()]
+
+
+@dataclass(slots=True)
+class RecordingProxy:
+    """Between clients and a broker that advertises the proxy's address; in a thread of its own."""
+
+    target_port: int = 0
+    label: str = ""
+    """The client that connects next."""
+    requests: list[Recorded] = field(default_factory=list)
+    port: int = 0
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+
+    def start(self) -> None:
+        begun = threading.Event()
+
+        async def serve() -> None:
+            server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+            self.port = server.sockets[0].getsockname()[1]
+            begun.set()
+
+        threading.Thread(target=self._run, args=(serve,), daemon=True).start()
+        begun.wait(10)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _run(self, serve) -> None:  # type: ignore[no-untyped-def]
+        self._loop.run_until_complete(serve())
+        self._loop.run_forever()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = self.label
+        upstream = await asyncio.open_connection("127.0.0.1", self.target_port)
+        back = asyncio.ensure_future(_copy(upstream[0], writer))
+        try:
+            while True:
+                size = await reader.readexactly(4)
+                frame = await reader.readexactly(struct.unpack(">i", size)[0])
+                self.requests.append(Recorded(client, frame))
+                upstream[1].write(size + frame)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            upstream[1].close()
+            await back
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+    except ConnectionError:
+        pass
+    writer.close()
