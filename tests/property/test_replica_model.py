@@ -27,12 +27,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from log_model import ABORTED, COMMITTED, Batch, LogModel
+from log_model import ABORTED, COMMITTED, Batch, LogModel, fetch_all
 from power_loss import KEPT, LOST, TORN, ZEROED, Killed, PowerLoss
 
 from tierlog.broker.ports.files import FileSlice
 from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.records.batch import BatchHeader, iter_batches
+from tierlog.broker.records.batch import iter_batches
 from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.record import Record, iter_records
 from tierlog.broker.records.writer import NewRecord, encode_batch
@@ -513,37 +513,12 @@ class Partition(RuleBasedStateMachine):
         first_open = self.replica.log.producers.get(producer).transaction_first_offset
         assert (first_open >= 0) == self.has_open(producer)
 
-    def fetched(self, max_bytes: int, *, committed_only: bool) -> list[tuple[BatchHeader, list[Record]]]:
-        """All batches from the log start on, fetch by fetch; filtered as clients do for read_committed."""
-        replica = self.replica
-        found: list[tuple[BatchHeader, list[Record]]] = []
-        offset = replica.log_start_offset
-        while True:
-            result = replica.read(offset, max_bytes, committed_only=committed_only)
-            assert result.error == ErrorCode.NONE and not result.remote
-            if result.slice is None or not result.slice.parts:
-                return found
-            data = b"".join(part.read() for part in result.slice.parts if isinstance(part, FileSlice))
-            aborted, inside = sorted(result.aborted, key=lambda each: each[1]), set()
-            for at, header in iter_batches(data):
-                while aborted and aborted[0][1] <= header.last_offset:
-                    inside.add(aborted.pop(0)[0])
-                records = [r for r in iter_records(data, at, max_bytes=1 << 20) if r.offset >= offset]
-                if header.is_control:
-                    if records and struct.unpack(">hh", records[0].key or b"")[1] == 0:
-                        inside.discard(header.producer_id)
-                elif not (committed_only and header.is_transactional and header.producer_id in inside):
-                    found.append((header, records))
-            assert result.slice.end_offset > offset
-            offset = result.slice.end_offset
-
     def stored(self) -> list[Record]:
-        return [record for _, records in self.fetched(1 << 20, committed_only=False) for record in records]
+        return fetch_all(self.replica, 1 << 20, committed_only=False)
 
     @rule(max_bytes=st.sampled_from([1, 150, 700]), committed_only=st.booleans())
     def consume(self, max_bytes: int, committed_only: bool) -> None:
-        batches = self.fetched(max_bytes, committed_only=committed_only)
-        records = [record for _, records in batches for record in records]
+        records = fetch_all(self.replica, max_bytes, committed_only=committed_only)
         stored = self.stored()
         if committed_only:
             self.model.check_visible(records, stored)

@@ -4,11 +4,16 @@ It keeps every batch that was appended and not truncated since, and says which r
 taken, what became of each transaction, and what is known of each producer.
 """
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tierlog.broker.partition.producers import BATCHES_KEPT
-from tierlog.broker.records.record import Record
+from tierlog.broker.ports.files import FileSlice
+from tierlog.broker.records.batch import iter_batches
+from tierlog.broker.records.record import Record, iter_records
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.wire.errors import ErrorCode
 
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
 
@@ -139,3 +144,28 @@ class LogModel:
         own = [batch.last + 1 for batch in self.batches if batch.leader_epoch == epoch]
         later = [batch.base for batch in self.batches if batch.leader_epoch > epoch]
         return (own[-1], min(later, default=self.end)) if own else None
+
+
+def fetch_all(replica: Replica, max_bytes: int, *, committed_only: bool) -> list[Record]:
+    """All data from the log start on, fetch by fetch; aborted data is left out as clients do it."""
+    found: list[Record] = []
+    offset = replica.log_start_offset
+    while True:
+        result = replica.read(offset, max_bytes, committed_only=committed_only)
+        assert result.error == ErrorCode.NONE and not result.remote
+        if result.slice is None or not result.slice.parts:
+            return found
+        data = b"".join(part.read() for part in result.slice.parts if isinstance(part, FileSlice))
+        aborted = sorted(result.aborted, key=lambda each: each[1])
+        inside: set[int] = set()
+        for at, header in iter_batches(data):
+            while aborted and aborted[0][1] <= header.last_offset:
+                inside.add(aborted.pop(0)[0])
+            records = [r for r in iter_records(data, at, max_bytes=1 << 20) if r.offset >= offset]
+            if header.is_control:
+                if records and struct.unpack(">hh", records[0].key or b"")[1] == 0:
+                    inside.discard(header.producer_id)
+            elif not (committed_only and header.is_transactional and header.producer_id in inside):
+                found += records
+        assert result.slice.end_offset > offset
+        offset = result.slice.end_offset
