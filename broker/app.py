@@ -25,7 +25,7 @@ from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.stats import RequestStats, measured
 from tierlog.broker.handlers.table import build_handlers
-from tierlog.broker.net.bounds import Bounds
+from tierlog.broker.net.bounds import TURNED_AWAY_MAX, Bounds
 from tierlog.broker.net.connection import Why
 from tierlog.broker.net.listener import Listener, Refusal
 from tierlog.broker.net.throttling import Throttling
@@ -355,9 +355,10 @@ def configure_logging() -> None:
 def _open_log_files(settings: NodeSettings) -> int:
     limit = descriptors.limit()
     wanted = settings.log_max_open_files
-    share = descriptors.share_of_logs(wanted, settings.max_connections, limit)
+    connections = settings.max_connections + TURNED_AWAY_MAX
+    share = descriptors.share_of_logs(wanted, connections, limit)
     if share < wanted:
-        needed = wanted + settings.max_connections + descriptors.OTHERS
+        needed = wanted + connections + descriptors.OTHERS
         _log.warning(
             "fewer files of logs stay open than log.max.open.files says: RLIMIT_NOFILE is low",
             stay_open=share,

@@ -99,15 +99,20 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _counter(
             "tierlog_connections_refused_total",
-            "Connections refused or made to wait, by the bound that was reached",
+            "Connections refused, by the bound that was reached; for the rate of connections and open files: "
+            "how often accepting rested while some waited",
             "bound",
         ),
         _gauge("tierlog_connections_muted", "Connections not read since their clients are over a quota"),
         _gauge(
             "tierlog_connections_saturated",
-            "Connections not read since max.in.flight.requests.per.connection was reached",
+            "Connections not read since max.in.flight.requests.per.connection was reached, "
+            "or, in bytes of these requests, socket.request.max.bytes",
         ),
-        _gauge("tierlog_connections_blocked", "Connections whose client does not take what there is for it"),
+        _gauge(
+            "tierlog_connections_blocked",
+            "Connections whose client has taken nothing of what there is for it for a second",
+        ),
         _gauge(
             "tierlog_connections_waiting_for_room",
             "Connections not read since queued.max.request.bytes was reached",
@@ -115,7 +120,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _counter("tierlog_connections_room_waits_total", "How often one had to wait for that"),
         _gauge(
             "kafka_network_socketserver_memorypoolused",
-            "Bytes of requests that are received in part or wait for an answer",
+            "Bytes of requests that are received in part or kept until they are appended",
         ),
         _gauge("tierlog_requests_held_bytes", "Bytes received of requests that cannot be handled yet"),
         _gauge("tierlog_responses_kept_bytes", "Bytes of responses in memory that clients have not taken"),

@@ -29,7 +29,18 @@ ACCEPT_PAUSE_S = 0.1
 
 TURNED_AWAY_MAX = 1_000
 """Connections of addresses over their quota that are kept, unserved, until their time is over; a further one
-is closed at once."""
+is closed at once. They have their part of the process's descriptors."""
+
+TURNED_AWAY_OF_ADDRESS_MAX = 100
+"""Of these, those of one address: it must not take the places of the others."""
+
+ABANDONED_REQUESTS = 1_000
+"""Requests that may wait beyond max.in.flight.requests.per.connection if their client has gone: what it sent
+last is handled (a Produce with acks=0, say), which costs a few hundred bytes each."""
+
+BLOCKED_AFTER_S = 1.0
+"""A client that takes nothing for so long is shown as blocked; one that reads a large answer takes some of it
+many times a second."""
 
 SWEPT_PER_TURN = 500
 """Connections looked at before the others have their turn: a fraction of a millisecond."""
@@ -40,7 +51,8 @@ class Bounds:
     """What one listener allows, each by the setting of that name; at a bound a client waits or is cut off."""
 
     frame_bytes: int = 100 * MIB
-    """socket.request.max.bytes"""
+    """socket.request.max.bytes; also what the requests of one connection that wait may have together: at it
+    the connection is not read"""
     connections: int = 10_000
     """max.connections: a further one is closed at once"""
     connections_per_address: int = 2**31 - 1
@@ -56,7 +68,8 @@ class Bounds:
     queued_response_bytes_total: int = 512 * MIB
     """queued.max.response.total.bytes: in memory; above it the one that took nothing for longest is closed"""
     request_bytes: int = 1024 * MIB
-    """queued.max.request.bytes: received in part, or waiting for an answer, over all connections"""
+    """queued.max.request.bytes: received in part, or kept by their handler, over all connections; as much
+    again was received and lies with connections that are not read, beyond which who holds most is closed"""
     idle_s: float = 600.0
     """connections.max.idle.ms"""
     header_s: float = 5.0

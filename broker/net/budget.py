@@ -2,8 +2,11 @@
 
 As Kafka's memory pool (queued.max.request.bytes, KIP-72): a frame that does not arrive whole reserves its
 size before it is received. Without room its connection is not read until it has its turn, first come, first
-served. Requests that wait for their answer count too; they need not ask, as they are there already. Who holds
-room gives it back in time: a frame must arrive within its time-out, and every wait has an end.
+served. The room is free again as soon as the handler has returned, however long the answer takes: a Fetch may
+wait for weeks, and must not hold up those whose frames arrive in pieces. Only a frame that a handler keeps
+(net.dispatch.Call) has room until it is answered, also if it arrived whole; it need not ask, as it is there
+already. So who holds room gives it back in time: a frame arrives within its time-out, whatever else its
+connection is not read for, and a handler keeps records no longer than it takes to append them.
 """
 
 import asyncio
@@ -11,8 +14,8 @@ from collections.abc import Callable, Hashable
 
 
 class Budget:
-    """`used` may pass `limit` by one frame, so that none is too large to have its turn, and by one waiting
-    request of each connection. `held` is what was received and lies with connections that are not read; it
+    """`used` may pass `limit` by one frame, so that none is too large to have its turn, and by one kept
+    frame of each connection. `held` is what was received and lies with connections that are not read; it
     counts by itself, since it goes only once they have room.
     """
 

@@ -5,14 +5,14 @@ that were ready at once. A handler that answers at once costs no task. Answers l
 requests: one that waits for an earlier one stays in `_waiting`. The connection is not read while too many
 requests wait, too many response bytes are queued, or the listener's budget has no room; frames that were
 already received then lie in `_held`. So do those beyond FRAMES_PER_TURN, while others have their turn. A
-client over its quota is muted: not read either, for as long as its answer told it (KIP-219).
+client over its quota is muted: not read either, for as long as its answer told it (KIP-219). Only a frame
+that has room in the budget arrives all the same, and in time: others wait for that room.
 """
 
 import asyncio
 import os
 import select
 import socket
-import sys
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
@@ -22,7 +22,14 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from tierlog.broker.handlers.context import Connection
-from tierlog.broker.net.bounds import FRAMES_PER_TURN, SEND_BUFFERS, SENDFILE_BYTES, Bounds
+from tierlog.broker.net.bounds import (
+    ABANDONED_REQUESTS,
+    BLOCKED_AFTER_S,
+    FRAMES_PER_TURN,
+    SEND_BUFFERS,
+    SENDFILE_BYTES,
+    Bounds,
+)
 from tierlog.broker.net.dispatch import Call, Dispatcher
 from tierlog.broker.net.receive import SIZE_PREFIX, Buffers, Partial, frame_size
 from tierlog.broker.ports.files import FileSlice, Part
@@ -71,17 +78,21 @@ class Owner(Protocol):
     def kept_more(self, count: int) -> None:
         """So many bytes more (or fewer) are in memory because a client has not taken them."""
 
+    def bound_held(self) -> None:
+        """More than the budget's limit was received and cannot be handled yet."""
+
 
 class _Slot:
     """The place of a response in the order of the requests."""
 
-    __slots__ = ("done", "future", "parts", "request_bytes")
+    __slots__ = ("done", "future", "parts", "request_bytes", "room")
 
-    def __init__(self, request_bytes: int = 0, future: "asyncio.Future[Any] | None" = None) -> None:
+    def __init__(self, request_bytes: int = 0) -> None:
         self.done = False
-        self.future = future
+        self.future: asyncio.Future[Any] | None = None
         self.parts: list[Part] | None = []
         self.request_bytes = request_bytes
+        self.room = 0  # of the budget, for a frame that is kept
 
 
 class Pump:
@@ -95,9 +106,10 @@ class Pump:
         self._fd = sock.fileno()
         self._partial: Partial | None = None
         self._held = memoryview(b"")
-        self._held_bytes = 0
+        self.held_bytes = 0
         self._wanted: int | None = None  # what it waits for in the line of the budget
         self._waiting: deque[_Slot] = deque()
+        self._waiting_bytes = 0  # of their requests
         self._out: deque[Part] = deque()
         self._out_bytes = 0  # of all answers that are there
         self._file_bytes = 0  # of these, what lies in files
@@ -113,12 +125,25 @@ class Pump:
         self._resume()
 
     @property
-    def is_blocked(self) -> bool:
+    def is_sending(self) -> bool:
+        """Its client has not taken all that there is for it."""
         return self._writing
+
+    def is_blocked(self, now: float) -> bool:
+        """Its client takes nothing, which is more than to be slower than we are."""
+        return self._writing and now - self.blocked_at > BLOCKED_AFTER_S
+
+    @property
+    def gives_way(self) -> bool:
+        """It goes on in the next turn of the loop."""
+        return bool(self._halted & _OTHERS_TURN)
 
     @property
     def is_saturated(self) -> bool:
-        return len(self._waiting) >= self._most_waiting
+        """So many requests wait, or such large ones, that no further one is taken."""
+        if len(self._waiting) >= self._most_waiting:
+            return True
+        return self._waiting_bytes >= self._owner.bounds.frame_bytes
 
     def close(self, why: Why, detail: str = "") -> None:
         """Closes at once. Who waits for this client is told by a cancelled future; what begun tasks still
@@ -148,30 +173,26 @@ class Pump:
         if self._partial is not None:
             self._partial.release(kept=False)
         for slot in self._waiting:
-            budget.give(slot.request_bytes)
-            slot.request_bytes = 0
-        budget.held -= self._held_bytes
+            budget.give(slot.room)
+            slot.room = 0
+        budget.held -= self.held_bytes
         self._owner.kept_more(-self.kept_bytes)
-        self._held_bytes = self.kept_bytes = 0
+        self.held_bytes = self.kept_bytes = 0
 
     def close_if_overdue(self, now: float) -> None:
         """Closes a connection that is too slow with a frame, or has been idle for too long."""
         bounds = self._owner.bounds
-        # with the room that the budget gave it for a frame, it has no longer than any frame has
-        most_s = bounds.blocked_s if self._partial is None else min(bounds.blocked_s, bounds.frame_s)
-        if self._writing and now - self.blocked_at > most_s:
+        if self._writing and now - self.blocked_at > bounds.blocked_s:
             blocked_s = now - self.blocked_at
             return self.close(Why.BLOCKED, f"{self._out_bytes} bytes not taken for {blocked_s:.0f} s")
-        if not self._reading and not self._abandoned:
-            self._read_on_if_abandoned()
-        if self.muted:
-            return None
+        if not self._reading:
+            self._look_for_its_end()
         frame = self._partial
-        if frame is not None and self._reading:
+        if frame is not None and (self._reading or frame.room):
             waited = now - frame.begun_at
             if waited > bounds.frame_s or (waited > bounds.header_s and not frame.has_header):
                 return self.close(Why.SLOW, f"{frame.have} bytes of a frame in {waited:.0f} s")
-        if not self._waiting and now - self.active_at > bounds.idle_s:
+        if not self._waiting and not self.muted and now - self.active_at > bounds.idle_s:
             return self.close(Why.IDLE)
         return None
 
@@ -183,43 +204,51 @@ class Pump:
 
     def mute(self, seconds: float) -> None:
         """Reads nothing for so long, or longer if it is muted for longer already; answers leave as ever."""
-        if self._closed or self._abandoned:
+        if self._closed:
             return
         loop = self._owner.loop
+        self._halted |= _MUTED
+        if self._abandoned:
+            loop.call_soon(self.close, Why.CLIENT)
+            return
         until = loop.time() + seconds
         if self._unmute_timer is not None:
             if until <= self._muted_until:
                 return
             self._unmute_timer.cancel()
-        self._halted |= _MUTED
         self._muted_until = until
-        self._unmute_timer = loop.call_at(until, self._unmute)
-        self._stop_reading()
+        self._unmute_timer = loop.call_at(until, self._timed(self._unmute))
+        if self._is_stopped:
+            self._stop_reading()
 
     def unmute_soon(self) -> None:
         """Before its time; not within this call, which may come from anywhere."""
         if self._unmute_timer is not None:
             self._unmute_timer.cancel()
-            self._unmute_timer = self._owner.loop.call_soon(self._unmute)
+            self._unmute_timer = self._owner.loop.call_soon(self._timed(self._unmute))
+            self._muted_until = 0.0  # whatever mutes it from now on counts
 
     def _unmute(self) -> None:
-        if self._unmute_timer is not None:
-            self._unmute_timer.cancel()
         self._unmute_timer = None
         self._halted &= ~_MUTED
         self.active_at = self._owner.loop.time()  # it was we who did not read
         self._resume()
 
-    def _read_on_if_abandoned(self) -> None:
-        """A client that has gone away has nothing left to slow down, however many of its requests wait: what
-        it sent is handled, and its end of the stream, which lies behind that, closes the connection.
+    def _look_for_its_end(self) -> None:
+        """A client that has gone has nothing left to slow down, though many of its requests wait: what it
+        sent last is handled, and its end of the stream, behind that, closes the connection. As it may have
+        closed its sending side alone, to be free of its bounds, it is closed at once if muted or saturated anew.
         """
         poll = select.poll()
         poll.register(self._fd, select.POLLRDHUP)
-        if poll.poll(0):
+        if not poll.poll(0):
+            return
+        if self.muted or (self._abandoned and self.is_saturated):
+            self.close(Why.CLIENT)
+        elif not self._abandoned:
             self._abandoned = True
-            self._most_waiting = sys.maxsize
-            self._unmute()
+            self._most_waiting += ABANDONED_REQUESTS
+            self._resume()
 
     # ---- receiving --------------------------------------------------------------------------------
 
@@ -309,7 +338,7 @@ class Pump:
             self._partial = None
             kept = True
             try:
-                kept = self._handle(frame.buffer, SIZE_PREFIX, frame.need)
+                kept = self._handle(frame.buffer, SIZE_PREFIX, frame.need, frame)
             finally:
                 frame.release(kept)
         return at
@@ -327,7 +356,7 @@ class Pump:
         if self._wanted is None:
             self._wanted = size
             self._halted |= _WITHOUT_ROOM
-            self._owner.buffers.budget.wait(self, size, self._got_room)
+            self._owner.buffers.budget.wait(self, size, self._timed(self._got_room))
 
     def _got_room(self) -> None:
         if self._closed:
@@ -344,12 +373,11 @@ class Pump:
             return
         if view is self._owner.buffers.shared:
             view, at, end = memoryview(bytearray(view[at:end])), 0, end - at
-            self._held_bytes += end
+            self.held_bytes += end
             budget = self._owner.buffers.budget
             budget.held += end
             if budget.held > budget.limit:
-                detail = f"{budget.held} bytes that cannot be handled yet"
-                self._owner.loop.call_soon(self.close, Why.CROWDED, detail)
+                self._owner.loop.call_soon(self._owner.bound_held)
         self._held = view[at:end]
 
     def _give_way(self, view: memoryview, at: int, end: int) -> None:
@@ -357,21 +385,24 @@ class Pump:
         if at < end:
             self._hold(view, at, end)
             self._halted |= _OTHERS_TURN
-            self._owner.loop.call_soon(self._have_turn)
+            self._owner.loop.call_soon(self._timed(self._have_turn))
 
     def _have_turn(self) -> None:
         self._halted &= ~_OTHERS_TURN
         self._resume()
 
-    def _handle(self, view: memoryview, at: int, end: int) -> bool:
+    def _handle(self, view: memoryview, at: int, end: int, begun: Partial | None = None) -> bool:
+        """Whether the handler kept the frame in view[at:end]; `begun` if it did not arrive whole."""
         call = self._owner.dispatcher.call(self.connection, view, at, end)
         result = call.result
         if isinstance(result, asyncio.Future):
-            slot = self._slot(end - at, result)
+            slot = self._slot(call, end - at, begun)
+            slot.future = result
             result.add_done_callback(self._timed(partial(self._completed, call, slot)))
         elif isinstance(result, CoroutineType):
             task = self._owner.tasks.spawn("request", self._finish(call))
-            task.add_done_callback(self._timed(partial(self._completed, call, self._slot(end - at))))
+            slot = self._slot(call, end - at, begun)
+            task.add_done_callback(self._timed(partial(self._completed, call, slot)))
         else:
             self._ready(self._owner.dispatcher.parts(call.context, result))
         return call.keeps_frame
@@ -380,7 +411,16 @@ class Pump:
     def _is_full(self) -> bool:
         if self._halted or len(self._waiting) >= self._most_waiting:
             return True
-        return self._out_bytes >= self._owner.bounds.queued_response_bytes
+        bounds = self._owner.bounds
+        return self._out_bytes >= bounds.queued_response_bytes or self._waiting_bytes >= bounds.frame_bytes
+
+    @property
+    def _is_stopped(self) -> bool:
+        """Not read; a begun frame that has room is let in first."""
+        if not self._is_full:
+            return False
+        frame = self._partial
+        return frame is None or not frame.room or bool(self._halted & _ENDING)
 
     def _timed(self, callback: Callable[..., None]) -> Callable[..., None]:
         """The callback itself, unless someone counts the time that goes into this client."""
@@ -400,15 +440,15 @@ class Pump:
 
     def _resume(self) -> None:
         """Reads again unless full, after what was held back; called after each change of what is queued."""
-        while self._held and not self._is_full and not self._closed:
+        while self._held and not self._is_stopped and not self._closed:
             held, self._held = self._held, memoryview(b"")
             self._guarded(held, 0, len(held))
         if self._closed:
             return
-        if self._held_bytes and not self._held:
-            self._owner.buffers.budget.held -= self._held_bytes
-            self._held_bytes = 0
-        if self._held or self._is_full:
+        if self.held_bytes and not self._held:
+            self._owner.buffers.budget.held -= self.held_bytes
+            self.held_bytes = 0
+        if self._held or self._is_stopped:
             self._stop_reading()
         elif not self._reading:
             if self._partial is not None:
@@ -418,14 +458,20 @@ class Pump:
 
     # ---- answering --------------------------------------------------------------------------------
 
-    def _slot(self, request_bytes: int, future: "asyncio.Future[Any] | None" = None) -> _Slot:
-        """For a request whose answer has to be waited for: as long as it waits, it is in memory."""
-        slot = _Slot(request_bytes, future)
+    def _slot(self, call: Call, request_bytes: int, begun: Partial | None) -> _Slot:
+        """For a request whose answer has to be waited for. If its frame is kept, so is the room for it."""
+        slot = _Slot(request_bytes)
         self._waiting.append(slot)
-        budget = self._owner.buffers.budget
-        budget.used += request_bytes
-        if budget.used > budget.limit:
-            self._wait_for_room(0)
+        self._waiting_bytes += request_bytes
+        if call.keeps_frame:
+            slot.room = request_bytes
+            budget = self._owner.buffers.budget
+            if begun is not None:
+                begun.room = 0  # handed over
+            else:
+                budget.used += request_bytes
+                if budget.used > budget.limit:
+                    self._wait_for_room(0)
         return slot
 
     def _ready(self, parts: list[Part] | None) -> None:
@@ -452,12 +498,18 @@ class Pump:
         reply = future.exception() or future.result()
         if self._closed:
             return None
+        if slot.room:
+            self._owner.buffers.budget.give(slot.room)
+            slot.room = 0
+        self._waiting_bytes -= slot.request_bytes
         dispatcher = self._owner.dispatcher
-        if isinstance(reply, BaseException):
-            reply = dispatcher.failed(call.context, call.request, reply)
-        self._owner.buffers.budget.give(slot.request_bytes)
-        slot.request_bytes = 0
-        slot.parts = dispatcher.parts(call.context, reply)
+        try:
+            if isinstance(reply, BaseException):
+                reply = dispatcher.failed(call.context, call.request, reply)
+            slot.parts = dispatcher.parts(call.context, reply)
+        except Exception as failure:
+            dispatcher.report(f"an answer to {self.connection.peer_host}", failure)
+            return self.close(Why.UNANSWERED, str(failure))
         self._count(slot.parts)
         slot.done = True
         while self._waiting and self._waiting[0].done:

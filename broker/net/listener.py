@@ -6,10 +6,12 @@ Built by the composition root, one for each listening address.
 import asyncio
 import errno
 import itertools
+import select
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
+from ipaddress import IPv6Address
 from itertools import islice
 
 from tierlog.broker.handlers.context import Connection, ErrorReply, Handler
@@ -18,6 +20,7 @@ from tierlog.broker.net.bounds import (
     ACCEPTS_PER_TURN,
     SWEPT_PER_TURN,
     TURNED_AWAY_MAX,
+    TURNED_AWAY_OF_ADDRESS_MAX,
     Bounds,
 )
 from tierlog.broker.net.budget import Budget
@@ -56,7 +59,8 @@ class Listener:
     """One listening address.
 
     `report` gets what handlers raise, `note` each connection that ended and why, `note_refusal` each that was
-    not taken, with its address; `closed` and `refused` count the latter two.
+    not taken, with its address, and without one each rest of accepting for which some have to wait; `closed`
+    and `refused` count the latter two.
     """
 
     def __init__(
@@ -91,7 +95,8 @@ class Listener:
         self._host = host
         self._port = port
         self._pumps: dict[int, Pump] = {}
-        self._turned_away: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._turned_away: dict[socket.socket, tuple[str, asyncio.TimerHandle]] = {}
+        self._turned_away_of: Counter[str] = Counter()
         self._per_address: Counter[str] = Counter()
         self._second = 0
         self._accepted_in_second = 0
@@ -173,7 +178,7 @@ class Listener:
     async def close(self) -> None:
         """Stops listening and closes all connections."""
         self.stop_accepting()
-        for timer in self._turned_away.values():
+        for _, timer in self._turned_away.values():
             timer.cancel()
         for turned_away in [*self._turned_away]:
             self._send_away(turned_away)
@@ -187,9 +192,7 @@ class Listener:
         self.closed[why] += 1
         self._note(pump.connection, why, detail)
         host = pump.connection.peer_host
-        self._per_address[host] -= 1
-        if not self._per_address[host]:
-            del self._per_address[host]
+        _one_less(self._per_address, host)
 
     def kept_more(self, count: int) -> None:
         self.kept_bytes += count
@@ -200,6 +203,17 @@ class Listener:
                 return
             slowest.close(Why.CROWDED, f"{slowest.kept_bytes} of {self.kept_bytes} bytes that nobody takes")
 
+    def bound_held(self) -> None:
+        """Closes who holds most of what was received and cannot be handled yet, as long as it is too much."""
+        budget = self.budget
+        while budget.held > budget.limit:
+            holding = (pump for pump in self._pumps.values() if pump.held_bytes)
+            largest = max(holding, key=_holds_for_longer, default=None)
+            if largest is None:
+                return
+            detail = f"{largest.held_bytes} of {budget.held} bytes that cannot be handled yet"
+            largest.close(Why.CROWDED, detail)
+
     @property
     def saturated(self) -> int:
         """Connections with as many requests under way as they may have."""
@@ -208,7 +222,8 @@ class Listener:
     @property
     def blocked(self) -> int:
         """Connections whose client does not take what there is for it."""
-        return sum(pump.is_blocked for pump in self._pumps.values())
+        now = self.loop.time()
+        return sum(pump.is_blocked(now) for pump in self._pumps.values())
 
     # ---- accepting --------------------------------------------------------------------------------
 
@@ -225,7 +240,7 @@ class Listener:
                     return self._rest(Refusal.DESCRIPTORS)
                 raise
             self._accepted_in_second += 1
-            self._welcome(accepted, address[0], address[1])
+            self._welcome(accepted, plain_address(address[0]), address[1])
         return None
 
     def _welcome(self, accepted: socket.socket, host: str, port: int) -> None:
@@ -257,13 +272,16 @@ class Listener:
         they are refused at once (KIP-612).
         """
         self._refuse(Refusal.QUOTA, host)
-        if len(self._turned_away) >= TURNED_AWAY_MAX:
+        is_too_many = self._turned_away_of[host] >= TURNED_AWAY_OF_ADDRESS_MAX
+        if is_too_many or len(self._turned_away) >= TURNED_AWAY_MAX:
             accepted.close()
             return
-        self._turned_away[accepted] = self.loop.call_later(seconds, self._send_away, accepted)
+        self._turned_away_of[host] += 1
+        self._turned_away[accepted] = host, self.loop.call_later(seconds, self._send_away, accepted)
 
     def _send_away(self, accepted: socket.socket) -> None:
-        del self._turned_away[accepted]
+        host, _ = self._turned_away.pop(accepted)
+        _one_less(self._turned_away_of, host)
         accepted.close()
 
     def _refuse(self, refusal: Refusal, host: str) -> None:
@@ -278,9 +296,15 @@ class Listener:
 
     def _rest(self, refusal: Refusal) -> None:
         """Those that wait in the kernel's queue are taken a little later."""
-        self._refuse(refusal, "")
+        if self._some_wait():
+            self._refuse(refusal, "")
         self._pause_accepting()
         self._timers["accept"] = self.loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
+
+    def _some_wait(self) -> bool:
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     def _accept_again(self) -> None:
         self.loop.add_reader(self._socket.fileno(), self._on_acceptable)
@@ -307,6 +331,27 @@ class Listener:
             self._timers["sweep"] = self.loop.call_later(self.bounds.sweep_s, self._sweep)
 
 
+def plain_address(host: str) -> str:
+    """As settings and quotas name it: an IPv4 client of a dual-stack listener by its IPv4 address (RFC 4291
+    2.5.5.2), and none with its interface (RFC 4007 11).
+    """
+    if ":" not in host:
+        return host
+    address = IPv6Address(host.partition("%")[0])
+    return str(address.ipv4_mapped or address)
+
+
+def _one_less(counts: Counter[str], host: str) -> None:
+    counts[host] -= 1
+    if not counts[host]:
+        del counts[host]
+
+
 def _took_last(pump: Pump) -> tuple[bool, float]:
-    """Blocked ones first, and of these who took nothing for longest."""
-    return not pump.is_blocked, pump.blocked_at
+    """Those who have something to take first, and of these who took nothing for longest."""
+    return not pump.is_sending, pump.blocked_at
+
+
+def _holds_for_longer(pump: Pump) -> tuple[bool, int]:
+    """Of those that do not go on by themselves in the next turn, who holds most."""
+    return not pump.gives_way, pump.held_bytes

@@ -55,13 +55,14 @@ class Buffers:
 class Partial:
     """A frame that has not arrived whole: its buffer, the bytes that it has, the bytes that it needs."""
 
-    __slots__ = ("_buffers", "begun_at", "buffer", "have", "need")
+    __slots__ = ("_buffers", "begun_at", "buffer", "have", "need", "room")
 
     def __init__(self, buffers: Buffers, begun_at: float) -> None:
         self._buffers = buffers
         self.buffer = memoryview(bytearray(SIZE_PREFIX))
         self.have = 0
         self.need = SIZE_PREFIX
+        self.room = 0  # of the budget
         self.begun_at = begun_at
 
     @property
@@ -81,6 +82,7 @@ class Partial:
     def grow(self, size: int) -> None:
         """Takes a buffer for a frame of so many bytes, for which the budget had room."""
         self.need = SIZE_PREFIX + size
+        self.room = size
         grown = self._buffers.take(self.need)
         grown[: self.have] = self.buffer[: self.have]
         self.buffer = grown
@@ -88,7 +90,8 @@ class Partial:
     def release(self, kept: bool) -> None:
         """The frame was handled, or will never be whole."""
         if self.need > SIZE_PREFIX:
-            self._buffers.budget.give(self.need - SIZE_PREFIX)
+            self._buffers.budget.give(self.room)
+            self.room = 0
             if not kept:
                 self._buffers.give_back(self.buffer)
 

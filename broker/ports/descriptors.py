@@ -6,8 +6,8 @@ Called by the composition root at the start.
 import resource
 
 OTHERS = 512
-"""Neither logs nor clients: the metadata log, chunks of the cache, connections to the object store, and files
-that threads open for a moment.
+"""Neither logs nor clients, be they served or turned away: the metadata log, chunks of the cache, connections
+to the object store, and files that threads open for a moment.
 """
 
 LEAST = 256
@@ -30,8 +30,8 @@ def limit() -> int:
 
 
 def share_of_logs(wanted: int, connections: int, limit: int) -> int:
-    """Of `limit`: what is wanted if it fits beside that many connections; else what they leave, but a quarter
-    at least, since a bound on connections is seldom reached and logs are always read.
+    """Of `limit`: what is wanted if it fits beside that many connections of clients; else what they leave,
+    but a quarter at least, since a bound on connections is seldom reached and logs are always read.
     """
     if limit == resource.RLIM_INFINITY:
         return wanted

@@ -138,8 +138,8 @@ class NodeSettings:
     )
     queued_max_request_bytes: int = _long(
         1024 * MIB,
-        "Bytes of requests under way on all connections: received in part, or waiting for their answer. "
-        "At it, connections wait in line to be read. -1: no limit.",
+        "Bytes of requests under way on all connections: received in part, or kept until they are "
+        "appended. At it, connections wait in line to be read. -1: no limit.",
         least=-1,
     )
     queued_max_response_bytes: int = _int(

@@ -33,7 +33,7 @@ SETTINGS = {
     "queued.max.response.total.bytes": MIB,
     "request.header.timeout.ms": 300,
     "request.receive.timeout.ms": 600,
-    "response.send.timeout.ms": 1_500,
+    "response.send.timeout.ms": 4_000,
     "max.incremental.fetch.session.cache.slots": 2,
     "purgatory.max.operations": 4,
 }

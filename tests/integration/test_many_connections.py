@@ -30,8 +30,10 @@ def descriptors(count: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert hard == resource.RLIM_INFINITY or hard >= count, f"this test needs {count} descriptors"
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def frame(api: str, version: int, message: object) -> bytes:

@@ -47,10 +47,10 @@ class Broker:
             API_VERSIONS: api_versions_handler([PRODUCE, METADATA, HEARTBEAT, API_VERSIONS]),
         }
 
-    async def start(self, **bounds: Any) -> None:
+    async def start(self, host: str = "127.0.0.1", **bounds: Any) -> None:
         self.listener = Listener(
             self.handlers, self.tasks, self.error_reply, lambda _, failure: self.reports.append(failure),
-            bounds=Bounds(**bounds), note=lambda _, why, detail: self.notes.append((why, detail)),
+            host=host, bounds=Bounds(**bounds), note=lambda _, why, detail: self.notes.append((why, detail)),
             note_refusal=lambda *both: self.refusals.append(both),
         )  # fmt: skip
         self.address = await self.listener.start()

@@ -10,9 +10,14 @@ import pytest
 from pump import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, turns, until
 
 from tierlog.broker.handlers.context import RawReply, RequestContext
-from tierlog.broker.net.bounds import FRAMES_PER_TURN, SWEPT_PER_TURN
+from tierlog.broker.net.bounds import (
+    ABANDONED_REQUESTS,
+    FRAMES_PER_TURN,
+    SWEPT_PER_TURN,
+    TURNED_AWAY_OF_ADDRESS_MAX,
+)
 from tierlog.broker.net.connection import Why
-from tierlog.broker.net.listener import Refusal
+from tierlog.broker.net.listener import Refusal, plain_address
 from tierlog.broker.wire.api import APIS, encode_request
 from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tierlog.broker.wire.messages.metadata import MetadataRequest
@@ -60,7 +65,8 @@ async def test_a_frame_larger_than_all_room_is_received(broker: Broker) -> None:
         await client.receive(PRODUCE, 9)
 
 
-async def test_requests_that_wait_for_an_answer_take_room(broker: Broker) -> None:
+async def test_requests_that_wait_for_an_answer_hold_up_nobody(broker: Broker) -> None:
+    """However they came, and however long they wait: as in Kafka, their room is free again."""
     await broker.start(request_bytes=500 * KIB)
     futures: list[asyncio.Future[Any]] = []
 
@@ -68,23 +74,82 @@ async def test_requests_that_wait_for_an_answer_take_room(broker: Broker) -> Non
         futures.append(asyncio.get_running_loop().create_future())
         return futures[-1]
 
-    broker.on_heartbeat = handle
+    broker.on_heartbeat = broker.on_produce = handle
     waiting, split = await broker.connect(), await broker.connect()
     for _ in range(20):
         waiting.send(HEARTBEAT, 0, HeartbeatRequest(group_id="g" * 30 * KIB))
-    await until(lambda: len(futures) == 17)
+    waiting.writer.write(large())
+    await until(lambda: len(futures) == 21)
+    assert broker.listener.budget.used == 0
+    broker.on_produce = broker.produce
     split.writer.write(large())
-    await until(lambda: broker.listener.buffers.budget.waiting == 2)
-    await turns(50)
-    assert (len(futures), broker.records) == (17, [])
-    answered = 0
-    while answered < 20:
-        await until(lambda: len(futures) > answered)  # noqa: B023
-        futures[answered].set_result(HeartbeatResponse())
-        answered += 1
-        assert (await waiting.receive(HEARTBEAT, 0))[0] == answered
     await split.receive(PRODUCE, 9)
-    await until(lambda: not broker.listener.buffers.budget.used)
+    assert (broker.listener.budget.waits, broker.listener.connections) == (0, 2)
+
+
+async def test_requests_of_one_connection_that_wait_are_bounded_in_bytes(broker: Broker) -> None:
+    await broker.start(frame_bytes=100 * KIB)
+    futures: list[asyncio.Future[Any]] = []
+
+    def handle(context: RequestContext, request: Any) -> Any:
+        futures.append(asyncio.get_running_loop().create_future())
+        return futures[-1]
+
+    broker.on_heartbeat = handle
+    client, other = await broker.connect(), await broker.connect()
+    for _ in range(10):
+        client.send(HEARTBEAT, 0, HeartbeatRequest(group_id="g" * 30 * KIB))
+    for _ in range(20):
+        await other.ask(METADATA, 9, MetadataRequest())
+    assert (len(futures), broker.listener.saturated) == (4, 1)
+    for number in range(10):
+        await until(lambda: len(futures) > number)  # noqa: B023
+        futures[number].set_result(HeartbeatResponse())
+        assert (await client.receive(HEARTBEAT, 0))[0] == number + 1
+
+
+async def test_a_frame_that_is_kept_has_its_room_once_until_it_is_answered(broker: Broker) -> None:
+    await broker.start(request_bytes=1 * MIB)
+    go = asyncio.Event()
+
+    async def handle(context: RequestContext, request: Any) -> Any:
+        await go.wait()
+        return broker.produce(context, request)
+
+    broker.on_produce = handle
+    split, whole = await broker.connect(), await broker.connect()
+    small = large(100 * KIB)
+    split.writer.write(large())
+    whole.writer.write(small)
+    await until(lambda: len(broker.tasks) == 2)
+    budget = broker.listener.budget
+    assert (budget.used, budget.waits) == (len(large()) + len(small) - 8, 0)
+    go.set()
+    for client in (split, whole):
+        await client.receive(PRODUCE, 9)
+    assert budget.used == 0
+
+
+async def test_frames_that_are_kept_are_bounded(broker: Broker) -> None:
+    await broker.start(request_bytes=100 * KIB)
+    answers: list[asyncio.Future[Any]] = []
+
+    async def handle(context: RequestContext, request: Any) -> Any:
+        answers.append(asyncio.get_running_loop().create_future())
+        await answers[-1]
+        return broker.produce(context, request)
+
+    broker.on_produce = handle
+    client = await broker.connect()
+    client.writer.write(large(60 * KIB) * 4)
+    await until(lambda: len(answers) == 2)
+    await turns()
+    assert (len(answers), broker.listener.budget.waiting) == (2, 1)
+    for number in range(4):
+        await until(lambda: len(answers) > number)  # noqa: B023
+        answers[number].set_result(None)
+        await client.receive(PRODUCE, 9)
+    await until(lambda: not broker.listener.budget.used)
 
 
 async def test_a_client_that_goes_gives_its_room_and_its_place_back(broker: Broker) -> None:
@@ -103,23 +168,23 @@ async def test_a_client_that_goes_gives_its_room_and_its_place_back(broker: Brok
     assert (budget.used, budget.waiting) == (0, 0)
 
 
-async def test_what_is_held_back_is_bounded_too(broker: Broker) -> None:
+async def test_of_what_is_held_back_too_much_whoever_has_most_is_closed(broker: Broker) -> None:
     await broker.start(in_flight=1, request_bytes=150 * KIB)
     futures = [asyncio.get_running_loop().create_future() for _ in range(2)]
     unused = iter(futures)
     broker.on_heartbeat = lambda *_: next(unused, HeartbeatResponse())
     clients = [await broker.connect() for _ in range(2)]
     budget = broker.listener.buffers.budget
-    for number, client in enumerate(clients):
+    for client, count in zip(clients, (11, 5), strict=True):
         client.send(HEARTBEAT, 0, HeartbeatRequest())
-        for _ in range(10):
+        for _ in range(count):
             client.send(HEARTBEAT, 0, HeartbeatRequest(group_id="g" * 10 * KIB))
-        await until(lambda: budget.held > 100 * KIB or number == 1)  # noqa: B023
-    assert await clients[1].expect_close() == b""
+        await until(lambda: budget.held > 105 * KIB or bool(broker.notes))
+    assert await clients[0].expect_close() == b""
     assert [why for why, _ in broker.notes] == [Why.CROWDED]
-    futures[0].set_result(HeartbeatResponse())
-    for _ in range(11):
-        await clients[0].frame()
+    futures[1].set_result(HeartbeatResponse())
+    for _ in range(6):
+        await clients[1].frame()
     assert (budget.used, budget.held) == (0, 0)
 
 
@@ -145,6 +210,24 @@ async def test_a_client_that_goes_is_noticed_while_it_is_not_read(broker: Broker
     assert broker.listener.closed == {Why.CLIENT: 1}
 
 
+async def test_who_closes_its_sending_side_is_not_free_of_its_bounds(broker: Broker) -> None:
+    await broker.start(in_flight=2, sweep_s=0.001)
+    futures: list[asyncio.Future[Any]] = []
+
+    def handle(context: RequestContext, request: Any) -> Any:
+        futures.append(asyncio.get_running_loop().create_future())
+        return futures[-1]
+
+    broker.on_heartbeat = handle
+    client = await broker.connect()
+    for _ in range(ABANDONED_REQUESTS * 2):
+        client.send(HEARTBEAT, 0, HeartbeatRequest())
+    client.writer.write_eof()
+    await until(lambda: broker.listener.connections == 0)
+    assert len(futures) == 2 + ABANDONED_REQUESTS
+    assert broker.listener.closed == {Why.CLIENT: 1}
+
+
 # ---- responses that nobody takes ------------------------------------------------------------------
 
 
@@ -154,6 +237,25 @@ async def sleeper(broker: Broker) -> Client:
     client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
     client.reader._transport.pause_reading()  # type: ignore[attr-defined]
     return client
+
+
+def sending(broker: Broker) -> int:
+    return sum(pump.is_sending for pump in broker.listener._pumps.values())
+
+
+async def test_who_takes_nothing_for_a_second_is_shown_as_blocked(broker: Broker) -> None:
+    await broker.start()
+    broker.on_heartbeat = lambda *_: RawReply([bytes(8 * MIB)])
+    client = await sleeper(broker)
+    client.send(HEARTBEAT, 0, HeartbeatRequest())
+    await until(lambda: sending(broker) == 1)
+    assert broker.listener.blocked == 0
+    [pump] = broker.listener._pumps.values()
+    pump.blocked_at -= 1.1
+    assert broker.listener.blocked == 1
+    client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+    await client.frame()
+    assert broker.listener.blocked == 0
 
 
 async def test_who_takes_nothing_is_closed_in_time(broker: Broker) -> None:
@@ -177,7 +279,7 @@ async def test_who_takes_nothing_holds_no_room_for_a_request_either(broker: Brok
     await until(lambda: broker.listener.budget.used > 600 * KIB)
     future.set_result(RawReply([bytes(8 * MIB)]))
     await until(lambda: bool(broker.notes))
-    assert [why for why, _ in broker.notes] == [Why.BLOCKED]
+    assert [why for why, _ in broker.notes] == [Why.SLOW]
     assert broker.listener.budget.used == 0
 
 
@@ -188,7 +290,7 @@ async def test_answers_that_nobody_takes_are_bounded_over_all_connections(broker
     for number in range(5):
         sleepers.append(await sleeper(broker))
         sleepers[-1].send(HEARTBEAT, 0, HeartbeatRequest())
-        await until(lambda: broker.listener.closed[Why.CROWDED] + broker.listener.blocked > number)  # noqa: B023
+        await until(lambda: broker.listener.closed[Why.CROWDED] + sending(broker) > number)  # noqa: B023
         assert broker.listener.kept_bytes <= 20 * MIB
     assert broker.listener.closed == {Why.CROWDED: 3}
     sleepers[-1].reader._transport.resume_reading()  # type: ignore[attr-defined]
@@ -280,3 +382,46 @@ async def test_beyond_the_rate_connections_wait_and_are_not_refused(broker: Brok
     for client in clients:
         await client.ask(METADATA, 9, MetadataRequest())
     assert broker.listener.accepted == 11
+
+
+async def test_a_rate_that_is_reached_refuses_nobody_while_nobody_waits(broker: Broker) -> None:
+    await broker.start(connections_per_second=3)
+    for _ in range(3):
+        await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
+    await turns()
+    assert not broker.listener.refused
+    assert not broker.refusals
+
+
+async def test_an_address_over_its_quota_leaves_room_for_others_to_be_turned_away(broker: Broker) -> None:
+    await broker.start()
+    broker.listener.admission = lambda host: 1_000_000
+    several = [await broker.connect() for _ in range(TURNED_AWAY_OF_ADDRESS_MAX + 1)]
+    assert await several[-1].expect_close() == b""
+    other = await broker.connect("127.0.0.2")
+    await until(lambda: broker.listener.refused[Refusal.QUOTA] == len(several) + 1)
+    assert len(broker.listener._turned_away) == TURNED_AWAY_OF_ADDRESS_MAX + 1
+    await broker.listener.close()
+    for client in (other, several[0]):
+        assert await client.expect_close() == b""
+    assert not broker.listener._turned_away_of
+
+
+async def test_ipv4_clients_of_a_dual_stack_listener_have_ipv4_addresses(broker: Broker) -> None:
+    await broker.start(host="::ffff:127.0.0.1", connections_of_address={"127.0.0.1": 1})
+    await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
+    assert await (await broker.connect()).expect_close() == b""
+    assert broker.refusals == [(Refusal.ADDRESS, "127.0.0.1")]
+
+
+@pytest.mark.parametrize(
+    ("host", "plain"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("fe80::1%eth0", "fe80::1"),
+        ("2001:db8::5", "2001:db8::5"),
+    ],
+)
+def test_addresses_are_named_as_in_settings(host: str, plain: str) -> None:
+    assert plain_address(host) == plain

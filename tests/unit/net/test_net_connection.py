@@ -139,6 +139,27 @@ async def test_an_answer_that_cannot_be_encoded_closes_the_connection(broker: Br
     assert len(broker.reports) == 1
 
 
+@pytest.mark.parametrize("way", ["at once", "future", "task"])
+async def test_an_answer_that_is_none_closes_the_connection(broker: Broker, way: str) -> None:
+    await broker.start()
+
+    def handle(context: RequestContext, request: Any) -> Any:
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(object())
+
+        async def finish() -> Any:
+            return await future
+
+        return {"at once": object(), "future": future}.get(way) or finish()
+
+    broker.on_heartbeat = handle
+    client = await broker.connect()
+    client.send(HEARTBEAT, 3, HeartbeatRequest())
+    assert await client.expect_close() == b""
+    assert broker.listener.closed == {Why.UNANSWERED: 1}
+    assert len(broker.reports) == 1
+
+
 async def test_acks_0_has_no_answer(broker: Broker) -> None:
     await broker.start()
     client = await broker.connect()

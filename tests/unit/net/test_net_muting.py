@@ -4,10 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from pump import HEARTBEAT, METADATA, Broker, turns, until
+from pump import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, turns, until
 
 from tierlog.broker.handlers.context import Connection, RequestContext
 from tierlog.broker.net.connection import Why
+from tierlog.broker.wire.api import APIS, encode_request
 from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataResponse
 
@@ -96,6 +97,17 @@ async def test_all_can_be_unmuted_before_their_time(broker: Broker) -> None:
     await until(lambda: not broker.listener.muted)
 
 
+async def test_who_is_muted_anew_just_after_all_were_unmuted_stays_muted(broker: Broker) -> None:
+    await broker.start()
+    muted = mute_on_heartbeat(broker, FOR_EVER_S)
+    client = await broker.connect()
+    await client.ask(HEARTBEAT, 4, BEAT)
+    broker.listener.unmute_all()
+    broker.listener.mute(muted[0], FOR_EVER_S / 2)
+    await turns()
+    assert broker.listener.muted == 1
+
+
 async def test_a_muted_connection_is_neither_idle_nor_slow(broker: Broker) -> None:
     await broker.start()
     mute_on_heartbeat(broker, FOR_EVER_S)
@@ -117,8 +129,69 @@ async def test_a_client_that_goes_away_while_muted_is_let_go(broker: Broker) -> 
     await client.receive(HEARTBEAT, 4)
     client.writer.write_eof()
     await until(lambda: not broker.listener.connections)
-    assert len(muted) == 3  # what it had sent was not thrown away
+    assert len(muted) == 1  # to close the sending side does not lift the mute
     assert [why for why, _ in broker.notes] == [Why.CLIENT]
+
+
+async def test_who_has_gone_is_not_handled_to_the_end_if_it_is_over_its_quota(broker: Broker) -> None:
+    await broker.start(in_flight=1, sweep_s=0.001)
+    calls: list[RequestContext] = []
+
+    def handle(context: RequestContext, request: HeartbeatRequest) -> Any:
+        calls.append(context)
+        if len(calls) == 1:
+            return asyncio.get_running_loop().create_future()
+        broker.listener.mute(context.connection, FOR_EVER_S)
+        return HeartbeatResponse()
+
+    broker.on_heartbeat = handle
+    client = await broker.connect()
+    for _ in range(5):
+        client.send(HEARTBEAT, 4, BEAT)
+    client.writer.write_eof()
+    await until(lambda: not broker.listener.connections)
+    assert len(calls) == 2
+    assert [why for why, _ in broker.notes] == [Why.CLIENT]
+
+
+LARGE = bytes(encode_request(APIS[PRODUCE], 9, 2, "c", produce(bytes(600_000))))
+
+
+async def muted_with_a_begun_frame(broker: Broker) -> Client:
+    """Its frame has room in the budget."""
+    waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    contexts: list[RequestContext] = []
+
+    def handle(context: RequestContext, request: HeartbeatRequest) -> Any:
+        contexts.append(context)
+        return waiting
+
+    broker.on_heartbeat = handle
+    client = await broker.connect()
+    client.send(HEARTBEAT, 4, BEAT)
+    client.writer.write(LARGE[:1000])
+    await until(lambda: broker.listener.budget.used > 0)
+    broker.listener.mute(contexts[0].connection, FOR_EVER_S)
+    waiting.set_result(HeartbeatResponse())
+    await client.receive(HEARTBEAT, 4)
+    return client
+
+
+async def test_a_frame_that_was_begun_arrives_while_muted_and_nothing_behind_it(broker: Broker) -> None:
+    await broker.start()
+    client = await muted_with_a_begun_frame(broker)
+    client.writer.write(LARGE[1000:] + LARGE)
+    await client.receive(PRODUCE, 9)
+    await turns(50)
+    assert (broker.listener.budget.used, broker.listener.muted, len(broker.records)) == (0, 1, 1)
+
+
+async def test_a_frame_that_was_begun_must_arrive_in_time_while_muted(broker: Broker) -> None:
+    await broker.start(frame_s=0.05, sweep_s=0.005)
+    await muted_with_a_begun_frame(broker)
+    await until(lambda: bool(broker.notes))
+    assert [why for why, _ in broker.notes] == [Why.SLOW]
+    assert broker.listener.budget.used == 0
 
 
 async def test_stopping_closes_a_muted_connection(broker: Broker) -> None:
@@ -129,26 +202,3 @@ async def test_stopping_closes_a_muted_connection(broker: Broker) -> None:
     await broker.listener.close()
     assert await client.expect_close() == b""
     assert [why for why, _ in broker.notes] == [Why.STOPPING]
-
-
-async def test_a_stopwatch_runs_what_is_done_for_a_connection(broker: Broker) -> None:
-    """From the next readable event on, of connections that existed before, too; and no longer than wanted."""
-    await broker.start()
-    timed: list[Connection] = []
-
-    def stopwatch(connection: Connection, callback: Any, *arguments: Any) -> None:
-        timed.append(connection)
-        callback(*arguments)
-
-    client = await broker.connect()
-    await client.ask(METADATA, 9, MetadataRequest())
-    assert not timed
-    broker.listener.time_clients(stopwatch)
-    await client.ask(METADATA, 9, MetadataRequest())
-    later = await broker.connect()
-    await later.ask(METADATA, 9, MetadataRequest())
-    assert len({connection.id for connection in timed}) == 2
-    broker.listener.time_clients(None)
-    timed.clear()
-    await client.ask(METADATA, 9, MetadataRequest())
-    assert not timed

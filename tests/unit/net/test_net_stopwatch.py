@@ -1,0 +1,151 @@
+"""What the loop does for a connection is timed, whatever makes it do so: `request_percentage` counts it."""
+
+import asyncio
+import os
+import socket
+from typing import Any
+
+import pytest
+from pump import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, until
+
+from tierlog.broker.handlers.context import Connection, RawReply, RequestContext
+from tierlog.broker.net.bounds import FRAMES_PER_TURN
+from tierlog.broker.wire.api import APIS, encode_request
+from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.broker.wire.messages.metadata import MetadataRequest
+
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
+
+FOR_EVER_S = 1e6
+BEAT = bytes(encode_request(APIS[HEARTBEAT], 0, 1, "c", HeartbeatRequest(group_id="g")))
+MIB = 1 << 20
+
+
+class Timing:
+    """Which heartbeats were handled within the stopwatch, and how many bytes were sent within it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.inside = False
+        self.handled: list[bool] = []
+        self.sent = 0
+        self.answer: Any = HeartbeatResponse()
+        self.mutes_s: list[float] = []
+        broker.on_heartbeat = self.heartbeat
+        broker.listener.time_clients(self.stopwatch)
+
+    def stopwatch(self, connection: Connection, callback: Any, *arguments: Any) -> None:
+        before = self.broker.listener.sent_bytes
+        self.inside = True
+        callback(*arguments)
+        self.inside = False
+        self.sent += self.broker.listener.sent_bytes - before
+
+    def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> Any:
+        self.handled.append(self.inside)
+        if self.mutes_s:
+            self.broker.listener.mute(context.connection, self.mutes_s.pop())
+        return self.answer
+
+    def check(self, handled: int) -> None:
+        assert self.handled == [True] * handled
+        assert self.sent == self.broker.listener.sent_bytes
+
+
+@pytest.fixture
+async def timing(broker: Broker) -> Timing:
+    await broker.start(request_bytes=10_000)
+    return Timing(broker)
+
+
+def write_at_once(client: Client, data: bytes) -> None:
+    """Past the client's event loop: all is in the kernel before the broker has its next turn."""
+    assert os.write(client.writer.get_extra_info("socket").fileno(), data) == len(data)
+
+
+async def test_the_turns_of_a_client_with_many_requests(broker: Broker, timing: Timing) -> None:
+    client = await broker.connect()
+    await client.ask(METADATA, 9, MetadataRequest())
+    write_at_once(client, BEAT * 3 * FRAMES_PER_TURN)
+    for _ in range(3 * FRAMES_PER_TURN):
+        await client.frame()
+    timing.check(3 * FRAMES_PER_TURN)
+
+
+@pytest.mark.parametrize("seconds", [0.01, FOR_EVER_S], ids=["its time is over", "all are unmuted"])
+async def test_what_is_handled_when_a_mute_ends(broker: Broker, timing: Timing, seconds: float) -> None:
+    timing.mutes_s = [seconds]
+    client = await broker.connect()
+    write_at_once(client, BEAT * 10)
+    await client.frame()
+    if seconds == FOR_EVER_S:
+        broker.listener.unmute_all()
+    for _ in range(9):
+        await client.frame()
+    timing.check(10)
+
+
+async def test_what_is_handled_when_there_is_room(broker: Broker, timing: Timing) -> None:
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def handle(context: RequestContext, request: Any) -> Any:
+        return await answer
+
+    broker.on_produce = handle
+    client = await broker.connect()
+    kept = bytes(encode_request(APIS[PRODUCE], 9, 1, "c", produce(bytes(20_000))))
+    write_at_once(client, kept + BEAT * 10)
+    await until(lambda: broker.listener.budget.waiting == 1)
+    assert not timing.handled
+    answer.set_result(broker.produce(None, produce(b"")))  # type: ignore[arg-type]
+    for _ in range(11):
+        await client.frame()
+    timing.check(10)
+
+
+@pytest.mark.parametrize("way", ["future", "task"])
+async def test_an_answer_that_was_waited_for(broker: Broker, timing: Timing, way: str) -> None:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def finish() -> Any:
+        return await future
+
+    timing.answer = future if way == "future" else finish()
+    client = await broker.connect()
+    write_at_once(client, BEAT)
+    await until(lambda: bool(timing.handled))
+    future.set_result(HeartbeatResponse())
+    await client.frame()
+    timing.check(1)
+
+
+async def test_what_is_sent_when_a_slow_client_takes_it(broker: Broker, timing: Timing) -> None:
+    timing.answer = RawReply([bytes(8 * MIB)])
+    client = await broker.connect()
+    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    write_at_once(client, BEAT)
+    assert len(await client.frame()) > 8 * MIB
+    timing.check(1)
+
+
+async def test_a_stopwatch_runs_what_is_done_for_a_connection(broker: Broker) -> None:
+    """From the next readable event on, of connections that existed before, too; and no longer than wanted."""
+    await broker.start()
+    timed: list[Connection] = []
+
+    def stopwatch(connection: Connection, callback: Any, *arguments: Any) -> None:
+        timed.append(connection)
+        callback(*arguments)
+
+    client = await broker.connect()
+    await client.ask(METADATA, 9, MetadataRequest())
+    assert not timed
+    broker.listener.time_clients(stopwatch)
+    await client.ask(METADATA, 9, MetadataRequest())
+    later = await broker.connect()
+    await later.ask(METADATA, 9, MetadataRequest())
+    assert len({connection.id for connection in timed}) == 2
+    broker.listener.time_clients(None)
+    timed.clear()
+    await client.ask(METADATA, 9, MetadataRequest())
+    assert not timed
