@@ -236,8 +236,8 @@ class Pump:
 
     def _look_for_its_end(self) -> None:
         """A client that has gone has nothing left to slow down, though many of its requests wait: what it
-        sent last is handled, and its end of the stream, behind that, closes the connection. As it may have
-        closed its sending side alone, to be free of its bounds, it is closed at once if muted or saturated anew.
+        sent last is handled, and its end of the stream, behind that, closes the connection. It may have closed
+        its sending side alone, to be free of its bounds: it is closed at once if muted, or saturated anew.
         """
         poll = select.poll()
         poll.register(self._fd, select.POLLRDHUP)
@@ -248,7 +248,7 @@ class Pump:
         elif not self._abandoned:
             self._abandoned = True
             self._most_waiting += ABANDONED_REQUESTS
-            self._resume()
+            self._timed(self._resume)()
 
     # ---- receiving --------------------------------------------------------------------------------
 
