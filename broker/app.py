@@ -201,6 +201,7 @@ class Broker:
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
         self.replicas.went_offline += [self.groups.replicas_changed, self.tiering.driver.wake_all]
+        self.replicas.came += [self.groups.replicas_changed, self.tiering.driver.wake_all]
         self.upkeep = Upkeep(
             settings, self.replicas, self.files, self.clock, self.tasks, self.commits, self.metadata_node
         )

@@ -132,4 +132,16 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
         return self.remote.get(TopicIdPartition(topic_id, partition), _NOTHING_REMOTE)
 
 
+def changed_topics(old: ClusterImage, new: ClusterImage) -> tuple[list[TopicImage], list[TopicImage]]:
+    """Topics that went, and those that came or changed (as the new image has them). Every commit asks, and
+    there may be 10,000 topics, so it compares identities: looking an id up takes ten times as long.
+    """
+    if old.topics is new.topics:
+        return [], []
+    before, now = set(map(id, old.topics.values())), set(map(id, new.topics.values()))
+    other = [topic for topic in old.topics.values() if id(topic) not in now]
+    gone = [topic for topic in other if topic.topic_id not in new.topics]
+    return gone, [topic for topic in new.topics.values() if id(topic) not in before]
+
+
 _NOTHING_REMOTE = RemotePartition()

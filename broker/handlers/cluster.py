@@ -82,6 +82,7 @@ async def _create_then_answer(
             default_replication_factor=deps.settings.default_replication_factor,
         )
     )
+    await deps.replicas.made()
     errors: dict[str, ErrorCode] = {
         outcome.name: outcome.error for outcome in reply.topics if outcome.error is not ErrorCode.NONE
     }

@@ -1,6 +1,8 @@
 """Topics: CreateTopics (v2-7), DeleteTopics (v1-6), CreatePartitions (v0-3). The controller decides."""
 
+import asyncio
 from collections import Counter
+from contextlib import suppress
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
@@ -49,6 +51,7 @@ def create_topics_handler(deps: Dependencies) -> Handler:
         wanted = [topic for topic in request.topics if topic.name not in twice]
         mutations = Mutations(deps, context, CREATE_STRICT_FROM)
         outcomes = await _create_within(mutations, deps, wanted, request.validate_only)
+        await made(deps, request.timeout_ms)
         answers = [
             CreatableTopicResult(
                 name=name,
@@ -101,6 +104,13 @@ async def _create(
         )
     )
     return reply.topics
+
+
+async def made(deps: Dependencies, timeout_ms: int) -> None:
+    """Waits, so that what was created can be used at once; but not for ever for a disk."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(max(timeout_ms, 0) / 1000):
+            await deps.replicas.made()
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:
@@ -221,6 +231,7 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
         )
         mutations = Mutations(deps, context, GROW_STRICT_FROM)
         outcomes = await _grow_within(mutations, deps, wanted, request.validate_only)
+        await made(deps, request.timeout_ms)
         return CreatePartitionsResponse(
             throttle_time_ms=mutations.throttle_time_ms,
             results=[

@@ -32,6 +32,10 @@ class MalformedCheckpoint(ValueError):
     """The file is not what its name says. A lost recovery point costs time, a wrong one would cost data."""
 
 
+class NeverSynced(MalformedCheckpoint):
+    """The power failed before it was on disk, and so before anything was promised that lies beside it."""
+
+
 def write_offsets(files: Files, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     """Version, count, then `topic partition offset` a line."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
@@ -85,19 +89,27 @@ def read_meta_properties(files: Files, directory: Path) -> dict[str, str]:
 
 def write_partition_metadata(files: Files, directory: Path, topic_id: uuid.UUID) -> None:
     """Which topic the directory belongs to: a topic made anew under the same name must not adopt it
-    (KIP-516).
+    (KIP-516). The first flush of the log makes it durable, before anything else of it is.
     """
     text = f"version: {_VERSION}\ntopic_id: {encode_uuid(topic_id)}"
-    write_atomically(files, directory / PARTITION_METADATA, text.encode())
+    fd = files.open(directory / PARTITION_METADATA, exclusive=True)
+    try:
+        files.writev_at(fd, (text.encode(),), 0)
+    finally:
+        files.close(fd)
 
 
 def read_partition_metadata(files: Files, directory: Path) -> uuid.UUID | None:
-    """None if there is no file; raises MalformedCheckpoint."""
+    """None if there is no file; raises MalformedCheckpoint, above all NeverSynced."""
     path = directory / PARTITION_METADATA
-    if not files.exists(path):
-        return None
     try:
-        pairs = dict(line.split(": ", 1) for line in files.read_whole(path).decode().splitlines())
+        content = files.read_whole(path)
+    except FileNotFoundError:
+        return None
+    if not content.strip(b"\0"):
+        raise NeverSynced(f"{path.name}: empty")
+    try:
+        pairs = dict(line.split(": ", 1) for line in content.decode().splitlines())
         if pairs["version"] != str(_VERSION):
             raise MalformedCheckpoint(f"{path.name}: version {pairs['version']}")
         return decode_uuid(pairs["topic_id"])

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from tierlog.broker.log.checkpoints import PARTITION_METADATA
 from tierlog.broker.log.names import EPOCH_CHECKPOINT, INDEXES, SNAPSHOT, segment_file
 from tierlog.broker.log.recovery import write_plain
 from tierlog.broker.log.segment import Segment
@@ -50,8 +51,10 @@ class Flushing:
         "_failure",
         "_files",
         "_lock",
+        "_named",
         "_naming",
         "_unsynced",
+        "files_changed",
         "recovery_point",
         "unflushed_since_ms",
     )
@@ -69,9 +72,12 @@ class Flushing:
     ) -> None:
         self.recovery_point = recovery_point
         self.unflushed_since_ms = now_ms
+        self.files_changed = False
+        """Whether files came or went since the log was opened, or were cut."""
         self._files = files
         self._directory = directory
         self._directory_dirty = True  # names were added or taken away that no fsync covers
+        self._named = False  # whether an fsync covers the name of the directory, and the topic id in it
         self._epochs = epochs
         self._epochs_dirty = epochs_dirty
         self._unsynced = unsynced  # rolled segments
@@ -131,16 +137,16 @@ class Flushing:
 
     def rolled(self, segment: Segment) -> None:
         self._unsynced.append(segment)
-        self._directory_dirty = True
+        self._directory_dirty = self.files_changed = True
 
     def dropped(self, segment: Segment) -> None:
         self._unsynced = [other for other in self._unsynced if other is not segment]
-        self._directory_dirty = True
+        self._directory_dirty = self.files_changed = True
 
     def cut(self, log: Flushed) -> None:
         """The log ends earlier now; its active segment may be one that was rolled."""
         self.recovery_point = min(self.recovery_point, log.log_end_offset)
-        self._directory_dirty = True
+        self._directory_dirty = self.files_changed = True
         self._unsynced = [segment for segment in self._unsynced if segment.rolled and log.has(segment)]
 
     def epochs_changed(self) -> None:
@@ -165,6 +171,17 @@ class Flushing:
         if self._directory_dirty:
             self._directory_dirty = False  # first: what changes from here on needs another one
             self._files.sync_directory(self._directory)
+        if not self._named:
+            self._sync_name()
+
+    def _sync_name(self) -> None:
+        """Making a partition waits for no disk; what is durable in it needs its directory, and the topic id
+        that says whose it is.
+        """
+        if self._files.exists(self._directory / PARTITION_METADATA):
+            self._sync_file(self._directory / PARTITION_METADATA)
+        self._files.sync_directory(self._directory.parent)
+        self._named = True
 
     def _sync_epochs(self) -> None:
         if self._epochs_dirty:

@@ -73,6 +73,8 @@ class PartitionLog:
         recovery_point: int,
         rng: random.Random,
         cleaned_to: int | None = None,
+        *,
+        clean: bool = False,
     ) -> None:
         self.directory = directory
         self.config = config
@@ -91,6 +93,8 @@ class PartitionLog:
         self._hints: dict[int, tuple[Segment, int]] = {}
         self._loaded: dict[int, Segment] = {}  # rolled ones, those read most recently last
         self.log_end_offset = self._active.end_offset
+        is_empty = len(loaded.segments) == 1 and self._active.size == 0
+        self._found_end = self.log_end_offset if clean or is_empty else None
         self.log_start_offset = log_start_offset
         if cleaned_to is not None and cleaned_to > self.log_end_offset:
             cleaned_to = log_start_offset  # the log lost its end: what has been compacted is not known
@@ -134,7 +138,9 @@ class PartitionLog:
         first, end = loaded.segments[0].base_offset, loaded.segments[-1].end_offset
         start = log_start_offset if config.remote_storage_enable else max(first, log_start_offset)
         recovery_point = end if clean else min(recovery_point, end)
-        return cls(directory, config, files, loaded, min(start, end), recovery_point, rng, cleaned_to)
+        clean = clean and not loaded.rebuilt and loaded.snapshot_offset == end
+        start = min(start, end)
+        return cls(directory, config, files, loaded, start, recovery_point, rng, cleaned_to, clean=clean)
 
     # -- what there is --
 
@@ -159,6 +165,11 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self._segments)
+
+    @property
+    def is_empty(self) -> bool:
+        """No records in local files."""
+        return self._active.size == 0 and len(self._segments) == 1
 
     @property
     def active_base_offset(self) -> int:
@@ -217,9 +228,11 @@ class PartitionLog:
             self._apply_producer(active, buffer, header, base_offset, now_ms)
 
     def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
-        """Begins a leader epoch. Its file is durable with the next flush; after a crash the batches tell."""
+        """Begins a leader epoch. Its file is written with the next flush; until then, after a crash, the
+        batches tell.
+        """
         if leader_epoch >= 0 and self.epochs.assign(leader_epoch, start_offset):
-            self._flushing.write_epochs()
+            self._flushing.epochs_changed()
 
     def roll(self, now_ms: int) -> bool:
         """Begins a new segment at the log end; False if the active one is empty. Raises OSError, and changes
@@ -263,10 +276,11 @@ class PartitionLog:
         return now_ms - self._flushing.unflushed_since_ms >= self.config.flush_ms
 
     def close(self, *, clean: bool) -> None:
-        """After a clean close the log opens again without a scan. Raises OSError if it cannot be made
-        clean.
+        """After a clean close the log opens again without a scan. Raises OSError if it cannot be made clean.
+        Its files are not touched if they are those of a clean stop still, or none.
         """
-        if clean:
+        as_found = self._found_end == self.log_end_offset and not self._flushing.files_changed
+        if clean and (not as_found or self._active.is_ragged):
             self._active.persist()
             write_plain(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
             self._flushing.flush_clean(self)

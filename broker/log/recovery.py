@@ -62,7 +62,8 @@ _COMMIT = 1
 @dataclass(slots=True)
 class Loaded:
     """`cut_bytes` and `dropped` say what recovery had to give up; the log reports them. `rebuilt`: base
-    offsets of the segments whose indexes were made anew.
+    offsets of the segments whose indexes were made anew. `snapshot_offset`: of the producer snapshot that
+    could be used, -1 if there was none.
     """
 
     segments: list[Segment]
@@ -71,6 +72,7 @@ class Loaded:
     cut_bytes: int = 0
     dropped: int = 0
     rebuilt: list[int] = field(default_factory=list)
+    snapshot_offset: int = -1
 
 
 def load(
@@ -90,9 +92,9 @@ def load(
     ends before the next one begins. Above the recovery point a segment that does was not written whole: our
     cleaner leaves the last batch in its place.
     """
-    files.make_directory(directory)
-    bases = _clean_directory(files, directory, now_ms)
-    epochs = _load_epochs(files, directory)
+    names = _clean_directory(files, directory, now_ms)
+    bases = sorted(found[0] for name in names if (found := parse_segment_file(name)) and found[1] == LOG)
+    epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names else None
     loaded = Loaded([], epochs or LeaderEpochs(), ProducerState())
     for at, base in enumerate(bases):
         end = bases[at + 1] if at + 1 < len(bases) else None
@@ -127,20 +129,25 @@ def load(
         if start_offset:  # which its name says; else the first append makes it
             first.trim()
     loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
-    rebuild_producers(loaded, files, directory, now_ms)
+    rebuild_producers(loaded, files, directory, now_ms, None if loaded.rebuilt else names)
     return loaded
 
 
-def rebuild_producers(loaded: Loaded, files: Files, directory: Path, now_ms: int) -> None:
+def rebuild_producers(
+    loaded: Loaded, files: Files, directory: Path, now_ms: int, names: Sequence[str] | None = None
+) -> None:
     """Newest usable snapshot, then the batches after it; writes the snapshots that rolled segments lack.
 
     Rebuilt segments have lost their transaction index, so the replay begins no later than at the first; the
-    snapshots behind it may never have been synced, and are made anew.
+    snapshots behind it may never have been synced, and are made anew. `names`: of the directory, if they are
+    known.
     """
     segments = loaded.segments
     end = segments[-1].end_offset
     latest = loaded.rebuilt[0] if loaded.rebuilt else end
-    at, loaded.producers = _latest_snapshot(files, directory, latest, end)
+    names = files.list_directory(directory) if names is None else names
+    at, loaded.producers = _latest_snapshot(files, directory, names, latest, end)
+    loaded.snapshot_offset = at
     start = max(at, segments[0].base_offset)
     if at >= 0:
         refill(loaded.producers, segments, at)
@@ -148,7 +155,9 @@ def rebuild_producers(loaded: Loaded, files: Files, directory: Path, now_ms: int
         if segment.end_offset < start or (segment.end_offset == start and segment.rolled):
             continue
         snapshot = segment_file(directory, segment.base_offset, SNAPSHOT)
-        if segment.base_offset >= start and (segment.base_offset > latest or not files.exists(snapshot)):
+        is_first = at < 0 and segment is segments[0]  # nobody wrote before it, and no file need say so
+        is_there = segment.base_offset <= latest and files.exists(snapshot)
+        if segment.base_offset >= start and not (is_first or is_there):
             write_plain(files, snapshot, loaded.producers.encode())
         replay(loaded.producers, segment, start, now_ms, index_aborts=segment.base_offset in loaded.rebuilt)
 
@@ -292,16 +301,19 @@ def write_plain(files: Files, path: Path, content: bytes) -> None:
         files.close(fd)
 
 
-def _clean_directory(files: Files, directory: Path, now_ms: int) -> list[int]:
-    """Completes or removes what a crash left half done; returns the base offsets of the segments,
-    ascending.
-    """
-    names = files.list_directory(directory)
+def _clean_directory(files: Files, directory: Path, now_ms: int) -> list[str]:
+    """Completes or removes what a crash left half done; returns the names that remain."""
+    try:
+        names = files.list_directory(directory)
+    except FileNotFoundError:
+        files.make_directory(directory)
+        return []
     if any(name.endswith(LOG + SWAP) for name in names):
         complete_swaps(files, directory, now_ms)
         names = files.list_directory(directory)
     found = {name: parsed for name in names if (parsed := parse_segment_file(name)) is not None}
     bases = sorted(base for base, suffix in found.values() if suffix == LOG)
+    kept = []
     for name in names:
         orphan = name in found and found[name][1] in INDEXES and found[name][0] not in bases
         stray = (
@@ -313,14 +325,15 @@ def _clean_directory(files: Files, directory: Path, now_ms: int) -> list[int]:
         )
         if is_leftover(name) or orphan or stray:
             files.unlink(directory / name, missing_ok=True)
-    return bases
+        else:
+            kept.append(name)
+    return kept
 
 
 def _load_epochs(files: Files, directory: Path) -> LeaderEpochs | None:
-    """None if a crash tore the file, or it is not there: then the batches tell, the synced ones too."""
-    path = directory / EPOCH_CHECKPOINT
+    """None if a crash tore the file: then the batches tell, the synced ones too."""
     try:
-        return LeaderEpochs.decode(files.read_whole(path)) if files.exists(path) else None
+        return LeaderEpochs.decode(files.read_whole(directory / EPOCH_CHECKPOINT))
     except MalformedEpochs:
         return None
 
@@ -404,13 +417,15 @@ def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gap
     return cut
 
 
-def _latest_snapshot(files: Files, directory: Path, at_most: int, log_end: int) -> tuple[int, ProducerState]:
+def _latest_snapshot(
+    files: Files, directory: Path, names: Sequence[str], at_most: int, log_end: int
+) -> tuple[int, ProducerState]:
     """Offset and state of the newest usable snapshot; -1 and nothing if there is none. Removes unusable
     ones.
     """
     snapshots = sorted(
         parsed[0]
-        for name in files.list_directory(directory)
+        for name in names
         if (parsed := parse_segment_file(name)) is not None and parsed[1] == SNAPSHOT
     )
     for offset in reversed(snapshots):

@@ -152,6 +152,11 @@ class Segment:
         return self._txn_index
 
     @property
+    def is_ragged(self) -> bool:
+        """Whether a failed write may have left bytes beyond `size`."""
+        return self._ragged
+
+    @property
     def index_entries(self) -> int:
         return len(self.offset_index) // OFFSET_ENTRY.size
 

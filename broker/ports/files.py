@@ -18,6 +18,9 @@ from tierlog.broker.ports.open_files import OpenFiles, SharedFile
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors that pass once something is deleted."""
 
+_SMALL_FILE = 4096
+"""Most files that are read whole are smaller: checkpoints, ids, snapshots and indexes of small segments."""
+
 Buffer = bytes | bytearray | memoryview
 
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE; os.posix_fallocate knows no flags
@@ -136,7 +139,17 @@ class OsFiles:
         return sorted(os.listdir(path))
 
     def read_whole(self, path: Path) -> bytes:
-        return path.read_bytes()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = os.read(fd, _SMALL_FILE)
+            if len(content) < _SMALL_FILE:  # the end was seen: a regular file is read short only there
+                return content
+            pieces = [content]
+            while more := os.read(fd, 1 << 20):
+                pieces.append(more)
+            return b"".join(pieces)
+        finally:
+            os.close(fd)
 
     def exists(self, path: Path) -> bool:
         return path.exists()

@@ -20,6 +20,9 @@ from typing import Protocol
 SWEEP = 32
 """Files looked at to close one: the nearest to the longest unused that a bounded time finds."""
 
+TRIM = 1000
+"""Files closed in one go: they take a few milliseconds."""
+
 OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -99,8 +102,15 @@ class OpenFiles:
             self._ring.pop(weakref.ref(owner), None)
             owner.open_file = None
 
+    def trim(self) -> None:
+        """Down to the bound again, after answers held more; to be called now and then."""
+        for _ in range(min(TRIM, len(self._ring) - self.most)):
+            with self._lock:
+                if not self._close_one():
+                    return
+
     def _make_room(self) -> None:
-        """For one more; and one more than that, as the ring shrinks again after readers held many."""
+        """For one more; and one more than that, as there may be more than the bound."""
         for _ in range(2):
             if len(self._ring) < self.most or not self._close_one():
                 return

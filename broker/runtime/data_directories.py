@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from tierlog.broker.log.checkpoints import MalformedCheckpoint, encode_uuid
+from tierlog.broker.log.checkpoints import MalformedCheckpoint, NeverSynced, encode_uuid
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.runtime.data_directory import (
@@ -120,6 +120,10 @@ class DataDirectories:
             try:
                 for name, topic_id in directory.partitions().items():
                     if topic_id is None and directory.remove_begun(name):
+                        continue
+                    if isinstance(topic_id, NeverSynced):
+                        if not directory.remove_begun(name):
+                            aside.append(directory.set_aside(name))
                         continue
                     damaged = isinstance(topic_id, MalformedCheckpoint)
                     if name not in wanted or not (damaged or topic_id in (None, wanted[name])):

@@ -236,18 +236,15 @@ class DataDirectory:
         return self.files.exists(self.directory(partition) / PARTITION_METADATA)
 
     def create(self, partition: TopicPartition, topic_id: uuid.UUID) -> Path:
-        """The directory of a new replica, with its topic id in it; both durable, as what is synced in it
-        must be.
-        """
+        """The directory of a new replica, with its topic id in it; durable once its log is first flushed."""
         self._forget_checkpoints(partition)
         directory = self.directory(partition)
         try:
             self.files.make_directory(directory)
-            self.files.sync_directory(self.path)
             write_partition_metadata(self.files, directory, topic_id)
         except OSError:
             with suppress(OSError):  # else the partition would be found twice if it is made elsewhere
-                self.files.unlink(directory / f"{PARTITION_METADATA}.tmp", missing_ok=True)
+                self.files.unlink(directory / PARTITION_METADATA, missing_ok=True)
                 self.files.remove_directory(directory)
             raise
         return directory
@@ -261,19 +258,26 @@ class DataDirectory:
         return True
 
     def bury(self, partition: TopicPartition) -> Path:
-        """Renames a deleted partition's directory, so that its name is free; the files go later."""
+        """Renames a deleted partition's directory, so that its name is free; the files go later. Durable
+        after `sync_names`: if the power fails before, the next start sets it aside.
+        """
         return self._rename(
             partition, renamed_directory(str(partition), random_uuid(self._rng).hex, DELETED_DIRECTORY)
         )
 
+    def sync_names(self) -> None:
+        """May run in a thread."""
+        self.files.sync_directory(self.path)
+
     def set_aside(self, partition: TopicPartition) -> Path:
         """Keeps a directory that belongs to no partition of the cluster, out of the way."""
-        return self._rename(partition, renamed_directory(str(partition), random_uuid(self._rng).hex, STRAY))
+        aside = self._rename(partition, renamed_directory(str(partition), random_uuid(self._rng).hex, STRAY))
+        self.sync_names()
+        return aside
 
     def _rename(self, partition: TopicPartition, name: str) -> Path:
         target = self.path / name
         self.files.rename(self.directory(partition), target)
-        self.files.sync_directory(self.path)
         return target
 
     def remove(self, directory: Path) -> None:

@@ -35,7 +35,7 @@ from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import CreateTopics, NewTopic
-from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage
+from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage, changed_topics
 
 OFFSETS_TOPIC = "__consumer_offsets"
 CREATE_TIMEOUT_S = 10.0
@@ -230,9 +230,7 @@ class GroupService:
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
         if old.topic_ids is new.topic_ids and old.topics is new.topics:
             return
-        gone = frozenset(
-            name for name, topic_id in old.topic_ids.items() if new.topic_ids.get(name) != topic_id
-        )
+        gone = frozenset(topic.name for topic in changed_topics(old, new)[0])
         if gone:
             self._tell_all(TopicsDeleted(names=gone))
         self._follow(new)

@@ -2,7 +2,8 @@
 with their directory.
 
 The image is the only authority: `follow` is called with each committed one, before any handler sees it. Logs
-are opened in threads at start; later changes, which are small, happen on the event loop, which owns replicas.
+are opened in threads at start, and made there if they are many; small changes happen on the event loop, which
+owns replicas.
 Handlers look replicas up by name or by topic id; `moved` is told whenever one of them has something new.
 A log that cannot be read is offline until the next start, and so are all those of a directory that failed;
 `fatal` is told when no directory is left, or when the one with the metadata has failed.
@@ -11,9 +12,10 @@ A log that cannot be read is offline until the next start, and so are all those 
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -35,10 +37,24 @@ from tierlog.broker.runtime.disk_threads import all_end
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, flush_at_once
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
-from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
+from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
 
-PROGRESS_EVERY = 100
-"""Logs recovered between two progress lines."""
+MADE_ON_LOOP = 64
+"""New partitions of one image that are made before anybody sees the image; more of them are made in
+threads.
+"""
+
+MADE_SIDE_BY_SIDE = 2
+"""In each directory: they mostly wait for its journal, and must leave the interpreter to the loop."""
+
+PROGRESS_EVERY = 1000
+"""Logs opened between two progress lines."""
+
+OPENED_AT_A_TIME = 20
+"""Logs that a thread makes, or opens after a clean stop, before it tells the loop: telling takes longer."""
+
+CONFIGS_KEPT = 1000
+"""Different settings of topics that are remembered, so that topics with the same ones share them."""
 
 UNREADABLE = (CorruptLog, RecordsError, ValueError)
 """What opening a log raises that no disk and no waiting will change."""
@@ -64,6 +80,8 @@ class ReplicaManager:
         self.directories = directories
         self.went_offline: list[Callable[[], None]] = []
         """Called after partitions of this broker have gone offline."""
+        self.came: list[Callable[[], None]] = []
+        """Called after partitions were made later than the image that has them."""
         self.former_traffic = NO_TRAFFIC
         """Of replicas that are here no more, so that the broker's totals only grow."""
         self._settings = settings
@@ -76,6 +94,9 @@ class ReplicaManager:
         self._replicas: dict[tuple[str | uuid.UUID, int], Replica] = {}
         self._all: dict[TopicPartition, Replica] = {}
         self._image: ClusterImage | None = None
+        self._making: dict[TopicPartition, TopicImage] = {}  # by threads
+        self._something_made = asyncio.Event()
+        self._configs: dict[Mapping[str, str], TopicConfig] = {}  # by the overrides of a topic
         self._offline: dict[TopicPartition, str] = {}  # until the next start; and why
         self._missing: dict[TopicPartition, bool] = {}  # not open for now (no room): whether one is at it
 
@@ -147,14 +168,34 @@ class ReplicaManager:
                 directory: stack.enter_context(ThreadPoolExecutor(threads, "recovery"))
                 for directory in self.directories.all
             }
+            places = {
+                name: self.directories.directory_of(name) or self.directories.choose(name) for name in wanted
+            }
             opening = [
-                loop.run_in_executor(pools[self.directories.choose(name)], self._try_open, image, topic, name)
-                for name, topic in wanted.items()
+                loop.run_in_executor(pool, self._try_open_all, image, wanted, names)
+                for directory, pool in pools.items()
+                for names in _portions(
+                    [name for name in wanted if places[name] is directory],
+                    OPENED_AT_A_TIME if directory.checkpoints.clean else 1,
+                )
             ]
-            for number, future in enumerate(asyncio.as_completed(opening), 1):
-                self._take(*await future)
-                if number % PROGRESS_EVERY == 0 or number == len(opening):
-                    _log.info("logs opened", opened=number, of=len(opening))
+            opened = logged = 0
+            for future in asyncio.as_completed(opening):
+                for name, replica in await future:
+                    self._take(name, replica)
+                    opened += 1
+                if opened - logged >= PROGRESS_EVERY or opened == len(wanted):
+                    _log.info("logs opened", opened=opened, of=len(wanted))
+                    logged = opened
+
+    def _try_open_all(
+        self,
+        image: ClusterImage,
+        topics: Mapping[TopicPartition, TopicImage],
+        names: Sequence[TopicPartition],
+    ) -> list[tuple[TopicPartition, Replica | Exception]]:
+        """In a thread."""
+        return [self._try_open(image, topics[name], name) for name in names]
 
     def _try_open(
         self, image: ClusterImage, topic: TopicImage, name: TopicPartition
@@ -355,18 +396,21 @@ class ReplicaManager:
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:
         """Carries out what changed between two images. Called on the event loop, in order."""
         self._image = new
-        if old.topics is not new.topics:
-            for topic_id, topic in old.topics.items():
-                if topic_id not in new.topics:
-                    self._remove_topic(topic)
-            for topic_id, topic in new.topics.items():
-                if old.topics.get(topic_id) is not topic:
-                    self._apply_topic(new, topic)
+        gone, changed = changed_topics(old, new)
+        for topic in gone:
+            self._remove_topic(topic)
+        fresh = {name: topic for topic in changed for name in self._lead_topic(topic)}
+        if len(fresh) <= MADE_ON_LOOP:
+            for name, topic in fresh.items():
+                self._make_now(new, topic, name)
+        else:
+            self._making.update(fresh)
+            self._tasks.spawn("make partitions", self._make_in_threads(new, fresh))
         if old.configs is not new.configs:
             for replica in self:
-                name = replica.name.topic
-                if old.topic_overrides(name) is not new.topic_overrides(name):
-                    replica.update_config(self._config(new, name))
+                called = replica.name.topic
+                if old.topic_overrides(called) is not new.topic_overrides(called):
+                    replica.update_config(self._config(new, called))
 
     async def make_missing(self) -> None:
         """Tries again to open or make the logs for which there was no room; in threads: some are large."""
@@ -391,23 +435,84 @@ class ReplicaManager:
             self._take(*opened)
             self._apply_topic(image, now)
 
+    async def made(self) -> None:
+        """Returns once all partitions of the images so far are made, or given up."""
+        while self._making:
+            await self._something_made.wait()
+
+    async def _make_in_threads(self, image: ClusterImage, topics: dict[TopicPartition, TopicImage]) -> None:
+        """Many at once, in the threads of their directories: the disk takes its time over each."""
+        by_directory = defaultdict[DataDirectory, list[TopicPartition]](list)
+        try:
+            for name in topics:
+                try:
+                    by_directory[self.directories.choose(name)].append(name)
+                except DirectoryUnusable as failure:
+                    self._give_up(name, str(failure))
+
+            async def lane(directory: DataDirectory, portions: Iterator[Sequence[TopicPartition]]) -> None:
+                for names in portions:
+                    made = await directory.run(partial(self._try_open_all, image, topics, names))
+                    for name, opened in made:
+                        self._take_made(topics[name], name, opened)
+
+            lanes: list[Coroutine[None, None, None]] = []
+            for directory, names in by_directory.items():
+                portions = _portions(names, OPENED_AT_A_TIME)
+                lanes += [lane(directory, portions) for _ in range(MADE_SIDE_BY_SIDE)]
+            await asyncio.gather(*lanes)
+        finally:
+            for name, topic in topics.items():
+                if self._making.get(name) is topic:
+                    del self._making[name]
+            self._something_made.set()
+            self._something_made = asyncio.Event()
+        for listener in self.came:
+            listener()
+
+    def _take_made(self, topic: TopicImage, name: TopicPartition, opened: Replica | Exception) -> None:
+        """Back on the loop, where its topic may be deleted by now, and made anew under the same name."""
+        del self._making[name]
+        now = self._image.topic(name.topic) if self._image is not None else None
+        if now is not None and now.topic_id == topic.topic_id:
+            self._take(name, opened)
+            self._lead(now, name)
+            return
+        directory = self.directories.directory_of(name)
+        self.directories.forget(name)
+        if isinstance(opened, Replica):
+            opened.close(clean=False)
+        if directory is not None and directory.failure is None:
+            self._bury(name, directory, 0)
+        if now is not None and self._image is not None and name.partition < len(now.partitions):
+            self._make_now(self._image, now, name)
+
     def _apply_topic(self, image: ClusterImage, topic: TopicImage) -> None:
+        for name in self._lead_topic(topic):
+            self._make_now(image, topic, name)
+
+    def _lead_topic(self, topic: TopicImage) -> list[TopicPartition]:
+        """Leads what stands; returns those that are placed here and have yet to be made."""
+        fresh = []
         for number, partition in enumerate(topic.partitions):
             if self._settings.node_id in partition.replicas:
-                self._apply_partition(image, topic, number, partition)
+                name = TopicPartition(topic.name, number)
+                if name in self._all:
+                    self._lead(topic, name)
+                elif not self.is_offline(name) and name not in self._making:
+                    fresh.append(name)
+        return fresh
 
-    def _apply_partition(
-        self, image: ClusterImage, topic: TopicImage, number: int, partition: PartitionImage
-    ) -> None:
-        name = TopicPartition(topic.name, number)
-        replica = self._all.get(name)
-        if replica is None and not self.is_offline(name):
-            try:
-                self.directories.choose(name)
-                self._take(*self._try_open(image, topic, name))
-            except DirectoryUnusable as failure:
-                self._give_up(name, str(failure))
-            replica = self._all.get(name)
+    def _make_now(self, image: ClusterImage, topic: TopicImage, name: TopicPartition) -> None:
+        try:
+            self.directories.choose(name)
+            self._take(*self._try_open(image, topic, name))
+        except DirectoryUnusable as failure:
+            self._give_up(name, str(failure))
+        self._lead(topic, name)
+
+    def _lead(self, topic: TopicImage, name: TopicPartition) -> None:
+        replica, partition = self._all.get(name), topic.partitions[name.partition]
         if replica is not None and partition.leader == self._settings.node_id:
             replica.become_leader(partition.leader_epoch, partition.partition_epoch, partition.in_sync)
 
@@ -428,10 +533,13 @@ class ReplicaManager:
         self._replicas.pop((replica.topic_id, replica.name.partition), None)
 
     def _remove_topic(self, topic: TopicImage) -> None:
+        touched = set[DataDirectory]()
         for number in range(len(topic.partitions)):
             name = TopicPartition(topic.name, number)
             self._offline.pop(name, None)
             self._missing.pop(name, None)
+            if name in self._making:
+                continue  # a thread is at it, and goes through with it
             replica, directory = self._all.get(name), self.directories.directory_of(name)
             self.directories.forget(name)
             if replica is not None:
@@ -441,6 +549,9 @@ class ReplicaManager:
             if directory is not None and directory.failure is None:
                 delay_ms = replica.config.file_delete_delay_ms if replica is not None else 0
                 self._bury(name, directory, delay_ms)
+                touched.add(directory)
+        for directory in touched:
+            self._tasks.spawn(f"sync {directory.path}", self._sync_names(directory))
 
     def _bury(self, name: TopicPartition, directory: DataDirectory, delay_ms: int) -> None:
         try:
@@ -450,9 +561,25 @@ class ReplicaManager:
         except OSError as failure:
             _log.error("cannot remove a deleted partition", partition=str(name), error=str(failure))
 
+    async def _sync_names(self, directory: DataDirectory) -> None:
+        with suppress(OSError):  # the directory has noted it
+            await directory.run(directory.sync_names)
+
     async def _remove_later(self, directory: DataDirectory, grave: Path, delay_ms: int) -> None:
         await asyncio.sleep(delay_ms / 1000)  # fetches that are being answered still read the files
         await directory.run(partial(directory.remove, grave))
 
     def _config(self, image: ClusterImage, topic: str) -> TopicConfig:
-        return self._settings.topic_config(image.topic_overrides(topic))
+        """One object for all topics with the same overrides. May run in a thread."""
+        overrides = image.topic_overrides(topic)
+        found = self._configs.get(overrides)
+        if found is None:
+            if len(self._configs) >= CONFIGS_KEPT:
+                self._configs = {}
+            found = self._configs[overrides] = self._settings.topic_config(overrides)
+        return found
+
+
+def _portions(names: Sequence[TopicPartition], size: int) -> Iterator[Sequence[TopicPartition]]:
+    for at in range(0, len(names), size):
+        yield names[at : at + size]

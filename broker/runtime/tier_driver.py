@@ -138,10 +138,12 @@ class TierDriver:
 
     def wake_all(self) -> None:
         """Looks at every led partition anew; lets go of those whose disk has failed."""
-        for where in [where for where, state in self._states.items() if not state.replica.leads]:
-            self._let_go(where)
+        for where, state in list(self._states.items()):
+            if not (state.replica.leads and _tiered(state.replica)):
+                self._let_go(where)
         for replica in self._replicas:
-            self._consider(replica)
+            if replica.config.remote_storage_enable:  # 10,000 others cost nothing
+                self._consider(replica)
 
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
         for where in [where for where in self._states if where.topic_id not in new.topics]:

@@ -17,7 +17,7 @@ from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.broker.settings.topic import TOPIC_SETTINGS
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import ConfirmRemoteDeleted
-from tierlog.metadata.image import ClusterImage, QueuedDelete, TopicImage
+from tierlog.metadata.image import ClusterImage, QueuedDelete, TopicImage, changed_topics
 from tierlog.metadata.node import MetadataUnavailable
 from tierlog.tiering.format.manifest import TopicDocument
 from tierlog.tiering.manager import TierManager
@@ -72,10 +72,8 @@ class TierHousekeeper:
         self._metadata.subscribe(self._on_image)
 
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
-        if old.topics is not new.topics:
-            for topic_id, topic in old.topics.items():
-                if topic_id not in new.topics:
-                    self._deleted[topic_id] = self._document(old, topic)
+        for topic in changed_topics(old, new)[0]:
+            self._deleted[topic.topic_id] = self._document(old, topic)
         parts = ("brokers", "topics", "configs", "remote", "delete_queue")
         if any(getattr(old, part) is not getattr(new, part) for part in parts):
             self._changed.set()
@@ -124,10 +122,10 @@ class TierHousekeeper:
             known.pop(topic_id, None)
             self._deleted.pop(topic_id, None)
         for topic in image.topics.values():
+            if not (topic.topic_id in known or self._tiered(image, topic)):
+                continue
             document = self._document(image, topic)
-            if known.get(topic.topic_id) != document and (
-                topic.topic_id in known or self._tiered(image, topic)
-            ):
+            if known.get(topic.topic_id) != document:
                 await self._manager.describe_topic(document)
                 known[topic.topic_id] = document
 
@@ -138,10 +136,12 @@ class TierHousekeeper:
         )
 
     def _tiered(self, image: ClusterImage, topic: TopicImage) -> bool:
-        chosen = image.topic_overrides(topic.name).get("remote.storage.enable", "false")
-        if TOPIC_SETTINGS["remote.storage.enable"].parse(chosen):
+        chosen = image.topic_overrides(topic.name).get("remote.storage.enable")
+        if chosen is not None and TOPIC_SETTINGS["remote.storage.enable"].parse(chosen):
             return True
-        return any(TopicIdPartition(topic.topic_id, n) in image.remote for n in range(len(topic.partitions)))
+        return bool(image.remote) and any(
+            TopicIdPartition(topic.topic_id, n) in image.remote for n in range(len(topic.partitions))
+        )
 
     async def _delete_due(self, image: ClusterImage) -> float:
         queue, now_ms = image.delete_queue.values(), self._clock.now_ms()

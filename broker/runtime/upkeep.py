@@ -23,10 +23,13 @@ from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.replica import Replica, Room
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.settings.node import NodeSettings
-from tierlog.broker.settings.topic import TopicConfig
+from tierlog.broker.settings.topic import MAX_LONG, TopicConfig
 
 ROOM_CHECK_MS = 1_000
 """How often a full disk is asked whether there is room again."""
+
+LOOKED_AT_A_TURN = 100
+"""Empty logs that retention passes before requests have their turn; of others, one."""
 
 _log = structlog.get_logger("tierlog.upkeep")
 
@@ -64,6 +67,7 @@ class Upkeep:
         settings = self._settings
         self._repeat("retention", settings.log_retention_check_interval_ms, self.apply_retention)
         self._repeat("room", ROOM_CHECK_MS, self.look_for_room)
+        self._repeat("open files", ROOM_CHECK_MS, self.trim_open_files)
         checkpoint_ms = settings.log_flush_offset_checkpoint_interval_ms
         self._repeat("missing", checkpoint_ms, self._replicas.make_missing)
         for directory in self._replicas.directories.all:
@@ -80,10 +84,15 @@ class Upkeep:
         """Rolls by age; deletes by time, size and log start (of tiered partitions the tier driver does)."""
         now_ms = self._clock.now_ms()
         due: defaultdict[Room, list[Path]] = defaultdict(list)
-        for replica in self._replicas:
+        for number, replica in enumerate(self._replicas):
             if not self._replicas.holds(replica):
                 continue  # deleted meanwhile: its file names may be those of a topic made anew
             replica.expire_producers(now_ms)
+            if replica.log.is_empty:
+                due[replica.room] += replica.take_due(now_ms)
+                if number % LOOKED_AT_A_TURN == 0:
+                    await asyncio.sleep(0)
+                continue
             self._try(replica, replica.maybe_roll, now_ms)
             if _has_local_retention(replica.config):  # also where there was no room to roll: it makes some
                 self._try(replica, replica.apply_retention, now_ms)
@@ -96,7 +105,11 @@ class Upkeep:
     async def flush_due(self, directory: DataDirectory) -> None:
         """flush.ms: fsyncs logs whose oldest unsynced record is that old."""
         now_ms = self._clock.now_ms()
-        due = [replica for replica in self._replicas.replicas_in(directory) if replica.must_flush(now_ms)]
+        due = [
+            replica
+            for replica in self._replicas.replicas_in(directory)
+            if replica.config.flush_ms < MAX_LONG and replica.must_flush(now_ms)
+        ]
         ends = await asyncio.gather(*map(self._flush, due), return_exceptions=True)
         for failure in filter(None, ends):
             raise failure
@@ -108,6 +121,10 @@ class Upkeep:
                 await self._flush(replica)
         if directory.failure is None:
             await self._replicas.write_checkpoint(directory)
+
+    async def trim_open_files(self) -> None:
+        """What answers held beyond `log.max.open.files` is closed once they are sent."""
+        self._replicas.directories.open_files.trim()
 
     async def look_for_room(self) -> None:
         """Where a disk was full: appends go on, and what could not be made is made, once there is room."""

@@ -13,6 +13,8 @@ def place(image: ClusterImage, first: int, count: int, replication_factor: int) 
     """Replicas of `count` partitions, preferred leader first; the caller has checked the replication factor.
     `first`: the number of partitions that the topic has already."""
     ring = _ring(image.live_brokers())
+    if len(ring) == 1:
+        return [(ring[0].broker_id,)] * count
     start = sum(len(topic.partitions) for topic in image.topics.values()) if first == 0 else first
     racks = {broker.broker_id: broker.rack for broker in ring}
     return [

@@ -2,9 +2,10 @@
 """`make bench-versus`: the load cases on tierlog and on Apache Kafka in turn, as a table and a plot.
 
 All brokers run all the time at their default settings; each round measures every case on one after the
-other. The figure is the median of the rounds. tierlog runs with its hot modules compiled (`make compiled`,
-ADR 0007) and, in a column of its own, as plain Python. Kafka's jars come by Maven
-(tests/clients/fetch-java.sh); its JVM is heated first, as it gains a third in its first minutes.
+other. `partitions` starts and stops brokers of its own. The figure is the median of the rounds. tierlog runs
+with its hot modules compiled (`make compiled`, ADR 0007) and, in a column of its own, as plain Python.
+Kafka's jars come by Maven (tests/clients/fetch-java.sh); its JVM is heated first, as it gains a third in its
+first minutes.
 
 Topics that are produced to keep RETAINED bytes. A virtual machine pays for a page of memory at its first
 touch, several times what the write costs; a log that grows for ever would measure that, on either broker.
@@ -23,6 +24,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import partitions
+from partitions import MADE, STANDING, MakeNode
 from suite import HERE, RESULTS, Broker, fill, machine, run_case, tierlog_broker
 
 sys.path.insert(0, str(HERE.parent / "support"))
@@ -94,6 +97,15 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[Figure, ...]]] = {
 }
 KAFKA, TIERLOG, PURE = "kafka", "tierlog", "pure Python"
 
+PARTITIONS = "partitions"
+PROCESS_CASES: dict[str, tuple[Figure, ...]] = {
+    "start to the first Metadata answer": (Figure("start_s", "s", LESS),),
+    f"start with {STANDING:,} partitions": (Figure("start_standing_s", "s", LESS),),
+    f"{MADE:,} partitions created and serving": (Figure("made_s", "s", LESS),),
+    f"{MADE:,} idle partitions": (Figure("kib_per_partition", "KiB resident a partition", LESS),),
+}
+"""Of brokers that are started for them; measured together."""
+
 Results = dict[tuple[str, str], dict[str, list[float]]]  # (case, figure) -> label -> one value a round
 
 
@@ -112,6 +124,37 @@ def measure(names: list[str], brokers: list[Broker], rounds: int, seconds: float
     return found
 
 
+def measure_running(
+    names: list[str], classpath: str, rounds: int, seconds: float, compiled: Path | None
+) -> Results:
+    """The load cases."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kafka-bench-")))
+        kafka = KafkaProcess(classpath, directory, JAVA, RETENTION)
+        stack.callback(kafka.stop)
+        brokers = [Broker(kafka.bootstrap, kafka.pid, KAFKA)]
+        if compiled:
+            brokers.append(stack.enter_context(tierlog_broker(TIERLOG, compiled)))
+        brokers.append(stack.enter_context(tierlog_broker(PURE)))
+        run_case(brokers[0], *HEAT)
+        return measure(names, brokers, rounds, seconds)
+
+
+def measure_processes(makers: dict[str, MakeNode], rounds: int) -> Results:
+    """The cases about partitions."""
+    found: Results = defaultdict(lambda: defaultdict(list))
+    for number in range(rounds):
+        for label in sorted(makers, reverse=number % 2 == 0):
+            with tempfile.TemporaryDirectory(prefix="partitions-bench-") as directory:
+                summary = partitions.measure(makers[label], Path(directory))
+            shown = {key: round(values[0], 3) for key, values in summary.items()}
+            print(json.dumps({"label": label, **shown}), flush=True)
+            for name, figures in PROCESS_CASES.items():
+                for figure in figures:
+                    found[name, figure.title][label].append(figure.read(summary))
+    return found
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the result: the medians of one figure of a case, and their ratios to Kafka's."""
@@ -122,7 +165,8 @@ class Row:
 
 
 def rows(found: Results) -> list[Row]:
-    figures = {(name, figure.title): figure for name, (_, all_) in CASES.items() for figure in all_}
+    by_case = {**{name: all_ for name, (_, all_) in CASES.items()}, **PROCESS_CASES}
+    figures = {(name, figure.title): figure for name, all_ in by_case.items() for figure in all_}
     table = []
     for key, values in found.items():
         medians = {label: statistics.median(each) for label, each in values.items()}
@@ -175,9 +219,10 @@ def plot(found: Results, target: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    table = [row for row in rows(found) if TIERLOG in row.ratios]
+    shown = TIERLOG if any(TIERLOG in values for values in found.values()) else PURE
+    table = [row for row in rows(found) if shown in row.ratios]
     figure, axes = plt.subplots(figsize=(9, 0.3 * len(table) + 1.4), layout="constrained")
-    ratios = [row.ratios[TIERLOG] for row in table]
+    ratios = [row.ratios[shown] for row in table]
     colours = ["#2a6f97" if ratio >= 1 else "#f4a259" for ratio in ratios]
     axes.barh([row.title for row in table], [r - 1 for r in ratios], left=1, color=colours)
     axes.set_xscale("log")
@@ -197,7 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="default: all")
+    parser.add_argument("cases", nargs="*", choices=[*CASES, PARTITIONS, []], help="default: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--compiled", type=Path, help="what `make compiled` made; else only pure Python")
@@ -206,16 +251,17 @@ def main() -> None:
     fetched = subprocess.run(
         [HERE.parent / "clients" / "fetch-java.sh"], check=True, stdout=subprocess.PIPE, text=True
     )
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kafka-bench-")))
-        kafka = KafkaProcess(f"{fetched.stdout.strip()}/*", directory, JAVA, RETENTION)
-        stack.callback(kafka.stop)
-        brokers = [Broker(kafka.bootstrap, kafka.pid, KAFKA)]
-        if options.compiled:
-            brokers.append(stack.enter_context(tierlog_broker(TIERLOG, options.compiled.absolute())))
-        brokers.append(stack.enter_context(tierlog_broker(PURE)))
-        run_case(brokers[0], *HEAT)
-        found = measure(options.cases or [*CASES], brokers, options.rounds, options.seconds)
+    names, classpath = options.cases or [*CASES, PARTITIONS], f"{fetched.stdout.strip()}/*"
+    compiled = options.compiled and options.compiled.absolute()
+    found: Results = {}
+    if set(names) != {PARTITIONS}:
+        load = [name for name in names if name != PARTITIONS]
+        found.update(measure_running(load, classpath, options.rounds, options.seconds, compiled))
+    if PARTITIONS in names:
+        makers = {KAFKA: partitions.kafka_node(classpath, JAVA), PURE: partitions.tierlog_node()}
+        if compiled:
+            makers[TIERLOG] = partitions.tierlog_node(compiled)
+        found.update(measure_processes(makers, options.rounds))
     RESULTS.mkdir(exist_ok=True)
     by_case = [{"case": name, "figure": title, **values} for (name, title), values in found.items()]
     report = {"machine": machine(), "rounds": options.rounds, "seconds": options.seconds, "results": by_case}

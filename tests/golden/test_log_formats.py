@@ -46,7 +46,6 @@ def test_segment_files(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "00000000000000000007.index",
         "00000000000000000007.log",
-        "00000000000000000007.snapshot",
         "00000000000000000007.timeindex",
         "00000000000000000013.index",
         "00000000000000000013.log",

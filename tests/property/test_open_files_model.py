@@ -59,6 +59,7 @@ class Machine(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         if self.held:
             self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+            self.bound.trim()
 
     @rule(number=NUMBERS)
     def let_go(self, number: int) -> None:

@@ -17,12 +17,21 @@ JAVA = ("java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class KafkaProcess:
-    """Formats its directory, starts, and returns once it serves; `stop()` ends it.
+    """Formats its directory, starts, and returns once it serves, or with `wait=False` at once; `stop()` ends
+    it, `start()` starts it again.
 
     `more`: further lines of its properties.
     """
 
-    def __init__(self, classpath: str, directory: Path, java: Sequence[str] = JAVA, more: str = "") -> None:
+    def __init__(
+        self,
+        classpath: str,
+        directory: Path,
+        java: Sequence[str] = JAVA,
+        more: str = "",
+        *,
+        wait: bool = True,
+    ) -> None:
         port, controller_port = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
         properties = directory / "server.properties"
@@ -33,20 +42,26 @@ class KafkaProcess:
         subprocess.run(
             [*JAVA, "-cp", classpath, *formatting], check=True, capture_output=True, timeout=START_TIMEOUT_S
         )
-        self._log = (directory / "server.log").open("wb")
-        command = [*java, "-cp", classpath, "kafka.Kafka", str(properties)]
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
-        try:
-            self._wait()
-        except BaseException:
-            self.stop()
-            raise
+        self._log_file = directory / "server.log"
+        self._command = [*java, "-cp", classpath, "kafka.Kafka", str(properties)]
+        self.start()
+        if wait:
+            try:
+                self.wait()
+            except BaseException:
+                self.stop()
+                raise
+
+    def start(self) -> None:
+        """Returns at once."""
+        self._log = self._log_file.open("ab")
+        self._process = subprocess.Popen(self._command, stdout=self._log, stderr=subprocess.STDOUT)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         """It listens early and answers once its broker is registered; there is nothing else to wait for."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:

@@ -77,6 +77,8 @@ class PowerLoss(OsFiles):
     def sync_directory(self, path):  # type: ignore[no-untyped-def]
         self._spend()
         super().sync_directory(path)
+        if path != self.directory:
+            return
         self._durable_names = dict(self._names)
 
     def crash(self, what: str, rng: random.Random | None = None) -> None:

@@ -43,7 +43,7 @@ class Gate(OsFiles):
         self.entered, self.go_on = threading.Event(), threading.Event()
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
-        if path.name == "partition.metadata.tmp":
+        if exclusive and path.name == "partition.metadata":
             if self.full:
                 raise OSError(28, "No space left on device")
             self.begun += 1

@@ -1,0 +1,123 @@
+"""What partitions cost a broker of its own: starting without and with them, making them, their memory.
+
+A start is timed from the process's own start to the first Metadata answer that names a leader of every
+partition, and creating until every leader serves.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import wire
+from meter import memory_mib, start_time
+from topics import Topics, count_leaders
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
+from kafka_process import KafkaProcess, free_ports
+
+MakeNode = Callable[[Path], Any]
+"""Starts a broker in an empty directory, returns at once: it has start(), wait(), stop(), pid, bootstrap."""
+
+STANDING, MADE = 1000, 2000
+"""Partitions that a start finds; partitions made in one request."""
+
+TOPIC = "standing"
+SETTLE_S = 3.0  # before memory is read
+
+
+class TierlogNode:
+    def __init__(self, directory, compiled):
+        self._environment = os.environ | ({"PYTHONPATH": str(compiled)} if compiled else {})
+        port, admin_port = free_ports(2)
+        self.bootstrap = f"127.0.0.1:{port}"
+        self._command = [sys.executable, "-m", "tierlog.cli.main", "server", "--json"]
+        settings = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "admin.listener": f"127.0.0.1:{admin_port}",
+            "log.dirs": str(directory / "data"),
+        }
+        for name, value in settings.items():
+            self._command += ["--set", f"{name}={value}"]
+        self.start()
+
+    @property
+    def pid(self):
+        return self._process.pid
+
+    def start(self):
+        self._process = subprocess.Popen(
+            self._command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=self._environment,
+        )
+
+    def wait(self):
+        json.loads(self._process.stdout.readline())
+
+    def stop(self):
+        self._process.terminate()
+        self._process.wait()
+
+
+def tierlog_node(compiled=None):
+    return lambda directory: TierlogNode(directory, compiled)
+
+
+def kafka_node(classpath, java):
+    return lambda directory: KafkaProcess(classpath, directory, java, wait=False)
+
+
+def measure(make_node, directory):
+    """The figures of one round, in an empty directory."""
+    node = make_node(directory)
+    try:
+        start_s = _first_answer(node, None, 0)
+        node.wait()
+        Topics(node.bootstrap).create(STANDING, name=TOPIC)
+        node.stop()
+        node.start()
+        start_standing_s = _first_answer(node, TOPIC, STANDING)
+        node.wait()
+        topics = Topics(node.bootstrap)
+        time.sleep(SETTLE_S)
+        before = memory_mib(node.pid)[1]
+        begin = time.perf_counter()
+        topics.create(MADE)
+        made_s = time.perf_counter() - begin
+        time.sleep(SETTLE_S)
+        after = memory_mib(node.pid)[1]
+    finally:
+        node.stop()
+    return {
+        "start_s": [start_s] * 3,
+        "start_standing_s": [start_standing_s] * 3,
+        "made_s": [made_s] * 3,
+        "kib_per_partition": [(after - before) * 1024 / MADE] * 3,
+    }
+
+
+def _first_answer(node, topic, partitions, within_s=120):
+    """Seconds from the start of the process to a Metadata answer with a leader for each partition."""
+    address = wire.parse_address(node.bootstrap)
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            with wire.connect(address, 5) as connection:
+                connection.sendall(wire.metadata_request(topic))
+                body = wire.read_frame(connection)
+                answered = time.clock_gettime(time.CLOCK_BOOTTIME)
+                brokers = struct.unpack_from(">i", body, 4)[0]
+                if brokers and (not partitions or count_leaders(body) >= partitions):
+                    return answered - start_time(node.pid)
+        except (OSError, struct.error):
+            pass
+        time.sleep(0.005)
+    raise TimeoutError("no answer")
