@@ -5,8 +5,8 @@ from collections.abc import Awaitable
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.topics import made
 from tierlog.broker.handlers.mutations import Mutations
+from tierlog.broker.handlers.topics import made
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.messages.describe_cluster import (
