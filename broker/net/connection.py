@@ -236,8 +236,8 @@ class Pump:
 
     def _look_for_its_end(self) -> None:
         """A client that has gone has nothing left to slow down, though many of its requests wait: what it
-        sent last is handled, and its end of the stream, behind that, closes the connection. It may have closed
-        its sending side alone, to be free of its bounds: it is closed at once if muted, or saturated anew.
+        sent last is handled, and its end of the stream, behind that, closes the connection. If it only closed
+        its sending side it must not be free of bounds: it is closed at once if muted, or saturated anew.
         """
         poll = select.poll()
         poll.register(self._fd, select.POLLRDHUP)
