@@ -208,7 +208,7 @@ class Listener:
         budget = self.budget
         while budget.held > budget.limit:
             holding = (pump for pump in self._pumps.values() if pump.held_bytes)
-            largest = max(holding, key=_holds_for_longer, default=None)
+            largest = max(holding, key=_holds_most, default=None)
             if largest is None:
                 return
             detail = f"{largest.held_bytes} of {budget.held} bytes that cannot be handled yet"
@@ -352,6 +352,6 @@ def _took_last(pump: Pump) -> tuple[bool, float]:
     return not pump.is_sending, pump.blocked_at
 
 
-def _holds_for_longer(pump: Pump) -> tuple[bool, int]:
+def _holds_most(pump: Pump) -> tuple[bool, int]:
     """Of those that do not go on by themselves in the next turn, who holds most."""
     return not pump.gives_way, pump.held_bytes
