@@ -171,9 +171,9 @@ async def muted_with_a_begun_frame(broker: Broker) -> Client:
     client.send(HEARTBEAT, 4, BEAT)
     client.writer.write(LARGE[:1000])
     await until(lambda: broker.listener.budget.used > 0)
-    broker.listener.mute(contexts[0].connection, FOR_EVER_S)
     waiting.set_result(HeartbeatResponse())
     await client.receive(HEARTBEAT, 4)
+    broker.listener.mute(contexts[0].connection, FOR_EVER_S)
     return client
 
 
