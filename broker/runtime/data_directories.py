@@ -169,6 +169,10 @@ class DataDirectories:
         self._put(name, chosen)
         return chosen
 
+    def remember(self, name: TopicPartition) -> bool:
+        """Whether a checkpoint speaks of it, be it of a deleted topic of the name."""
+        return any(directory.remembers(name) for directory in self.online)
+
     def look_for_room(self, not_beside: Path | None = None) -> bool:
         """Opens full directories that have room again, but none on the disk of `not_beside`; whether there
         was one. May run in a thread.
