@@ -186,6 +186,11 @@ class DataDirectories:
                 found = True
         return found
 
+    def on_full_disks(self) -> list[DataDirectory]:
+        """Those that are full, and their neighbours. May run in a thread."""
+        full = [directory.path for directory in self.online if directory.is_full]
+        return [one for one in self.online if any(_share_disk(one.path, path) for path in full)]
+
     def fill_beside(self, path: Path) -> None:
         """Appends stop on the disk of a path: what room it has left is the metadata's. In any thread."""
         for directory in self.online:

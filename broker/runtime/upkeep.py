@@ -140,7 +140,7 @@ class Upkeep:
 
     async def _give_back_reserves(self) -> None:
         """Room ahead of appends must not be what keeps a disk full."""
-        full = [directory for directory in self._replicas.directories.online if directory.is_full]
+        full = await asyncio.to_thread(self._replicas.directories.on_full_disks)
         for replica in [replica for directory in full for replica in self._replicas.replicas_in(directory)]:
             with suppress(OSError):  # the directory has noted it
                 if self._replicas.holds(replica) and replica.log.active.give_back():
