@@ -37,8 +37,10 @@ JAVA = (
     "-XX:InitiatingHeapOccupancyPercent=35", "-XX:MaxInlineLevel=15",
 )  # fmt: skip
 RETAINED = "256m"
-RETENTION = (
-    "log.retention.check.interval.ms=1000\nlog.initial.task.delay.ms=1000\n"  # as `tierlog dev` has it
+RETENTION = {"log.retention.check.interval.ms": "100", "log.segment.delete.delay.ms": "0"}
+"""Of all brokers: what retention gives up is reused at once."""
+KAFKA_PROPERTIES = (
+    "".join(f"{name}={value}\n" for name, value in RETENTION.items()) + "log.initial.task.delay.ms=100\n"
 )
 HEAT = (
     "raw-produce", "--retain", RETAINED, "--batch", "64k", "--seconds", "20", "--warm-s", "10", "--reps", "1",
@@ -130,12 +132,12 @@ def measure_running(
     """The load cases."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kafka-bench-")))
-        kafka = KafkaProcess(classpath, directory, JAVA, RETENTION)
+        kafka = KafkaProcess(classpath, directory, JAVA, KAFKA_PROPERTIES)
         stack.callback(kafka.stop)
         brokers = [Broker(kafka.bootstrap, kafka.pid, KAFKA)]
         if compiled:
-            brokers.append(stack.enter_context(tierlog_broker(TIERLOG, compiled)))
-        brokers.append(stack.enter_context(tierlog_broker(PURE)))
+            brokers.append(stack.enter_context(tierlog_broker(TIERLOG, compiled, RETENTION)))
+        brokers.append(stack.enter_context(tierlog_broker(PURE, settings=RETENTION)))
         run_case(brokers[0], *HEAT)
         return measure(names, brokers, rounds, seconds)
 
