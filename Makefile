@@ -84,7 +84,7 @@ $(COMPILED)/.made: $(READY) $(shell git ls-files -- '*.py')
 	@touch $@
 
 # In process and in the brokers that they start: both find the compiled modules first.
-test-compiled: compiled
+test-compiled: compiled s3-server
 	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/python src/compile_hot.py --check
 	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/pytest -m "not slow and not clients" $(addprefix tests/unit/, \
 	  log net partition ports quotas records runtime wire) tests/conformance tests/integration tests/property

@@ -10,7 +10,7 @@ first minutes.
 Topics that are produced to keep RETAINED bytes. A virtual machine pays for a page of memory at its first
 touch, several times what the write costs; a log that grows for ever would measure that, on either broker.
 
-    versus.py [--rounds 3] [--seconds 5] [--compiled build/compiled] [--docs docs/benchmarks.md] [case …]
+    versus.py [--rounds 3] [--seconds 5] [--compiled build/compiled] [--docs PAGE] [--add] [case …]
 """
 
 import argparse
@@ -240,6 +240,16 @@ def plot(found: Results, target: Path) -> None:
     figure.savefig(target, dpi=120)
 
 
+def measured_before(rounds: int, seconds: float) -> Results:
+    """The figures of an earlier run, whose cases need not be measured again."""
+    report = json.loads((RESULTS / "versus.json").read_text())
+    if (report["rounds"], report["seconds"]) != (rounds, seconds):
+        raise SystemExit(
+            f"versus.json is of {report['rounds']} rounds of {report['seconds']:g} s: go on alike"
+        )
+    return {(line.pop("case"), line.pop("figure")): line for line in report["results"]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -248,6 +258,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--compiled", type=Path, help="what `make compiled` made; else only pure Python")
+    parser.add_argument("--add", action="store_true", help="to what versus.json holds of the same pace")
     parser.add_argument("--docs", type=Path, help="write the page here, its plot into img/ beside it")
     options = parser.parse_args()
     fetched = subprocess.run(
@@ -255,7 +266,7 @@ def main() -> None:
     )
     names, classpath = options.cases or [*CASES, PARTITIONS], f"{fetched.stdout.strip()}/*"
     compiled = options.compiled and options.compiled.absolute()
-    found: Results = {}
+    found: Results = measured_before(options.rounds, options.seconds) if options.add else {}
     if set(names) != {PARTITIONS}:
         load = [name for name in names if name != PARTITIONS]
         found.update(measure_running(load, classpath, options.rounds, options.seconds, compiled))
