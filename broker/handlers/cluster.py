@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.mutations import Mutations
+from tierlog.broker.handlers.topics import made
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.messages.describe_cluster import (
@@ -27,6 +28,7 @@ from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 
 EMPTY_MEANS_ALL_UNTIL = 0  # Metadata v0 has no null
 ASK_BY_ID_FROM = 12  # versions 10 and 11 carry topic ids, but only in responses (KIP-516)
+MADE_WITHIN_MS = 5_000  # topics created by asking for them; then the answer goes out
 NOT_ASKED = -(2**31)
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
@@ -84,7 +86,7 @@ async def _create_then_answer(
             default_replication_factor=deps.settings.default_replication_factor,
         )
     )
-    await deps.replicas.made()
+    await made(deps, MADE_WITHIN_MS)
     errors: dict[str, ErrorCode] = {
         outcome.name: outcome.error for outcome in reply.topics if outcome.error is not ErrorCode.NONE
     }

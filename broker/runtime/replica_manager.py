@@ -472,7 +472,7 @@ class ReplicaManager:
 
     def _take_made(self, topic: TopicImage, name: TopicPartition, opened: Replica | Exception) -> None:
         """Back on the loop, where its topic may be deleted by now, and made anew under the same name."""
-        del self._making[name]
+        self._making.pop(name, None)
         now = self._image.topic(name.topic) if self._image is not None else None
         if now is not None and now.topic_id == topic.topic_id:
             self._take(name, opened)

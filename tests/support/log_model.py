@@ -46,6 +46,8 @@ class LogModel:
         self.start = start
         self.cleaned = start
         """Compaction has been, or may have been, below it."""
+        self.settled = start
+        """A compaction has relied on what lies below it: markers, and last values. It is never truncated."""
         self._begin = start
         self._delete_retention_ms = delete_retention_ms
         self._first_cleaned_ms: dict[int, int] = {}
@@ -65,11 +67,13 @@ class LogModel:
             self._begin = end
         self.start = min(self.start, self.end)
         self.cleaned = min(self.cleaned, self.end)
+        self.settled = min(self.settled, self.end)
         self._first_cleaned_ms = {at: ms for at, ms in self._first_cleaned_ms.items() if at < end}
 
     def cleaning(self, end: int, now_ms: int) -> None:
         """A compaction up to `end` begins."""
         self.cleaned = max(self.cleaned, end)
+        self.settled = self.end
         for record in self.records():
             if record.offset < end and record.value is None:
                 self._first_cleaned_ms.setdefault(record.offset, now_ms)
@@ -139,11 +143,15 @@ class LogModel:
         data = [batch for batch in self.data_of(producer) if batch.producer_epoch == epochs[-1]]
         return data[-BATCHES_KEPT:]
 
-    def epoch_bounds(self, epoch: int) -> tuple[int, int] | None:
-        """The least and the largest offset at which an epoch with batches may end."""
-        own = [batch.last + 1 for batch in self.batches if batch.leader_epoch == epoch]
-        later = [batch.base for batch in self.batches if batch.leader_epoch > epoch]
-        return (own[-1], min(later, default=self.end)) if own else None
+    def epochs(self, stored: Iterable[Record]) -> dict[int, int]:
+        """Offset -> leader epoch of what compaction has left: of the rest nobody has to know it."""
+        there = {record.offset for record in stored}
+        return {
+            record.offset: batch.leader_epoch
+            for batch in self.batches
+            for record in batch.records
+            if record.offset in there
+        }
 
 
 def fetch_all(replica: Replica, max_bytes: int, *, committed_only: bool) -> list[Record]:
