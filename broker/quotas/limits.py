@@ -23,7 +23,7 @@ OVERLONG = f"(longer than {QUOTA_NAME_MAX} characters)"
 
 
 def counted_as(client_id: str) -> str:
-    """The name that a client's use is counted under. It is kept when the request is gone, so it has a bound."""
+    """The name that use is counted under. It is kept when the request is gone, so it has a bound."""
     return client_id if len(client_id) <= QUOTA_NAME_MAX else OVERLONG
 
 
