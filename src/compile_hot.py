@@ -3,10 +3,12 @@
 TARGET becomes a directory to put on PYTHONPATH: a whole tierlog in which the modules of `HOT` have a compiled
 twin beside the source, which Python then prefers. Nothing else changes: without the twins the same files run
 as they are, and a tierlog built without a C compiler is whole. With `--wheel` TARGET gets a wheel for this
-platform instead. Called by `make compiled` and `make wheels`.
+platform instead; `--check` fails unless what Python finds is compiled. Called by `make compiled` and `make
+test-compiled`.
 """
 
 import argparse
+import importlib
 import os
 import shutil
 import sys
@@ -41,9 +43,14 @@ NOT_COPIED = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", "*
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compile tierlog's hot modules.")
-    parser.add_argument("target", type=Path)
+    parser.add_argument("target", type=Path, nargs="?", default=REPOSITORY / "build/compiled")
+    parser.add_argument(
+        "--check", action="store_true", help="build nothing; fail unless Python finds them compiled"
+    )
     parser.add_argument("--wheel", action="store_true", help="a wheel, not a directory for PYTHONPATH")
     arguments = parser.parse_args()
+    if arguments.check:
+        sys.exit(not_compiled())
     target = arguments.target.absolute()
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tierlog-compile-") as scratch:
@@ -56,6 +63,14 @@ def main() -> None:
         build("build", "--build-lib", str(copy / "built"))
         shutil.rmtree(target)
         shutil.move(copy / "built", target)
+
+
+def not_compiled() -> str | None:
+    """What to tell of hot modules of which Python finds the source."""
+    sys.path.pop(0)  # this script's directory, where the sources are
+    names = [f"tierlog.{Path(module).with_suffix('').as_posix().replace('/', '.')}" for module in HOT]
+    plain = [name for name in names if str(importlib.import_module(name).__file__).endswith(".py")]
+    return f"not compiled: {', '.join(plain)}; is PYTHONPATH what `make compiled` made?" if plain else None
 
 
 def build(*command: str) -> None:

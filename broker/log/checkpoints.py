@@ -8,6 +8,7 @@ Per data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkp
 
 import base64
 import binascii
+import re
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,8 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 _VERSION = 0
 _CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
+_BEFORE_TOPIC_ID = f"version: {_VERSION}\ntopic_id: "
+_PART_OF_ID = re.compile(rb"[A-Za-z0-9_-]{0,21}")
 
 
 class MalformedCheckpoint(ValueError):
@@ -91,7 +94,7 @@ def write_partition_metadata(files: Files, directory: Path, topic_id: uuid.UUID)
     """Which topic the directory belongs to: a topic made anew under the same name must not adopt it
     (KIP-516). The first flush of the log makes it durable, before anything else of it is.
     """
-    text = f"version: {_VERSION}\ntopic_id: {encode_uuid(topic_id)}"
+    text = f"{_BEFORE_TOPIC_ID}{encode_uuid(topic_id)}"
     fd = files.open(directory / PARTITION_METADATA, exclusive=True)
     try:
         files.writev_at(fd, (text.encode(),), 0)
@@ -106,8 +109,8 @@ def read_partition_metadata(files: Files, directory: Path) -> uuid.UUID | None:
         content = files.read_whole(path)
     except FileNotFoundError:
         return None
-    if not content.strip(b"\0"):
-        raise NeverSynced(f"{path.name}: empty")
+    if _is_torn(content):
+        raise NeverSynced(f"{path.name}: torn, and so never synced")
     try:
         pairs = dict(line.split(": ", 1) for line in content.decode().splitlines())
         if pairs["version"] != str(_VERSION):
@@ -115,6 +118,13 @@ def read_partition_metadata(files: Files, directory: Path) -> uuid.UUID | None:
         return decode_uuid(pairs["topic_id"])
     except (KeyError, ValueError) as error:
         raise MalformedCheckpoint(f"{path.name}: {error}") from None
+
+
+def _is_torn(content: bytes) -> bool:
+    """Whether it is what a write that was never synced may leave: not all of it, or zeros in its place."""
+    before = _BEFORE_TOPIC_ID.encode()
+    begun = content[: len(before)] == before[: len(content)]
+    return content.endswith(b"\0") or (begun and _PART_OF_ID.fullmatch(content[len(before) :]) is not None)
 
 
 def mark_clean_shutdown(files: Files, directory: Path) -> None:

@@ -93,8 +93,8 @@ class PartitionLog:
         self._hints: dict[int, tuple[Segment, int]] = {}
         self._loaded: dict[int, Segment] = {}  # rolled ones, those read most recently last
         self.log_end_offset = self._active.end_offset
-        is_empty = len(loaded.segments) == 1 and self._active.size == 0
-        self._found_end = self.log_end_offset if clean or is_empty else None
+        is_new = self.is_empty and not (loaded.cut_bytes or loaded.dropped)  # else the cut is to be synced
+        self._found_end = self.log_end_offset if clean or is_new else None
         self.log_start_offset = log_start_offset
         if cleaned_to is not None and cleaned_to > self.log_end_offset:
             cleaned_to = log_start_offset  # the log lost its end: what has been compacted is not known
@@ -124,7 +124,9 @@ class PartitionLog:
         rng: random.Random,
         cleaned_to: int | None = None,
     ) -> "PartitionLog":
-        """Opens or creates the log; raises OSError. May run in a thread: it touches nothing shared."""
+        """Opens or creates the log; raises OSError. May run in a thread, as all of `files` may, and of `rng`
+        each single draw.
+        """
         loaded = load(
             files,
             directory,

@@ -7,8 +7,9 @@ indexes when others are read more often (`unload`). The descriptor of any segmen
 thread, when too many are open: whoever uses `file` holds it meanwhile, and slices handed out do too.
 
 Invariants: bytes beyond `size` were never acknowledged and are overwritten; `end_offset` is one past the
-last batch; a file of no bytes may not exist yet. A log's segments are the event loop's, and PartitionLog's to
-change; recovery owns them before, the cleaner those that it writes.
+last batch; a file of no bytes may not exist yet. A log's segments are PartitionLog's to change, on the event
+loop; `sync` runs in threads beside it, and once the loop has let go of the log, `persist` and `close` may.
+Recovery owns them before, the cleaner those that it writes.
 """
 
 from bisect import bisect_right
@@ -39,8 +40,9 @@ the most: writes into reserved blocks cost a quarter to a half less, and the fil
 """
 
 RESERVE_WHERE_FREE = 2
-"""A segment's room is reserved where so many times as much is free: what fills the disk is not to be room for
-records that may never come.
+RESERVE_ABOVE = 10
+"""A segment's room is reserved where so many times as much is free, and more than one part in so many of the
+disk: what fills it is not to be room for records that may never come, of however many partitions.
 """
 
 SCAN_BYTES = 4096
@@ -280,9 +282,17 @@ class Segment:
         self.reserved_to = max(end, self.size + RESERVE_FROM)  # also in vain: the next try is not at once
         file, count = self.file, end - self.size
         with suppress(OSError):  # a disk that cannot do it does without
-            if count > 0 and self.files.space(self.directory).usable >= RESERVE_WHERE_FREE * count:
+            total, usable = self.files.space(self.directory)
+            if count > 0 and usable >= max(RESERVE_WHERE_FREE * count, total // RESERVE_ABOVE):
                 self.files.reserve(file.fd, self.size, count)
                 self._reserved = True
+
+    def give_back(self) -> bool:
+        """Room that is reserved and not used; False if there is none. Raises OSError."""
+        if not self._reserved:
+            return False
+        self.trim()
+        return True
 
     def unload(self) -> None:
         """Lets go of descriptor and indexes; the next use brings them back."""
@@ -336,6 +346,8 @@ class Segment:
     def scan(self, position: int, end: int | None = None) -> Iterator[BatchAt]:
         """Position and header of each batch from a batch boundary on; raises CorruptLog."""
         end = self.size if end is None else end
+        if position >= end:
+            return  # where nothing was ever appended a look makes no file
         file, read_at = self.file, self.files.read_at  # held: the segment may be unloaded meanwhile
         chunk, chunk_at = b"", position
         while position < end:

@@ -71,35 +71,41 @@ class OpenFiles:
         self.evicted = 0
         self._lock = threading.Lock()
         self._ring: OrderedDict[weakref.ref[Owner], None] = OrderedDict()
+        self._opening: dict[weakref.ref[Owner], object] = {}  # and not let go of since
 
     def __len__(self) -> int:
         return len(self._ring)
 
     def open(self, owner: Owner, files: Opener, path: Path, *, create: bool = False) -> SharedFile:
-        """The owner's file, kept until there are too many. Raises OSError."""
+        """The owner's file, kept until there are too many; one that the owner let go of while it was being
+        opened is the caller's alone. Raises OSError.
+        """
+        entry = weakref.ref(owner)
         with self._lock:
             if owner.open_file is not None:  # another thread was faster
                 return owner.open_file
+            opening = self._opening.setdefault(entry, object())
             self._make_room()
         try:
-            file = SharedFile(files, path, create=create)
-        except OSError as failure:
-            if failure.errno not in OUT_OF_DESCRIPTORS:
-                raise
-            with self._lock:  # somebody else of the process has taken what was ours: do with fewer
-                for _ in range(SWEEP):
-                    self._close_one()
-            file = SharedFile(files, path, create=create)
+            file = self._open(files, path, create=create)
+        except OSError:
+            self._opening.pop(entry, None)
+            raise
         with self._lock:
-            owner.open_file = file
-            self._ring[weakref.ref(owner)] = None
+            if (kept := owner.open_file) is not None:  # another thread was faster: marks are made in its file
+                return kept
+            if self._opening.pop(entry, None) is opening:
+                owner.open_file = file
+                self._ring[entry] = None
             self.opened += 1
         return file
 
     def let_go(self, owner: Owner) -> None:
         """The owner needs its file no more; slices of it that were handed out keep it open."""
+        entry = weakref.ref(owner)
         with self._lock:
-            self._ring.pop(weakref.ref(owner), None)
+            self._ring.pop(entry, None)
+            self._opening.pop(entry, None)
             owner.open_file = None
 
     def trim(self) -> None:
@@ -108,6 +114,17 @@ class OpenFiles:
             with self._lock:
                 if not self._close_one():
                     return
+
+    def _open(self, files: Opener, path: Path, *, create: bool) -> SharedFile:
+        try:
+            return SharedFile(files, path, create=create)
+        except OSError as failure:
+            if failure.errno not in OUT_OF_DESCRIPTORS:
+                raise
+            with self._lock:  # somebody else of the process has taken what was ours: do with fewer
+                for _ in range(SWEEP):
+                    self._close_one()
+            return SharedFile(files, path, create=create)
 
     def _make_room(self) -> None:
         """For one more; and one more than that, as there may be more than the bound."""

@@ -169,6 +169,10 @@ class DataDirectories:
         self._put(name, chosen)
         return chosen
 
+    def remember(self, name: TopicPartition) -> bool:
+        """Whether a checkpoint speaks of it, be it of a deleted topic of the name."""
+        return any(directory.remembers(name) for directory in self.online)
+
     def look_for_room(self, not_beside: Path | None = None) -> bool:
         """Opens full directories that have room again, but none on the disk of `not_beside`; whether there
         was one. May run in a thread.
@@ -181,6 +185,11 @@ class DataDirectories:
                 directory.has_room()
                 found = True
         return found
+
+    def on_full_disks(self) -> list[DataDirectory]:
+        """Those that are full, and their neighbours. May run in a thread."""
+        full = [directory.path for directory in self.online if directory.is_full]
+        return [one for one in self.online if any(_share_disk(one.path, path) for path in full)]
 
     def fill_beside(self, path: Path) -> None:
         """Appends stop on the disk of a path: what room it has left is the metadata's. In any thread."""

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,6 +48,9 @@ from tierlog.broker.runtime.disk_threads import DiskThreads
 from tierlog.broker.runtime.watched_files import DEVICE_ERRORS, WatchedFiles
 
 STRAY = "-stray"
+
+REMOVED_AT_A_TIME = 2
+"""Deleted partitions: the threads are there for those first who wait for an fsync."""
 
 T = TypeVar("T")
 CheckpointRow = tuple[TopicPartition, int, int]
@@ -106,7 +110,9 @@ class DataDirectory:
         self._rng = rng
         self._lock = -1
         self._hangs = False
-        self._checkpointing = threading.Lock()
+        self._removing = asyncio.Semaphore(REMOVED_AT_A_TIME)
+        self._checkpointing = threading.Lock()  # before `_taking`; held while the disk writes
+        self._taking = threading.Lock()
         self._checkpointed: set[TopicPartition] = set()
         self._cleaned: set[TopicPartition] = set()
         self._starts: Mapping[TopicPartition, int] | None = None  # as they stand in both files
@@ -286,6 +292,11 @@ class DataDirectory:
             self.files.unlink(directory / name, missing_ok=True)
         self.files.remove_directory(directory)
 
+    async def remove_in_turn(self, directory: Path) -> None:
+        """In a thread, when few others are being removed."""
+        async with self._removing:
+            await self.run(partial(self.remove, directory))
+
     # -- checkpoints --
 
     def take_checkpoints(self) -> Checkpoints:
@@ -308,46 +319,64 @@ class DataDirectory:
         those of a deleted topic do not come back.
         """
         with self._checkpointing:
-            rows = take_rows()
-            self._checkpointed |= {name for name, _, _ in rows}
+            with self._taking:
+                rows = take_rows()
+                self._checkpointed |= {name for name, _, _ in rows}
             self._write({name: point for name, point, _ in rows}, {name: start for name, _, start in rows})
             self._checkpointed = {name for name, _, _ in rows}
 
     def write_cleaned(self, take_offsets: Callable[[], Mapping[TopicPartition, int]]) -> None:
         """Up to where each log is compacted; in a thread, as `write_checkpoints`."""
         with self._checkpointing:
-            offsets = take_offsets()
-            self._cleaned |= offsets.keys()
+            with self._taking:
+                offsets = take_offsets()
+                self._cleaned |= offsets.keys()
             write_offsets(self.files, self.path / CLEANER_OFFSETS, offsets)
             self._cleaned = set(offsets)
 
+    def remembers(self, partition: TopicPartition) -> bool:
+        """Whether a checkpoint speaks of it: then `create` waits for the disk."""
+        with self._taking:  # rows of a topic that is deleted meanwhile may be on their way to the disk
+            left = self.checkpoints
+            known = (self._checkpointed, self._cleaned, left.recovery_points, left.log_starts, left.cleaned)
+            return any(partition in names for names in known if names)
+
     def _forget_checkpoints(self, partition: TopicPartition) -> None:
         """A topic made anew must not start where the old one of its name did: records would be hidden."""
-        left = self.checkpoints
-        if partition in left.recovery_points or partition in left.log_starts:
+        if not self.remembers(partition):
+            return
+        with self._checkpointing:  # wholly: several threads make partitions
+            left = self.checkpoints
             points, starts = dict(left.recovery_points), dict(left.log_starts)
             points.pop(partition, None)
             starts.pop(partition, None)
-            self.checkpoints = replace(left, recovery_points=points, log_starts=starts)
+            cleaned = self._forget_cleaned(partition)
+            self.checkpoints = replace(left, recovery_points=points, log_starts=starts, cleaned=cleaned)
+            if partition in self._checkpointed:
+                self._forget_offsets(partition)
+
+    def _forget_cleaned(self, partition: TopicPartition) -> Mapping[TopicPartition, int] | None:
+        """What the last run left of the others."""
         if partition in self._cleaned:
-            with self._checkpointing:
-                cleaned = self._read(CLEANER_OFFSETS, "it is written anew with the next cleaning")
-                if cleaned is not None:
-                    cleaned.pop(partition, None)
-                    write_offsets(self.files, self.path / CLEANER_OFFSETS, cleaned)
-                    self._cleaned = set(cleaned)
-                self.checkpoints = replace(self.checkpoints, cleaned=cleaned)
-        if partition not in self._checkpointed:
-            return
-        with self._checkpointing:
-            points = self._read(RECOVERY_POINTS, "after a crash everything is checked") or {}
-            starts = self._read_starts()
-            kept = {name for name in {*points, *starts} if self.holds(name)} - {partition}
-            self._write(
-                {name: point for name, point in points.items() if name in kept},
-                {name: start for name, start in starts.items() if name in kept},
-            )
-            self._checkpointed = kept
+            cleaned = self._read(CLEANER_OFFSETS, "it is written anew with the next cleaning")
+            if cleaned is not None:
+                kept = {name for name in cleaned if self.holds(name)} - {partition}
+                cleaned = {name: at for name, at in cleaned.items() if name in kept}
+                write_offsets(self.files, self.path / CLEANER_OFFSETS, cleaned)
+                self._cleaned = kept
+            return cleaned
+        left = self.checkpoints.cleaned
+        return left and {name: at for name, at in left.items() if name != partition}
+
+    def _forget_offsets(self, partition: TopicPartition) -> None:
+        points = self._read(RECOVERY_POINTS, "after a crash everything is checked") or {}
+        starts = self._read_starts()
+        kept = {name for name in {*points, *starts} if self.holds(name)} - {partition}
+        self._write(
+            {name: point for name, point in points.items() if name in kept},
+            {name: start for name, start in starts.items() if name in kept},
+        )
+        self._checkpointed = kept
 
     def _write(self, points: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]) -> None:
         write_offsets(self.files, self.path / RECOVERY_POINTS, points)

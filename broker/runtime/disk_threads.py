@@ -52,6 +52,7 @@ class DiskThreads(Executor):
                     future.set_exception(failure)
                 else:
                     future.set_result(result)
+                    del result
             del item, future, work  # an idle thread keeps nothing alive
             self._idle.release()
 

@@ -116,23 +116,26 @@ class LogCleaner:
 
     async def _try(self, replica: Replica, dirty: Dirty) -> bool:
         """Whether the log is cleaner now."""
-        where = str(replica.name)
         try:
             return await self._clean(replica, dirty)
         except CleaningStopped:
             return False
         except Exception as failure:  # whatever it is, it must not keep the other logs from being cleaned
-            if not self._replicas.holds(replica):
-                return False  # its topic was deleted
-            if isinstance(failure, FileNotFoundError):
-                _log.info("a log lost a segment while it was compacted; tried again", partition=where)
-                return False
-            if isinstance(failure, OSError) and failure.errno in NO_ROOM:
-                _log.warning("no room to compact a log; tried again later", partition=where)
-                return False
+            self._judge(replica, failure)
+            return False
+
+    def _judge(self, replica: Replica, failure: Exception) -> None:
+        """Whether the log is tried again."""
+        where = str(replica.name)
+        if not self._replicas.holds(replica):
+            return  # its topic was deleted
+        if isinstance(failure, FileNotFoundError):
+            _log.info("a log lost a segment while it was compacted; tried again", partition=where)
+        elif isinstance(failure, OSError) and failure.errno in NO_ROOM:
+            _log.warning("no room to compact a log; tried again later", partition=where)
+        else:
             self._uncleanable.add(replica)
             _log.error("a log cannot be compacted and is left as it is", partition=where, exc_info=failure)
-            return False
 
     async def _clean(self, replica: Replica, dirty: Dirty) -> bool:
         log = replica.log
@@ -187,13 +190,13 @@ class LogCleaner:
         """A swap whose step failed (no room for a name) stands in the way of the next cleaning of its log."""
         for replica in self._replicas:
             swap = replica.log.swaps.pending
-            if swap is None or replica.failed is not None:
+            if swap is None or replica.failed is not None or replica in self._uncleanable:
                 continue
             try:
                 swap.begin()
                 await self._go_on(replica, swap)
-            except OSError as failure:
-                _log.warning("a swap is not complete yet", partition=str(replica.name), error=str(failure))
+            except Exception as failure:
+                self._judge(replica, failure)
 
     async def _go_on(self, replica: Replica, swap: Swap) -> bool:
         """What is left of a swap that has begun; False if the log is gone meanwhile."""

@@ -156,7 +156,7 @@ class ReplicaManager:
         for topic in image.topics.values():
             self._apply_topic(image, topic)
         for directory, leftover in self.directories.deleted():
-            self._tasks.spawn(f"remove {leftover.name}", directory.run(partial(directory.remove, leftover)))
+            self._tasks.spawn(f"remove {leftover.name}", directory.remove_in_turn(leftover))
 
     async def _open_in_threads(self, image: ClusterImage, wanted: dict[TopicPartition, TopicImage]) -> None:
         if not wanted:
@@ -326,7 +326,8 @@ class ReplicaManager:
 
     def _rows(self, directory: DataDirectory, replicas: dict[TopicPartition, Replica]) -> list[CheckpointRow]:
         """May run in a thread."""
-        rows = self.directories.unopened(directory, replicas)
+        left = self.directories.unopened(directory, replicas)
+        rows = [row for row in left if row[0] not in self._making]  # of theirs the rows are a namesake's
         for name in self.directories.held_by(directory):
             replica = replicas.get(name)
             if replica is not None:
@@ -399,13 +400,7 @@ class ReplicaManager:
         gone, changed = changed_topics(old, new)
         for topic in gone:
             self._remove_topic(topic)
-        fresh = {name: topic for topic in changed for name in self._lead_topic(topic)}
-        if len(fresh) <= MADE_ON_LOOP:
-            for name, topic in fresh.items():
-                self._make_now(new, topic, name)
-        else:
-            self._making.update(fresh)
-            self._tasks.spawn("make partitions", self._make_in_threads(new, fresh))
+        self._make(new, {name: topic for topic in changed for name in self._lead_topic(topic)})
         if old.configs is not new.configs:
             for replica in self:
                 called = replica.name.topic
@@ -440,6 +435,18 @@ class ReplicaManager:
         while self._making:
             await self._something_made.wait()
 
+    def _make(self, image: ClusterImage, fresh: dict[TopicPartition, TopicImage]) -> None:
+        """Few of them at once; of those that had a namesake, the disk is first to forget what it knows."""
+        slow = fresh
+        if len(fresh) <= MADE_ON_LOOP:
+            slow = {name: topic for name, topic in fresh.items() if self.directories.remember(name)}
+            for name, topic in fresh.items():
+                if name not in slow:
+                    self._make_now(image, topic, name)
+        if slow:
+            self._making.update(slow)
+            self._tasks.spawn("make partitions", self._make_in_threads(image, slow))
+
     async def _make_in_threads(self, image: ClusterImage, topics: dict[TopicPartition, TopicImage]) -> None:
         """Many at once, in the threads of their directories: the disk takes its time over each."""
         by_directory = defaultdict[DataDirectory, list[TopicPartition]](list)
@@ -453,8 +460,9 @@ class ReplicaManager:
             async def lane(directory: DataDirectory, portions: Iterator[Sequence[TopicPartition]]) -> None:
                 for names in portions:
                     made = await directory.run(partial(self._try_open_all, image, topics, names))
-                    for name, opened in made:
-                        self._take_made(topics[name], name, opened)
+                    taken = [self._take_made(topics[name], name, opened) for name, opened in made]
+                    if not all(taken):
+                        await self._sync_names(directory)
 
             lanes: list[Coroutine[None, None, None]] = []
             for directory, names in by_directory.items():
@@ -470,38 +478,44 @@ class ReplicaManager:
         for listener in self.came:
             listener()
 
-    def _take_made(self, topic: TopicImage, name: TopicPartition, opened: Replica | Exception) -> None:
-        """Back on the loop, where its topic may be deleted by now, and made anew under the same name."""
+    def _take_made(self, topic: TopicImage, name: TopicPartition, opened: Replica | Exception) -> bool:
+        """Back on the loop, where its topic may be deleted by now, and made anew under the same name; then it
+        goes, and this is False.
+        """
         self._making.pop(name, None)
         now = self._image.topic(name.topic) if self._image is not None else None
         if now is not None and now.topic_id == topic.topic_id:
             self._take(name, opened)
             self._lead(now, name)
-            return
+            return True
         directory = self.directories.directory_of(name)
         self.directories.forget(name)
         if isinstance(opened, Replica):
             opened.close(clean=False)
         if directory is not None and directory.failure is None:
             self._bury(name, directory, 0)
-        if now is not None and self._image is not None and name.partition < len(now.partitions):
-            self._make_now(self._image, now, name)
+        if now is not None and self._image is not None and self._is_placed_here(now, name.partition):
+            self._make(self._image, {name: now})
+        return False
 
     def _apply_topic(self, image: ClusterImage, topic: TopicImage) -> None:
-        for name in self._lead_topic(topic):
-            self._make_now(image, topic, name)
+        self._make(image, dict.fromkeys(self._lead_topic(topic), topic))
 
     def _lead_topic(self, topic: TopicImage) -> list[TopicPartition]:
         """Leads what stands; returns those that are placed here and have yet to be made."""
         fresh = []
-        for number, partition in enumerate(topic.partitions):
-            if self._settings.node_id in partition.replicas:
+        for number in range(len(topic.partitions)):
+            if self._is_placed_here(topic, number):
                 name = TopicPartition(topic.name, number)
                 if name in self._all:
                     self._lead(topic, name)
                 elif not self.is_offline(name) and name not in self._making:
                     fresh.append(name)
         return fresh
+
+    def _is_placed_here(self, topic: TopicImage, number: int) -> bool:
+        at = topic.partitions[number : number + 1]
+        return any(self._settings.node_id in partition.replicas for partition in at)
 
     def _make_now(self, image: ClusterImage, topic: TopicImage, name: TopicPartition) -> None:
         try:
@@ -567,7 +581,7 @@ class ReplicaManager:
 
     async def _remove_later(self, directory: DataDirectory, grave: Path, delay_ms: int) -> None:
         await asyncio.sleep(delay_ms / 1000)  # fetches that are being answered still read the files
-        await directory.run(partial(directory.remove, grave))
+        await directory.remove_in_turn(grave)
 
     def _config(self, image: ClusterImage, topic: str) -> TopicConfig:
         """One object for all topics with the same overrides. May run in a thread."""

@@ -8,6 +8,7 @@ only a recovery at the next start can tell.
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -132,9 +133,18 @@ class Upkeep:
         stands = self._reserve.has_reserve or await self._reserve.keep_reserve()
         if not any(directory.is_full for directory in directories.online):
             return
+        await self._give_back_reserves()
         metadata = None if stands else self._settings.metadata_directory
         if await asyncio.to_thread(directories.look_for_room, metadata):
             await self._replicas.make_missing()
+
+    async def _give_back_reserves(self) -> None:
+        """Room ahead of appends must not be what keeps a disk full."""
+        full = await asyncio.to_thread(self._replicas.directories.on_full_disks)
+        for replica in [replica for directory in full for replica in self._replicas.replicas_in(directory)]:
+            with suppress(OSError):  # the directory has noted it
+                if self._replicas.holds(replica) and replica.log.active.give_back():
+                    await asyncio.sleep(0)  # requests have their turn between two
 
     async def _flush(self, replica: Replica) -> None:
         try:

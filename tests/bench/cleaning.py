@@ -63,14 +63,13 @@ def wait_for_cleaner(pids):
 
 
 def beside_cleaner(leader, frames, rate, pids, limit_s):
-    """Latencies of the slots in which the cleaner was at work, and how many those were."""
+    """Latencies until the cleaner rests or time is up, and in how many slots it was at work."""
     latencies, slots, idle = [], 0, 0
     end = time.monotonic() + limit_s
     while time.monotonic() < end and idle < IDLE_SLOTS:
         before = burnt(pids)
-        samples = raw.pump_rate(leader, frames, rate, SLOT_S)[2]
+        latencies += raw.pump_rate(leader, frames, rate, SLOT_S)[2]
         if burnt(pids) - before > AT_WORK * SLOT_S:
-            latencies += samples
             slots, idle = slots + 1, 0
         else:
             idle += 1

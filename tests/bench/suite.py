@@ -16,7 +16,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +35,14 @@ class Broker:
 
 
 @contextmanager
-def tierlog_broker(label: str = "tierlog", compiled: Path | None = None) -> Iterator[Broker]:
+def tierlog_broker(
+    label: str = "tierlog", compiled: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[Broker]:
     """A throw-away broker process, stopped by its process id. `compiled`: what compile_hot.py made."""
     environment = os.environ | ({"PYTHONPATH": str(compiled)} if compiled else {})
     with tempfile.TemporaryDirectory(prefix="tierlog-bench-") as data:
         command = [*TIERLOG, "dev", "--json", "--port", "0", "--data-dir", data]
+        command += [f"--set={name}={value}" for name, value in (settings or {}).items()]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
         )

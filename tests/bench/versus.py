@@ -10,7 +10,7 @@ first minutes.
 Topics that are produced to keep RETAINED bytes. A virtual machine pays for a page of memory at its first
 touch, several times what the write costs; a log that grows for ever would measure that, on either broker.
 
-    versus.py [--rounds 3] [--seconds 5] [--compiled build/compiled] [--docs docs/benchmarks.md] [case …]
+    versus.py [--rounds 3] [--seconds 5] [--compiled build/compiled] [--docs PAGE] [--add] [case …]
 """
 
 import argparse
@@ -37,8 +37,10 @@ JAVA = (
     "-XX:InitiatingHeapOccupancyPercent=35", "-XX:MaxInlineLevel=15",
 )  # fmt: skip
 RETAINED = "256m"
-RETENTION = (
-    "log.retention.check.interval.ms=1000\nlog.initial.task.delay.ms=1000\n"  # as `tierlog dev` has it
+RETENTION = {"log.retention.check.interval.ms": "100", "log.segment.delete.delay.ms": "0"}
+"""Of all brokers: what retention gives up is reused at once."""
+KAFKA_PROPERTIES = (
+    "".join(f"{name}={value}\n" for name, value in RETENTION.items()) + "log.initial.task.delay.ms=100\n"
 )
 HEAT = (
     "raw-produce", "--retain", RETAINED, "--batch", "64k", "--seconds", "20", "--warm-s", "10", "--reps", "1",
@@ -130,12 +132,12 @@ def measure_running(
     """The load cases."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kafka-bench-")))
-        kafka = KafkaProcess(classpath, directory, JAVA, RETENTION)
+        kafka = KafkaProcess(classpath, directory, JAVA, KAFKA_PROPERTIES)
         stack.callback(kafka.stop)
         brokers = [Broker(kafka.bootstrap, kafka.pid, KAFKA)]
         if compiled:
-            brokers.append(stack.enter_context(tierlog_broker(TIERLOG, compiled)))
-        brokers.append(stack.enter_context(tierlog_broker(PURE)))
+            brokers.append(stack.enter_context(tierlog_broker(TIERLOG, compiled, RETENTION)))
+        brokers.append(stack.enter_context(tierlog_broker(PURE, settings=RETENTION)))
         run_case(brokers[0], *HEAT)
         return measure(names, brokers, rounds, seconds)
 
@@ -187,11 +189,12 @@ def markdown(found: Results, rounds: int, seconds: float) -> str:
         "",
         "<!-- Written by `make bench-versus`: do not edit. -->",
         "",
-        f"tierlog beside Apache Kafka 4.3.1 on one machine ({here['cores']} cores, {here['cpu']},",
-        f"Linux {here['kernel']}, Python {here['python']}), in turn: the median of {rounds} rounds of",
-        f"{seconds:g} s each. The load generator shares the cores with the broker under test, so compare CPU",
-        "seconds first. A ratio above 1: tierlog is ahead. *Compiled* is tierlog with its hot modules built",
-        "by mypyc ([ADR 0007](adr/0007-compiled-hot-modules.md)); *pure* is the same uncompiled.",
+        f"tierlog beside Apache Kafka 4.3.1 on one machine ({here['cores']} cores, {here['cpu']}, Linux",
+        f"{here['kernel']}, Python {here['python']}), in turn: the median of {rounds} rounds of",
+        f"{seconds:g} s each, Kafka heated first. The load generator shares the cores with the broker under",
+        "test, so compare CPU seconds first; and such machines vary, so compare ratios, not figures of",
+        "different days. A ratio above 1: tierlog is ahead. *Compiled* is tierlog with its hot modules built by mypyc",
+        "([ADR 0007](adr/0007-compiled-hot-modules.md)); *pure* is the same uncompiled.",
         "What was tried to get here, and what it gave: [performance](explanation/performance.md).",
         "",
         "![Ratio of tierlog to Kafka by case](img/benchmarks.png)",
@@ -238,6 +241,16 @@ def plot(found: Results, target: Path) -> None:
     figure.savefig(target, dpi=120)
 
 
+def measured_before(rounds: int, seconds: float) -> Results:
+    """The figures of an earlier run, whose cases need not be measured again."""
+    report = json.loads((RESULTS / "versus.json").read_text())
+    if (report["rounds"], report["seconds"]) != (rounds, seconds):
+        raise SystemExit(
+            f"versus.json is of {report['rounds']} rounds of {report['seconds']:g} s: go on alike"
+        )
+    return {(line.pop("case"), line.pop("figure")): line for line in report["results"]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -246,6 +259,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--compiled", type=Path, help="what `make compiled` made; else only pure Python")
+    parser.add_argument("--add", action="store_true", help="to what versus.json holds of the same pace")
     parser.add_argument("--docs", type=Path, help="write the page here, its plot into img/ beside it")
     options = parser.parse_args()
     fetched = subprocess.run(
@@ -253,7 +267,7 @@ def main() -> None:
     )
     names, classpath = options.cases or [*CASES, PARTITIONS], f"{fetched.stdout.strip()}/*"
     compiled = options.compiled and options.compiled.absolute()
-    found: Results = {}
+    found: Results = measured_before(options.rounds, options.seconds) if options.add else {}
     if set(names) != {PARTITIONS}:
         load = [name for name in names if name != PARTITIONS]
         found.update(measure_running(load, classpath, options.rounds, options.seconds, compiled))

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from power_loss import LOST, PowerLoss
+from power_loss import LOST, ZEROED, PowerLoss
 
 from tierlog.broker.log.flushing import SyncFailed
 from tierlog.broker.log.log import PartitionLog
@@ -40,8 +40,8 @@ class Disk(OsFiles):
         OsFiles.sync(fd)
 
 
-def open_log(directory: Path, files: OsFiles) -> PartitionLog:
-    return PartitionLog.open(directory, TopicConfig(), files, NOW, clean=False, rng=random.Random(1))
+def open_log(directory: Path, files: OsFiles, *, clean: bool = False) -> PartitionLog:
+    return PartitionLog.open(directory, TopicConfig(), files, NOW, clean=clean, rng=random.Random(1))
 
 
 def append(log: PartitionLog) -> None:
@@ -209,3 +209,21 @@ def test_the_name_of_a_file_that_the_first_append_makes_is_durable(tmp_path: Pat
     log.close(clean=False)
     files.crash(LOST)
     assert open_log(tmp_path, OsFiles()).log_end_offset == 1
+
+
+def test_a_clean_stop_vouches_for_a_log_that_recovery_cut_to_nothing(tmp_path: Path) -> None:
+    files = PowerLoss(tmp_path, 1000)
+    log = open_log(tmp_path, files)
+    append(log)
+    log.truncate_to(0, NOW)
+    log.close(clean=True)  # leaves empty indexes
+    log = open_log(tmp_path, files, clean=True)
+    append(log)
+    log.close(clean=False)
+    files.crash(ZEROED)
+    files = PowerLoss(tmp_path, 1000)
+    log = open_log(tmp_path, files)
+    assert (log.log_end_offset, log.recovered_cut_bytes > 0) == (0, True)
+    log.close(clean=True)
+    files.crash(LOST)
+    assert open_log(tmp_path, OsFiles(), clean=True).log_end_offset == 0

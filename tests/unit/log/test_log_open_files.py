@@ -87,6 +87,7 @@ def test_an_empty_log_costs_no_file_and_no_fsync(tmp_path: Path) -> None:
     for clean in (True, False):
         log = open_log(tmp_path / "t-0", OsFiles())
         log.assign_epoch(3, 0)
+        assert list(log.batches(0)) == []
         assert not log.active.path().exists()
         log.close(clean=clean)
         again = open_log(tmp_path / "t-0", OsFiles(), clean=clean)

@@ -23,10 +23,17 @@ DOES_NOT = TopicConfig(segment_bytes=SEGMENT_BYTES)
 SMALL = 64 << 10  # of a file without a reserve
 
 
+class Roomy(OsFiles):
+    """Of however large a disk, most is free."""
+
+    def space(self, path: Path) -> Space:
+        return Space(1 << 40, 1 << 39)
+
+
 def opened(
     directory: Path, config: TopicConfig = RESERVES, files: OsFiles | None = None, *, clean: bool = False
 ) -> PartitionLog:
-    return PartitionLog.open(directory, config, files or OsFiles(), NOW, clean=clean, rng=random.Random(1))
+    return PartitionLog.open(directory, config, files or Roomy(), NOW, clean=clean, rng=random.Random(1))
 
 
 def append(log: PartitionLog, count: int = 1, size: int = 1000) -> None:
@@ -109,11 +116,11 @@ def test_the_zeros_that_kafka_leaves_behind_a_log_are_cut(tmp_path: Path) -> Non
 class Poor(OsFiles):
     """Little room, or a file system that knows no reserves."""
 
-    def __init__(self, usable: int) -> None:
-        self.usable = usable
+    def __init__(self, usable: int, total: int) -> None:
+        self.usable, self.total = usable, total
 
     def space(self, path: Path) -> Space:
-        return Space(1 << 40, self.usable)
+        return Space(self.total, self.usable)
 
     def reserve(self, fd: int, position: int, count: int) -> None:
         if self.usable > 1 << 30:
@@ -121,11 +128,28 @@ class Poor(OsFiles):
         super().reserve(fd, position, count)
 
 
-@pytest.mark.parametrize("usable", [2 * SEGMENT_BYTES - 1, 1 << 40])
-def test_without_a_reserve_appends_go_on(tmp_path: Path, usable: int) -> None:
-    log = opened(tmp_path, RESERVES, Poor(usable))
+@pytest.mark.parametrize(
+    ("usable", "total"),
+    [
+        (2 * SEGMENT_BYTES - 1, 4 * SEGMENT_BYTES),
+        (100 * SEGMENT_BYTES, 1001 * SEGMENT_BYTES),
+        (1 << 40, 1 << 40),
+    ],
+)
+def test_without_a_reserve_appends_go_on(tmp_path: Path, usable: int, total: int) -> None:
+    log = opened(tmp_path, RESERVES, Poor(usable, total))
     append(log, 3)
     assert (log.log_end_offset, on_disk(tmp_path)[0] < SMALL) == (3, True)
+    assert not log.active.give_back()
+
+
+def test_what_is_reserved_can_be_given_back_and_appends_go_on(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    append(log, 3)
+    assert log.active.give_back()
+    assert on_disk(tmp_path)[0] < SMALL
+    append(log, 3)
+    assert opened(tmp_path).log_end_offset == 6
 
 
 def test_a_node_may_have_it_for_all_topics() -> None:

@@ -5,6 +5,7 @@ import gc
 import os
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,44 @@ def test_an_owner_that_is_lost_or_lets_go_leaves_no_descriptor(tmp_path: Path) -
     for owner in all_[2:]:
         owner.read()
     assert len(bound) == 3
+
+
+class Interrupted(OsFiles):
+    """Something else happens while a file is being opened."""
+
+    def __init__(self, bound: OpenFiles) -> None:
+        super().__init__(bound)
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return super().open(path, create=create, exclusive=exclusive)
+
+
+def test_of_two_that_open_a_file_at_once_both_get_the_same(tmp_path: Path) -> None:
+    bound = OpenFiles(8)
+    files = Interrupted(bound)
+    owner = Owner(files, tmp_path, 0)
+
+    def write() -> None:
+        owner.file().unsynced = True
+
+    files.meanwhile = write
+    file = owner.file()
+    assert file is owner.open_file
+    assert (file.unsynced, len(bound)) == (True, 1), "the mark of the first is not lost"
+
+
+def test_a_file_that_is_let_go_while_it_is_opened_is_not_kept(tmp_path: Path) -> None:
+    bound = OpenFiles(8)
+    files = Interrupted(bound)
+    owner = Owner(files, tmp_path, 0)
+    files.meanwhile = lambda: bound.let_go(owner)
+    assert owner.read() == owner.content
+    assert (owner.open_file, len(bound), open_in(tmp_path)) == (None, 0, set())
+    assert owner.read() == owner.content
+    assert (owner.open_file is not None, len(bound)) == (True, 1)
 
 
 class FewDescriptors(OsFiles):

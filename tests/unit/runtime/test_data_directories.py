@@ -358,6 +358,7 @@ async def test_a_full_directory_refuses_appends_only_until_there_is_room(tmp_pat
     assert full.read(0, 1000).slice is not None
     assert not run.directories.look_for_room()
     assert append(full) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert run.directories.on_full_disks() == list(run.directories.all), "both are on one disk"
     run.disks.usable[run.a] = 64 * MIB
     assert not run.directories.look_for_room(not_beside=tmp_path), "the metadata's reserve comes first"
     assert run.directories.look_for_room()

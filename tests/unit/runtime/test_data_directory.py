@@ -1,16 +1,24 @@
 """Whose a data directory is, and what is kept, set aside or removed in it."""
 
 import random
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from tierlog.broker.log.checkpoints import MalformedCheckpoint, NeverSynced
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.runtime.data_directories import Claimed, DataDirectories
-from tierlog.broker.runtime.data_directory import DataDirectory, DirectoryUnusable, ForeignDirectory
+from tierlog.broker.runtime.data_directory import (
+    CheckpointRow,
+    DataDirectory,
+    DirectoryUnusable,
+    ForeignDirectory,
+)
 
 TOPIC_ID = uuid.UUID(int=7)
 NAME = TopicPartition("orders", 3)
@@ -85,6 +93,62 @@ def test_checkpoints_and_the_clean_marker_are_read_once(tmp_path: Path) -> None:
     first, second = directory.take_checkpoints(), directory.take_checkpoints()
     assert (first.clean, second.clean) == (True, False)
     assert (second.recovery_points, second.log_starts) == ({NAME: 20}, {NAME: 10})
+
+
+def test_a_metadata_file_that_was_not_written_whole_was_never_synced(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    file = directory.create(NAME, TOPIC_ID) / "partition.metadata"
+    whole = file.read_bytes()
+    for length in range(len(whole)):
+        for content in (whole[:length], whole[:length].ljust(len(whole), b"\0")):
+            file.write_bytes(content)
+            assert isinstance(directory.partitions()[NAME], NeverSynced), content
+    for content in (
+        b"garbage",
+        whole + b"A",
+        whole[:-1] + b"!",
+        b"version: 1\n",
+        whole.replace(b"0", b"7", 1),
+    ):
+        file.write_bytes(content)
+        assert type(directory.partitions()[NAME]) is MalformedCheckpoint, content
+    file.write_bytes(whole + b"\n")
+    assert directory.partitions() == {NAME: TOPIC_ID}
+
+
+def test_rows_that_are_on_their_way_to_the_disk_are_not_those_of_a_topic_made_anew(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create(NAME, TOPIC_ID)
+    taken, go_on = threading.Event(), threading.Event()
+
+    def rows() -> list[CheckpointRow]:
+        taken.set()
+        assert go_on.wait(30)
+        return [(NAME, 20, 10)]
+
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(directory.write_checkpoints, rows)
+        assert taken.wait(30)
+        directory.bury(NAME)
+        making = pool.submit(directory.create, NAME, uuid.UUID(int=8))
+        wait([making], timeout=0.1)  # it must not be done by now; if it were, the rows would be the last word
+        go_on.set()
+        writing.result()
+        making.result()
+    assert opened(tmp_path).take_checkpoints().log_starts == {}
+
+
+def test_two_threads_that_forget_at_once_both_do(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    names = [TopicPartition("t", number) for number in range(200)]
+    first.write_checkpoints(lambda: [(name, 2, 1) for name in names])
+    first.write_cleaned(lambda: dict.fromkeys(names, 1))
+    again = opened(tmp_path)
+    again.take_checkpoints()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda name: again.create(name, TOPIC_ID), names))
+    left = again.checkpoints
+    assert (left.recovery_points, left.log_starts, left.cleaned) == ({}, {}, {})
 
 
 STARTS, COPY = "log-start-offset-checkpoint", "log-start-offset-checkpoint.copy"

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -46,6 +47,19 @@ async def test_a_failure_is_its_callers() -> None:
     with pytest.raises(OSError, match="broken"):
         await loop.run_in_executor(threads, _fail)
     assert await loop.run_in_executor(threads, lambda: 7) == 7
+    threads.shutdown()
+
+
+class Answer:
+    """Something that can be lost."""
+
+
+def test_an_idle_thread_keeps_no_answer_alive() -> None:
+    threads, lost = DiskThreads("disk", most=1), threading.Event()
+    answer = threads.submit(Answer).result()
+    weakref.finalize(answer, lost.set)
+    del answer
+    assert lost.wait(5)
     threads.shutdown()
 
 

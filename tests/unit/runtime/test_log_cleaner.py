@@ -35,6 +35,8 @@ class Disk(OsFiles):
     def __init__(self) -> None:
         self.full = False
         self.unnameable = ""
+        self.failure: Exception = OSError(28, "No space left on device")
+        self.unnamed = 0
         self.hold: threading.Event | None = None
         self.held = threading.Event()
 
@@ -48,8 +50,9 @@ class Disk(OsFiles):
         return super().open(path, create=create, exclusive=exclusive)
 
     def rename(self, source: Path, target: Path) -> None:  # type: ignore[override]
-        if self.unnameable and target.name.endswith(self.unnameable):
-            raise OSError(28, "No space left on device")
+        if self.unnameable and target.name.endswith(self.unnameable) and target.parent.name == "t-0":
+            self.unnamed += 1
+            raise self.failure
         OsFiles.rename(source, target)
 
 
@@ -191,6 +194,7 @@ async def test_a_topic_made_anew_under_the_name_is_not_taken_for_clean(tmp_path:
     node.replicas.follow(old, gone)
     anew = evolve_all(gone, topic("t", uuid.UUID(int=9)))
     node.replicas.follow(gone, anew)
+    await node.replicas.made()
     assert node.replica().log.cleaned_to is None
     assert b"t 0" not in (tmp_path / CLEANER_OFFSETS).read_bytes()
     await node.stop()
@@ -243,6 +247,25 @@ async def test_a_swap_that_failed_half_way_is_completed_by_the_next_cleaning(
     assert (node.replica().log.swaps.pending, node.cleaner.uncleanable) == (None, 0)
     assert (node.last(), len(records_of(node.replica().log))) == (EXPECTED, 3)
     assert not [*tmp_path.glob("t-0/*.swap"), *tmp_path.glob("t-0/*.cleaned")]
+    await node.stop()
+
+
+@pytest.mark.parametrize("failure", [OSError(1, "Operation not permitted"), RuntimeError("a mistake")])
+async def test_a_swap_that_fails_for_good_keeps_no_other_log_from_being_cleaned(
+    tmp_path: Path, failure: Exception
+) -> None:
+    node = await Node(tmp_path).start()
+    node.write("t")
+    node.disk.unnameable = ".log"
+    assert await node.cleaner.clean_all() == 0
+    node.directories.all[0].has_room()
+    node.write("u")
+    node.disk.failure = failure
+    assert await node.cleaner.clean_all() == 1
+    assert (node.cleaner.uncleanable, node.last("u")) == (1, EXPECTED)
+    tries = node.disk.unnamed
+    assert await node.cleaner.clean_all() == 0
+    assert node.disk.unnamed == tries, "it is left alone until the next start"
     await node.stop()
 
 

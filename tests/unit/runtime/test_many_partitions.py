@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.data_directory import REMOVED_AT_A_TIME
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import MADE_ON_LOOP, ReplicaManager
 from tierlog.broker.settings.node import settings_from
@@ -27,9 +29,11 @@ EMPTY = ClusterImage(cluster_id="c")
 MANY = MADE_ON_LOOP + 60
 
 
-def topic(number: int, partitions: int = MANY, image: ClusterImage = EMPTY, name: str = "t") -> ClusterImage:
-    topic_id = uuid.UUID(int=number)
-    led = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
+def topic(
+    number: int, partitions: int = MANY, image: ClusterImage = EMPTY, name: str = "t", node_id: int = 1
+) -> ClusterImage:
+    topic_id, at = uuid.UUID(int=number), (node_id,)
+    led = {"replicas": at, "in_sync": at, "leader": node_id, "leader_epoch": 0, "partition_epoch": 0}
     changes = [r.CreateTopic(topic_id=topic_id, name=name)]
     changes += [r.PartitionRecord(topic_id=topic_id, partition=n, **led) for n in range(partitions)]  # type: ignore[misc,arg-type]
     return evolve_all(image, changes)
@@ -54,9 +58,9 @@ class Counted(OsFiles):
 
 
 class Run:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Counted | None = None) -> None:
         self.failures: list[BaseException] = []
-        self.files = Counted()
+        self.files = files or Counted()
         self.tasks = TaskGroup(lambda _, failure: self.failures.append(failure))
         self.directories = DataDirectories([path / "data"], self.files, random.Random(1))
         self.manager = ReplicaManager(
@@ -141,6 +145,67 @@ async def test_deleted_while_threads_make_them(tmp_path: Path) -> None:
     await run.stop()
 
 
+async def test_made_anew_elsewhere_while_threads_make_them(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(EMPTY)
+    run.manager.follow(EMPTY, topic(1))
+    run.manager.follow(topic(1), EMPTY)
+    run.manager.follow(EMPTY, topic(2, node_id=2))
+    syncs = run.files.calls["sync"]
+    await run.manager.made()
+    assert len(run.manager) == 0
+    assert not list((tmp_path / "data").glob("t-?"))
+    assert run.files.calls["sync"] > syncs, "else the old ones would come back with the power"
+    await run.stop()
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+async def test_the_loop_waits_for_no_disk_where_a_namesake_is_forgotten(tmp_path: Path, policy: str) -> None:
+    run = await Run(tmp_path).start(topic(1, 2))
+    for replica in run.manager:
+        append(replica)
+        if policy == "compact":
+            replica.log.cleaned_to = 0
+            await run.manager.write_cleaned(replica)
+    await run.manager.write_checkpoints([replica.name for replica in run.manager])
+    run.manager.follow(topic(1, 2), EMPTY)
+    syncs = run.files.calls["sync"]
+    run.manager.follow(EMPTY, topic(2, 2))
+    assert run.files.calls["sync"] == syncs
+    await run.manager.made()
+    assert run.files.calls["sync"] > syncs
+    assert [run.replica(number).log_end_offset for number in range(2)] == [0, 0]
+    await run.stop()
+
+
+class SlowToUnlink(Counted):
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.go_on = threading.Semaphore(0), threading.Event()
+
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        if "-delete" in path.parent.name:
+            self.entered.release()
+            assert self.go_on.wait(30)
+        super().unlink(path, missing_ok=missing_ok)
+
+
+async def test_removals_leave_threads_to_those_who_wait_for_an_fsync(tmp_path: Path) -> None:
+    files = SlowToUnlink()
+    run = await Run(tmp_path, files).start(topic(1, 20))
+    room = run.directories.all[0]
+    run.manager.follow(topic(1, 20), EMPTY)
+    removing = [run.tasks.spawn("remove", room.remove_in_turn(path)) for path in room.deleted()]
+    assert len(removing) == 20
+    for _ in range(REMOVED_AT_A_TIME):
+        assert await asyncio.to_thread(files.entered.acquire, timeout=30)
+    assert await asyncio.wait_for(room.run(lambda: "synced"), 30) == "synced"
+    assert not files.entered.acquire(blocking=False)
+    files.go_on.set()
+    await asyncio.gather(*removing)
+    assert room.deleted() == []
+    await run.stop()
+
+
 async def test_making_and_closing_them_waits_for_no_disk(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(EMPTY)
     before = run.files.calls.copy()
@@ -174,7 +239,9 @@ async def test_the_first_flush_makes_the_directory_and_its_topic_id_durable(tmp_
     await run.stop()
 
 
-@pytest.mark.parametrize("content", [b"", bytes(44)])
+@pytest.mark.parametrize(
+    "content", [b"", bytes(44), b"version: 0\ntopic_id: AAAAA", b"version: 0" + bytes(34)]
+)
 @pytest.mark.parametrize("with_log", [False, True])
 async def test_a_directory_whose_id_was_never_on_disk_holds_nothing_that_was_promised(
     tmp_path: Path, content: bytes, with_log: bool

@@ -95,6 +95,7 @@ async def test_a_topic_made_anew_does_not_start_where_its_predecessor_did(tmp_pa
     await node.manager.write_checkpoints([node.replica.name])
     node.manager.follow(old, EMPTY)
     node.manager.follow(EMPTY, new)
+    await node.manager.made()
     append(node.replica, 5)  # acknowledged, and then the process is killed
     again = await started(tmp_path, new)
     assert (again.replica.log_start_offset, again.replica.log_end_offset) == (0, 5)
@@ -138,6 +139,7 @@ async def test_checkpoints_of_a_deleted_topic_do_not_come_back(tmp_path: Path) -
     node.directory.write_checkpoints(lambda: rows)
     node.manager.follow(old, EMPTY)
     node.manager.follow(EMPTY, new)
+    await node.manager.made()
     assert node.directory.take_checkpoints().log_starts == {}
     await node.tasks.close()
 

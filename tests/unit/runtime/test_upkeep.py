@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hands import Hands
 
-from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.files import OsFiles, Space
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.data_directories import DataDirectories
@@ -27,6 +27,10 @@ class Disk(OsFiles):
     """No room for small files in the directory `full`; no fsync at all while `broken`."""
 
     full, broken, snapshots = "", False, True
+    usable = 1 << 39
+
+    def space(self, path: Path) -> Space:
+        return Space(1 << 40, self.usable)
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
         if create and path.suffix == ".snapshot" and not self.snapshots:
@@ -185,3 +189,22 @@ async def test_idle_producers_of_tiered_partitions_are_forgotten_too(tmp_path: P
     node.clock.now += PRODUCER_EXPIRATION_MS
     await node.upkeep.apply_retention()
     assert replica.log.producers.get(7) is None
+
+
+async def test_reserves_do_not_keep_a_disk_full(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(preallocate="true", segment_bytes="1048576")
+    files = [replica.segments[0].path_log for replica in node.replicas]
+
+    def reserved() -> list[bool]:
+        return [path.stat().st_blocks * 512 >= 1 << 20 for path in files]
+
+    await node.upkeep.look_for_room()
+    assert reserved() == [True, True]
+    node.disk.usable = 0
+    node.directory.fill()
+    await node.upkeep.look_for_room()
+    assert (node.directory.is_full, reserved()) == (True, [False, False])
+    node.disk.usable = 1 << 39
+    await node.upkeep.look_for_room()
+    for replica in node.replicas:
+        node.append(replica)
