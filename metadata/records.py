@@ -45,6 +45,8 @@ the name None stands for all who have no quota under their own (KIP-546)."""
 
 CLIENT_ID, USER, IP = "client-id", "user", "ip"
 QUOTA_ENTITY_TYPES = (CLIENT_ID, USER, IP)
+QUOTA_NAME_MAX = 255
+"""Characters. On the wire a name may have 32,767 bytes, which every node would keep for each."""
 
 
 class QuotaKey(StrEnum):

@@ -88,7 +88,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _counter(
             "tierlog_fetch_sessions_refused_total",
-            "Sessions not opened since max.incremental.fetch.session.cache.slots was reached",
+            "Sessions not opened for want of a slot (max.incremental.fetch.session.cache.slots) or of room",
         ),
     ),
     "Clients": (

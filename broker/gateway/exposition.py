@@ -19,12 +19,20 @@ Sample = tuple[tuple[str, ...], Value]
 
 Family = tuple[str, Iterable[Sample]]
 
+PAUSE: Family = ("", ())
+"""No family: what comes next is work, and others have their turn first."""
+
 
 async def exposition(families: Iterable[Family]) -> bytes:
     """Samples are drawn as they are written: they may be of different moments."""
     lines: list[str] = []
     pause_at = LINES_PER_TURN
-    for name, samples in families:
+    for family in families:
+        if family is PAUSE:
+            pause_at = len(lines) + LINES_PER_TURN
+            await asyncio.sleep(0)
+            continue
+        name, samples = family
         metric = METRICS[name]
         lines += [f"# HELP {name} {metric.doc}", f"# TYPE {name} {metric.kind}"]
         for values, value in samples:

@@ -6,10 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tierlog.broker.gateway.exposition import Family, Sample, exposition
+from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, exposition
 from tierlog.broker.gateway.node import Listener, Node, Serving
 from tierlog.broker.handlers.stats import RequestStats
-from tierlog.broker.quotas.quotas import ClientQuotas
+from tierlog.broker.ports.clock import Clock
+from tierlog.broker.quotas.quotas import ClientQuotas, Report
 from tierlog.broker.runtime.purgatory import DELAYED_OPERATIONS
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, Traffic
 from tierlog.broker.wire.api import APIS
@@ -18,18 +19,20 @@ from tierlog.metadata.records import QuotaKey
 
 
 async def render(node: Node) -> bytes:
-    return await exposition(_families(node))
+    return await exposition(families(node))
 
 
-def _families(node: Node) -> Iterator[Family]:
+def families(node: Node) -> Iterator[Family]:
+    """The node may stop between one and the next."""
     yield from _requests(node.stats)
-    if node.serving is not None:
-        yield from _waiting(node.serving)
-        yield from _clients(node.serving.listener)
-        yield from _quotas(node.serving.quotas, node.serving.clock.monotonic_ms())
-        yield from _topics(node.serving)
-        yield from _logs(list(node.serving.replicas))
-        yield from _disks(node.serving)
+    serving = node.serving
+    if serving is not None:
+        yield from _waiting(serving)
+        yield from _clients(serving.listener)
+        yield from quota_families(serving.quotas, serving.clock)
+        yield from _topics(serving)
+        yield from _logs(list(serving.replicas))
+        yield from _disks(serving)
     yield from _remote(node)
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
     yield from _process()
@@ -101,18 +104,28 @@ _OF_A_QUOTA = {
 }
 
 
-def _quotas(quotas: ClientQuotas, now_ms: int) -> Iterator[Family]:
+def quota_families(quotas: ClientQuotas, clock: Clock) -> Iterator[Family]:
+    """Before each kind of quota, which may be some ms of work, others have their turn."""
     yield "tierlog_quota_throttles_total", [((str(key),), quotas.throttled[key]) for key in QuotaKey]
     yield (
         "tierlog_quota_throttle_seconds_total",
         [((str(key),), quotas.throttled_ms[key] / 1000) for key in QuotaKey],
     )
     for key, (use, throttle_time) in _OF_A_QUOTA.items():
-        rows = [
-            ((row.account.user or "", row.account.client_id or ""), row) for row in quotas.report(key, now_ms)
-        ]
-        yield use, [(who, row.used) for who, row in rows]
-        yield throttle_time, [(who, row.throttled_ms / max(row.throttled, 1)) for who, row in rows]
+        yield PAUSE
+        rows = _by_labels(quotas.report(key, clock.monotonic_ms()))
+        yield use, [(who, row.used) for who, row in rows.items()]
+        yield throttle_time, [(who, row.throttled_ms / max(row.throttled, 1)) for who, row in rows.items()]
+
+
+def _by_labels(reports: Sequence[Report]) -> dict[tuple[str, str], Report]:
+    """A user's account, and that of the user's clients that have no id, have the same labels."""
+    rows: dict[tuple[str, str], Report] = {}
+    for new in reports:
+        who = new.account.user or "", new.account.client_id or ""
+        before = rows.get(who)
+        rows[who] = new if before is None else before.plus(new)
+    return rows
 
 
 def _topics(serving: Serving) -> Iterator[Family]:

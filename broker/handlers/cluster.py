@@ -67,7 +67,9 @@ def _to_create(deps: Dependencies, request: MetadataRequest) -> list[str]:
     image = deps.metadata.image
     names = [topic.name for topic in request.topics or () if topic.name and topic.topic_id == ZERO_UUID]
     return [
-        name for name in dict.fromkeys(names) if name not in image.topic_ids and name not in INTERNAL_TOPICS
+        name
+        for name in dict.fromkeys(names)
+        if name not in image.topic_ids and name not in INTERNAL_TOPICS and is_topic_name(name)
     ]
 
 

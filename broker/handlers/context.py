@@ -30,7 +30,7 @@ class Connection:
     principal: str = ANONYMOUS
     client_software: str = "unknown"
     client_software_version: str = "unknown"
-    client_id: str | None = None  # of its latest request, while quotas are set
+    client_id: str | None = None  # as quotas know it; of its latest request, while there are any
 
     @property
     def user(self) -> str:

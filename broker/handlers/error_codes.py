@@ -3,13 +3,13 @@ items of its arrays. Called by stats for each answer, so the places are looked u
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.schema import StructType
 
-Walk = Callable[[Any, "Counter[int]"], None]
+Walk = Callable[[Sequence[Any], "Counter[int]"], None]
+"""Through items of one class: of ten thousand partitions, each would be a call."""
 
 
 def counter_of(response: StructType, errors: "Counter[int]") -> Callable[[Any], None] | None:
@@ -20,7 +20,7 @@ def counter_of(response: StructType, errors: "Counter[int]") -> Callable[[Any], 
 
     def count(reply: Any) -> None:
         if isinstance(reply, response):
-            walk(reply, errors)
+            walk((reply,), errors)
 
     return count
 
@@ -35,15 +35,15 @@ def _walk(struct: StructType) -> Walk | None:
     if not has_code and not inner:
         return None
 
-    def count(item: Any, errors: "Counter[int]") -> None:
-        if has_code and item.error_code != ErrorCode.NONE:
-            errors[item.error_code] += 1
+    def count(items: Sequence[Any], errors: "Counter[int]") -> None:
+        if has_code:
+            for item in items:
+                if item.error_code:  # NONE is 0
+                    errors[item.error_code] += 1
         for name, is_array, walk in inner:
-            value = getattr(item, name)
-            if is_array:
-                for each in value or ():
-                    walk(each, errors)
-            elif value is not None:
-                walk(value, errors)
+            for item in items:
+                value = getattr(item, name)
+                if value is not None:
+                    walk(value if is_array else (value,), errors)
 
     return count

@@ -126,7 +126,7 @@ class Listener:
 
     def time_clients(self, stopwatch: Stopwatch | None) -> None:
         """From now on the stopwatch runs what the loop does for a connection; None: nothing does."""
-        if stopwatch is not self.stopwatch:
+        if stopwatch != self.stopwatch:  # a method is another object whenever it is looked up
             self.stopwatch = stopwatch
             for pump in [*self._pumps.values()]:
                 pump.rearm()

@@ -18,6 +18,7 @@ from typing import Any
 from tierlog.broker.handlers.context import CLOSE, Connection, Handler, Reply, RequestContext
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.ports.clock import Clock
+from tierlog.broker.quotas.limits import counted_as
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.wire.api import FETCH_KEY, PRODUCE_KEY
 from tierlog.broker.wire.messages.fetch import FetchRequest
@@ -117,9 +118,8 @@ class _Request:
     def __init__(self, throttling: Throttling, context: RequestContext, message: Any) -> None:
         self._throttling = throttling
         connection = self._connection = context.connection
-        connection.client_id = context.client_id
         self._user = connection.user
-        self._client_id = context.client_id or ""
+        self._client_id = connection.client_id = counted_as(context.client_id or "")
         self._is_told = True
         self._is_judged = False  # of the time that it took
         self._produced = 0

@@ -1,6 +1,7 @@
 """A bounded table of who used how much."""
 
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -8,7 +9,8 @@ from tierlog.broker.quotas.limits import Account, Limit
 from tierlog.metadata.records import QuotaKey
 
 ACCOUNTS_MAX = 10_000
-"""Client ids are chosen by clients. At 2 KiB each, 20 MiB; beyond, the one idle for longest begins anew."""
+"""Client ids are chosen by clients. At 2 KiB and a bounded name each, some 20 MiB; beyond, the one idle for
+longest begins anew."""
 
 IDLE_MS = 3_600_000
 """An account that was not used for so long is forgotten, as in Kafka."""
@@ -28,38 +30,45 @@ class Use(Generic[M]):
 
 
 class Accounts(Generic[M]):
-    """Lines are in the order of their last use: those at the front go first."""
+    """Lines are in the order of their last use, whatever their kind: those at the front go first."""
 
     def __init__(self, new_meter: Callable[[], M], most: int = ACCOUNTS_MAX) -> None:
         self._new_meter = new_meter
         self._most = most
-        self._uses: dict[tuple[QuotaKey, Account], Use[M]] = {}
+        self._uses: OrderedDict[tuple[QuotaKey, Account], Use[M]] = OrderedDict()
+        self._by_key: dict[QuotaKey, dict[Account, Use[M]]] = {key: {} for key in QuotaKey}
 
-    def __iter__(self) -> Iterator[tuple[QuotaKey, Account, Use[M]]]:
-        return ((key, account, use) for (key, account), use in self._uses.items())
+    def of(self, key: QuotaKey) -> Mapping[Account, Use[M]]:
+        """All accounts of one kind of quota."""
+        return self._by_key[key]
 
     def use(self, key: QuotaKey, limit: Limit, now_ms: int) -> Use[M]:
         """The account of the limit, made if there is none, as used now."""
         line = key, limit.account
-        use = self._uses.pop(line, None)
+        use = self._uses.get(line)
         if use is None:
             self._make_room(now_ms)
             use = Use(self._new_meter(), limit.bound, now_ms)
-        self._uses[line] = use
+            self._uses[line] = self._by_key[key][limit.account] = use
+        else:
+            self._uses.move_to_end(line)
         use.bound, use.used_ms = limit.bound, now_ms
         return use
 
     def expire(self, now_ms: int) -> None:
-        while self._uses:
-            line, oldest = next(iter(self._uses.items()))
-            if now_ms - oldest.used_ms < IDLE_MS:
-                return
-            del self._uses[line]
+        while self._uses and now_ms - next(iter(self._uses.values())).used_ms >= IDLE_MS:
+            self._forget_first()
 
     def clear(self) -> None:
         self._uses.clear()
+        for uses in self._by_key.values():
+            uses.clear()
 
     def _make_room(self, now_ms: int) -> None:
         self.expire(now_ms)
         if len(self._uses) >= self._most:
-            del self._uses[next(iter(self._uses))]
+            self._forget_first()
+
+    def _forget_first(self) -> None:
+        (key, account), _ = self._uses.popitem(last=False)
+        del self._by_key[key][account]

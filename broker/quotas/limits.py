@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from tierlog.metadata.records import CLIENT_ID, IP, USER, QuotaEntity, QuotaKey
+from tierlog.metadata.records import CLIENT_ID, IP, QUOTA_NAME_MAX, USER, QuotaEntity, QuotaKey
 
 FOUND_MAX = 10_000
 """Clients whose limit is remembered. They choose their ids: beyond, all are looked up anew."""
@@ -16,6 +16,15 @@ class Account(NamedTuple):
     user: str | None = None
     client_id: str | None = None
     ip: str | None = None
+
+
+OVERLONG = f"(longer than {QUOTA_NAME_MAX} characters)"
+"""All client ids that are, together: whoever wants an account of its own takes a shorter one."""
+
+
+def counted_as(client_id: str) -> str:
+    """The name that use is counted under. It is kept when the request is gone, so it has a bound."""
+    return client_id if len(client_id) <= QUOTA_NAME_MAX else OVERLONG
 
 
 class Limit(NamedTuple):
@@ -39,6 +48,7 @@ class Limits:
 
     def of_client(self, key: QuotaKey, user: str, client_id: str) -> Limit | None:
         """The most specific one; an infinite one exempts from those that are less so."""
+        client_id = counted_as(client_id)
         line = key, user, client_id
         try:
             return self._found[line]

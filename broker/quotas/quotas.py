@@ -4,6 +4,7 @@ An account is made only for a client that has a quota, and there are at most `AC
 to wait are milliseconds, 0 for none. Called by net and handlers, from one loop; `now_ms` never goes back.
 """
 
+import heapq
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
@@ -33,6 +34,15 @@ class Report(NamedTuple):
     used: float
     throttled: int
     throttled_ms: int
+
+    def plus(self, other: "Report") -> "Report":
+        """Both together, under the name of the first."""
+        return Report(
+            self.account,
+            self.used + other.used,
+            self.throttled + other.throttled,
+            self.throttled_ms + other.throttled_ms,
+        )
 
 
 class ClientQuotas:
@@ -118,18 +128,15 @@ class ClientQuotas:
         """Of those who had to wait for longest."""
         if key is QuotaKey.CONTROLLER_MUTATION_RATE:
             self._buckets.expire(now_ms)
-            rows = [
+            return [
                 Report(account, use.meter.left(use.bound, now_ms), use.throttled, use.throttled_ms)
-                for _, account, use in self._buckets
+                for account, use in _waited_longest(self._buckets.of(key))
             ]
-        else:
-            self._rates.expire(now_ms)
-            rows = [
-                Report(account, use.meter.per_second(now_ms), use.throttled, use.throttled_ms)
-                for of, account, use in self._rates
-                if of is key
-            ]
-        return sorted(rows, key=lambda row: -row.throttled_ms)[:REPORTED_MAX]
+        self._rates.expire(now_ms)
+        return [
+            Report(account, use.meter.per_second(now_ms), use.throttled, use.throttled_ms)
+            for account, use in _waited_longest(self._rates.of(key))
+        ]
 
     def _unless_over(self, key: QuotaKey, limit: Limit | None, value: float, now_ms: int) -> int:
         if limit is None:
@@ -153,3 +160,8 @@ class ClientQuotas:
     def _throttle_ms(self, key: QuotaKey, use: Use[WindowedRate], now_ms: int, more: float = 0.0) -> int:
         most = self._windows.size_ms if key in AT_MOST_A_WINDOW else THROTTLE_MAX_MS
         return min(use.meter.throttle_ms(use.bound, now_ms, more), most)
+
+
+def _waited_longest(uses: Mapping[Account, Use[Meter]]) -> list[tuple[Account, Use[Meter]]]:
+    """Judged by the time alone: a rate is not worked out of all, but of those that are shown."""
+    return heapq.nlargest(REPORTED_MAX, uses.items(), key=lambda row: row[1].throttled_ms)

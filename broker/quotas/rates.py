@@ -10,6 +10,9 @@ bound in large pieces. So it is in Kafka; shorter waits would leave no bound at 
 from collections import deque
 from dataclasses import dataclass
 
+NEVER_MS = 2**53
+"""The longest wait that is told: by a bound that is next to nothing it would be infinite, which no int is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Windows:
@@ -62,7 +65,9 @@ class WindowedRate:
     def throttle_ms(self, bound: float, now_ms: int, more: float = 0.0) -> int:
         """How much longer the span would have to be for the rate to be at its bound; 0 if it is not above."""
         rate = self.per_second(now_ms, more)
-        return round((rate - bound) / bound * self._span_ms(now_ms)) if rate > bound else 0
+        if rate <= bound:
+            return 0
+        return round(min((rate - bound) / bound * self._span_ms(now_ms), NEVER_MS))
 
     def check(self) -> bool:
         """Samples follow each other, each begun a window after the one before; there are few."""
@@ -113,4 +118,4 @@ class TokenBucket:
     def throttle_ms(self, bound: float, now_ms: int) -> int:
         """Until it is not below zero."""
         left = self.left(bound, now_ms)
-        return round(-left / bound * 1000) if left < 0 else 0
+        return round(min(-left / bound * 1000, NEVER_MS)) if left < 0 else 0

@@ -2,7 +2,8 @@
 
 Epoch 0 opens a session, -1 closes it; every following request carries the next epoch. The cache is bounded;
 a new session takes a slot only from one that is stale, or (if it is more valuable: a follower's, or larger)
-from one that had its chance for `EVICTION_MS`. No clock, no I/O (`now_ms` is monotonic). For handlers.fetch.
+from one that had its chance for `EVICTION_MS`. It takes room for its partitions from stale ones too, or from
+larger ones that had their chance. No clock, no I/O (`now_ms` is monotonic). For handlers.fetch.
 """
 
 import random
@@ -16,6 +17,9 @@ EVICTION_MS = 120_000
 
 PARTITIONS_MAX = 1_000_000
 """In all sessions together, some 250 MB. Kafka bounds sessions only, and one may name any number of them."""
+
+SESSION_PARTITIONS_MAX = PARTITIONS_MAX // 10
+"""In one session, so that no few clients hold all of the room."""
 
 NO_SESSION, INITIAL_EPOCH, FINAL_EPOCH = 0, 0, -1
 MAX_EPOCH = 2**31 - 1
@@ -103,16 +107,23 @@ class FetchScope:
 class FetchSessions:
     """The bounded cache."""
 
-    def __init__(self, slots: int, rng: random.Random, partitions_max: int = PARTITIONS_MAX) -> None:
+    def __init__(
+        self,
+        slots: int,
+        rng: random.Random,
+        partitions_max: int = PARTITIONS_MAX,
+        session_partitions_max: int = SESSION_PARTITIONS_MAX,
+    ) -> None:
         self.partitions = 0
         """In all sessions."""
         self._slots = slots
         self._partitions_max = partitions_max
+        self._session_partitions_max = session_partitions_max
         self._rng = rng
         self._sessions: dict[int, FetchSession] = {}
         self.evictions = 0
         self.refused = 0
-        """Sessions that found no slot."""
+        """Sessions that found no slot, or no room for their partitions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -144,7 +155,7 @@ class FetchSessions:
         if not session.partitions:
             self._drop(session_id)
             return FetchScope([], None, may_open=False)
-        if self.partitions > self._partitions_max:
+        if self.partitions > self._partitions_max or len(session.partitions) > self._session_partitions_max:
             self._drop(session_id)
             self.refused += 1
             return SessionFault.ID_NOT_FOUND  # its client begins again with a full request
@@ -155,13 +166,11 @@ class FetchSessions:
     def open(
         self, partitions: Iterable[SessionPartition], *, privileged: bool, uses_topic_ids: bool, now_ms: int
     ) -> int:
-        """The id of a new session, or NO_SESSION if the cache keeps its slots for others."""
+        """The id of a new session, or NO_SESSION if the cache keeps its room for others."""
         held = {partition.key: partition for partition in partitions}
         if not held:
             return NO_SESSION
-        if self.partitions + len(held) > self._partitions_max or not self._make_room(
-            privileged, len(held), now_ms
-        ):
+        if len(held) > self._session_partitions_max or not self._make_room(privileged, len(held), now_ms):
             self.refused += 1
             return NO_SESSION
         session_id = self._new_id()
@@ -172,6 +181,42 @@ class FetchSessions:
         return session_id
 
     def _make_room(self, privileged: bool, size: int, now_ms: int) -> bool:
+        """Whoever gives way to the partitions leaves a slot as well."""
+        return self._take_partitions(privileged, size, now_ms) and self._take_slot(privileged, size, now_ms)
+
+    def _take_partitions(self, privileged: bool, size: int, now_ms: int) -> bool:
+        """Nobody is evicted in vain. Of those that had their chance the largest go first: it is they that
+        keep others out.
+        """
+        missing = self.partitions + size - self._partitions_max
+        if missing <= 0:
+            return True
+        stale: list[FetchSession] = []
+        others: list[FetchSession] = []
+        for session in self._sessions.values():
+            if now_ms - session.used_ms > EVICTION_MS:
+                stale.append(session)
+            elif privileged > session.privileged or (
+                privileged == session.privileged
+                and now_ms - session.created_ms > EVICTION_MS
+                and len(session.partitions) > size
+            ):
+                others.append(session)
+        stale.sort(key=lambda session: session.used_ms)
+        others.sort(key=lambda session: (session.privileged, -len(session.partitions), session.id))
+        evicted: list[FetchSession] = []
+        for session in (*stale, *others):
+            if missing <= 0:
+                break
+            missing -= len(session.partitions)
+            evicted.append(session)
+        if missing > 0:
+            return False
+        for session in evicted:
+            self._evict(session)
+        return True
+
+    def _take_slot(self, privileged: bool, size: int, now_ms: int) -> bool:
         if len(self._sessions) < self._slots:
             return True
         if not self._sessions:

@@ -1,8 +1,8 @@
 """Changes of quotas (KIP-546): of users, client ids, pairs of both, and addresses (KIP-612).
 
-What is refused is what Kafka refuses, and three things more: NaN, which is no bound; names of hosts instead
-of addresses, as no decision may depend on a name server; and all changes of an entity that is named twice, of
-which Kafka reports an error but keeps the first.
+What is refused is what Kafka refuses, and four things more: NaN, which is no bound; names of hosts instead
+of addresses, as no decision may depend on a name server; names of more than `QUOTA_NAME_MAX` characters; and
+all changes of an entity that is named twice, of which Kafka reports an error but keeps the first.
 """
 
 import ipaddress
@@ -14,7 +14,15 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
 from tierlog.metadata.evolve import evolve
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.records import IP, QUOTA_ENTITY_TYPES, AnyRecord, QuotaEntity, QuotaKey, QuotaRecord
+from tierlog.metadata.records import (
+    IP,
+    QUOTA_ENTITY_TYPES,
+    QUOTA_NAME_MAX,
+    AnyRecord,
+    QuotaEntity,
+    QuotaKey,
+    QuotaRecord,
+)
 
 IP_KEYS = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
 CLIENT_KEYS = frozenset(QuotaKey) - IP_KEYS
@@ -72,13 +80,23 @@ def _alter(image: ClusterImage, entity: QuotaEntity, changes: tuple[c.QuotaChang
         if change.value is not None:
             _check(keys, change.key, change.value)
     before: Mapping[str, float] = image.quotas.get(entity, {})
-    if not before and len(image.quotas) >= ENTITIES_MAX and any(item.value is not None for item in changes):
-        raise Refusal(ErrorCode.POLICY_VIOLATION, f"there are quotas for {ENTITIES_MAX} entities already")
+    if not before and any(item.value is not None for item in changes):
+        _check_new(image, entity)
     return [
         QuotaRecord(entity=entity, key=change.key, value=change.value)
         for change in changes
         if before.get(change.key) != change.value
     ]
+
+
+def _check_new(image: ClusterImage, entity: QuotaEntity) -> None:
+    """Whoever has quotas already can still lose them."""
+    if len(image.quotas) >= ENTITIES_MAX:
+        raise Refusal(ErrorCode.POLICY_VIOLATION, f"there are quotas for {ENTITIES_MAX} entities already")
+    for kind, name in entity:
+        if name is not None and len(name) > QUOTA_NAME_MAX:
+            message = f"the name of the {kind} has {len(name)} characters; {QUOTA_NAME_MAX} are allowed"
+            raise Refusal(ErrorCode.POLICY_VIOLATION, message)
 
 
 def _keys_of(entity: QuotaEntity) -> frozenset[QuotaKey]:

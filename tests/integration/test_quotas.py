@@ -231,6 +231,15 @@ def test_a_user_may_create_so_many_partitions(broker: TierlogBroker, client: Cli
     assert create("second", 1) == (ErrorCode.NONE, False)
 
 
+def test_names_that_no_topic_can_have_cost_nothing(broker: TierlogBroker, client: Client) -> None:
+    limit(broker, {"user": "ANONYMOUS"}, controller_mutation_rate=5)
+    topics = [{"name": f"not/{n}"} for n in range(100)]
+    asked = message("Metadata", {"topics": topics, "allow_auto_topic_creation": True})
+    answer = client.send("Metadata", 9, asked)
+    assert {topic.error_code for topic in answer.topics} == {ErrorCode.INVALID_TOPIC_EXCEPTION}
+    assert (len(answer.topics), answer.throttle_time_ms) == (100, 0)
+
+
 def test_an_address_may_connect_so_often(broker: TierlogBroker) -> None:
     limit(broker, {"ip": "127.0.0.2"}, connection_creation_rate=3)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tierlog.broker.gateway.exposition import Family, Sample, exposition
+from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, exposition
 from tierlog.broker.ports.histogram import Histogram
 
 
@@ -55,6 +55,9 @@ async def test_others_have_their_turn_while_much_is_written() -> None:
 
     running = asyncio.ensure_future(other())
     text = await exposition([("kafka_log_log_size", rows())])
-    running.cancel()
     assert text.count(b"\n") == 10_002
     assert len(turns) >= 9
+    turns.clear()
+    assert await exposition([PAUSE, PAUSE]) == b"\n"
+    running.cancel()
+    assert len(turns) == 2

@@ -11,6 +11,7 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import quotas
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import UnknownSnapshotVersion, decode_image, encode_image
+from tierlog.metadata.records import QUOTA_NAME_MAX
 
 World = Any
 Entity = tuple[tuple[str, str | None], ...]
@@ -136,6 +137,15 @@ def test_quotas_have_a_bound() -> None:
     decision = quotas.alter(full, c.AlterQuotas(alterations=wanted))
     found = [outcome.error for outcome in decision.reply.entities]
     assert found == [ErrorCode.POLICY_VIOLATION, ErrorCode.NONE]
+
+
+def test_names_have_a_bound(world: World) -> None:
+    longest = "x" * QUOTA_NAME_MAX
+    for kind in ("user", "client-id"):
+        assert alter(world, alteration(((kind, longest),), producer_byte_rate=5.0))[0].error == ErrorCode.NONE
+        found = alter(world, alteration(((kind, longest + "x"),), producer_byte_rate=5.0))
+        assert found[0].error == ErrorCode.POLICY_VIOLATION
+    assert {dict(entity).popitem()[1] for entity in world.image.quotas} == {longest}
 
 
 def test_a_snapshot_of_a_newer_version_is_refused(world: World) -> None:

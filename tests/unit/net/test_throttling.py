@@ -12,7 +12,9 @@ from pump import HEARTBEAT, METADATA, PRODUCE, Broker, produce, until
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.net.listener import Refusal
 from tierlog.broker.net.throttling import Throttling
+from tierlog.broker.quotas.limits import OVERLONG
 from tierlog.broker.quotas.quotas import ClientQuotas
+from tierlog.broker.wire.api import APIS, encode_request
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.messages.fetch import FetchRequest, FetchResponse
 from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -195,6 +197,24 @@ async def test_quotas_come_and_go_while_clients_are_connected(broker: Broker) ->
     other = await broker.connect()
     assert (await other.ask(PRODUCE, 9, produce(b"x" * 10**6))).throttle_time_ms == 0
     assert throttled.quotas.report(QuotaKey.PRODUCER_BYTE_RATE, throttled.clock.now) == []
+
+
+async def test_a_change_of_other_quotas_leaves_the_stopwatch_as_it_is(broker: Broker) -> None:
+    throttled = await Throttled(broker).start(request_percentage=1e6)
+    before = broker.listener.stopwatch
+    assert before is not None
+    throttled.set(request_percentage=1e6, producer_byte_rate=1.0)
+    assert broker.listener.stopwatch is before  # another would rearm every connection
+
+
+async def test_a_client_id_of_any_length_takes_little_memory(broker: Broker) -> None:
+    throttled = await Throttled(broker).start(request_percentage=1e6)
+    client = await broker.connect()
+    client.writer.write(encode_request(APIS[HEARTBEAT], 4, 1, "x" * 300, BEAT))
+    await client.receive(HEARTBEAT, 4)
+    [pump] = broker.listener._pumps.values()
+    [row] = throttled.quotas.report(REQUEST, throttled.clock.now)
+    assert (pump.connection.client_id, row.account.client_id) == (OVERLONG, OVERLONG)
 
 
 async def test_an_address_with_too_many_connections_waits_for_its_end(broker: Broker) -> None:

@@ -72,6 +72,15 @@ def test_mutations_are_refused_while_the_bucket_is_overdrawn() -> None:
     assert made.mutate("u", "a", 1000, 5_000, strict=True) == (True, 0)
 
 
+def test_whoever_may_do_next_to_nothing_waits_for_as_long_as_anyone() -> None:
+    made = quotas(DEFAULT_CLIENT, request_percentage=1e-310, controller_mutation_rate=1e-310)
+    made.note(REQUEST, "u", "a", 1.0, 0)
+    assert made.charge(REQUEST, "u", "a", 0, 0) == 1_000
+    assert made.mutate("u", "a", 1, 0, strict=True) == (True, 0)
+    assert made.mutate("u", "a", 1, 0, strict=True) == (False, THROTTLE_MAX_MS)
+    assert made.mutate("u", "a", 1, 0, strict=False) == (True, THROTTLE_MAX_MS)
+
+
 def test_connections_of_an_address() -> None:
     made = quotas((("ip", None),), connection_creation_rate=1)
     assert [made.connect("10.0.0.1", 0) for _ in range(12)] == [0] * 10 + [1_000] * 2

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from tierlog.broker.quotas.limits import FOUND_MAX, Account, Limit, Limits
-from tierlog.metadata.records import QuotaKey
+from tierlog.broker.quotas.limits import FOUND_MAX, OVERLONG, Account, Limit, Limits
+from tierlog.metadata.records import QUOTA_NAME_MAX, QuotaKey
 
 KEY = QuotaKey.PRODUCER_BYTE_RATE
 PAIR = Account(user="ada", client_id="app")
@@ -44,6 +44,14 @@ def test_clients_beyond_those_that_are_remembered_have_the_same() -> None:
         assert limits.of_client(KEY, "ada", str(n)) == Limit(
             7.0 if n == 7 else 1.0, Account(client_id=str(n))
         )
+
+
+def test_client_ids_that_are_too_long_have_one_account() -> None:
+    limits = Limits({(("client-id", None),): {KEY: 1.0}})
+    longest = "x" * QUOTA_NAME_MAX
+    assert limits.of_client(KEY, "ada", longest) == Limit(1.0, Account(client_id=longest))
+    for name in (longest + "x", "y" * 32_000):
+        assert limits.of_client(KEY, "ada", name) == Limit(1.0, Account(client_id=OVERLONG))
 
 
 def test_an_infinite_one_exempts() -> None:

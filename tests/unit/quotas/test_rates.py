@@ -2,7 +2,7 @@
 
 import pytest
 
-from tierlog.broker.quotas.rates import TokenBucket, WindowedRate, Windows
+from tierlog.broker.quotas.rates import NEVER_MS, TokenBucket, WindowedRate, Windows
 
 DEFAULT = Windows()
 
@@ -65,6 +65,14 @@ def test_a_bucket_is_full_at_first_and_may_be_overdrawn_once() -> None:
     assert bucket.throttle_ms(1.0, 129_455) == 1
     assert bucket.throttle_ms(1.0, 129_456) == 0
     assert bucket.left(1.0, 10**9) == 11
+
+
+def test_a_bound_that_is_next_to_nothing_is_waited_for_as_long_as_can_be_told() -> None:
+    least = 5e-324
+    assert rate_of((1, 0)).throttle_ms(least, 0) == NEVER_MS
+    bucket = TokenBucket(DEFAULT)
+    bucket.take(1, least, 0)
+    assert bucket.throttle_ms(least, 0) == NEVER_MS
 
 
 def test_a_bucket_whose_bound_changes_holds_no_more_than_the_new_burst() -> None:

@@ -175,3 +175,50 @@ def test_partitions_are_bounded_over_all_sessions() -> None:
     assert sessions.partitions == 2
     assert isinstance(step(sessions, first, -1), FetchScope)
     assert (sessions.partitions, len(sessions)) == (0, 0)
+
+
+def test_clients_that_went_away_leave_their_partitions_to_others() -> None:
+    sessions = FetchSessions(10, random.Random(1), partitions_max=6)
+    first, second = opened(sessions, 0, 1), opened(sessions, 0, 1, now_ms=1)
+    assert opened(sessions, 0, 1, 2, now_ms=EVICTION_MS) == NO_SESSION
+    assert opened(sessions, 0, 1, 2, now_ms=EVICTION_MS + 1) != NO_SESSION
+    assert (sessions.partitions, sessions.evictions, sessions.refused) == (5, 1, 1)
+    assert step(sessions, first, 1) is SessionFault.ID_NOT_FOUND, "the one unused for longest, and no more"
+    assert isinstance(step(sessions, second, 1), FetchScope)
+
+
+def test_nobody_gives_way_to_one_that_is_too_large_all_the_same() -> None:
+    sessions = FetchSessions(10, random.Random(1), partitions_max=4)
+    stale, fresh = opened(sessions, 0, 1), opened(sessions, 0, 1, now_ms=EVICTION_MS)
+    assert opened(sessions, 0, 1, 2, now_ms=EVICTION_MS + 1) == NO_SESSION
+    assert isinstance(step(sessions, stale, 1), FetchScope)
+    assert isinstance(step(sessions, fresh, 1), FetchScope)
+
+
+def test_large_sessions_that_had_their_time_do_not_keep_others_out() -> None:
+    sessions = FetchSessions(10, random.Random(1), partitions_max=6)
+    small, large = opened(sessions, 0, 1), opened(sessions, 0, 1, 2)
+    late = EVICTION_MS + 1
+    for session_id in (small, large):  # used just now, so that neither is stale
+        sessions.begin(session_id, 1, [], [], uses_topic_ids=True, now_ms=late)
+    assert opened(sessions, 0, 1, 2, now_ms=late) == NO_SESSION, "not larger than the newcomer"
+    assert opened(sessions, 0, 1, now_ms=late) != NO_SESSION
+    assert step(sessions, large, 2) is SessionFault.ID_NOT_FOUND
+    assert isinstance(step(sessions, small, 2), FetchScope)
+
+
+def test_consumers_leave_their_partitions_to_a_follower() -> None:
+    sessions = FetchSessions(10, random.Random(1), partitions_max=4)
+    small, large = opened(sessions, 0), opened(sessions, 0, 1, 2)
+    assert opened(sessions, 0, 1, privileged=True) != NO_SESSION
+    assert step(sessions, large, 1) is SessionFault.ID_NOT_FOUND
+    assert isinstance(step(sessions, small, 1), FetchScope)
+
+
+def test_one_session_has_a_share_of_the_partitions() -> None:
+    sessions = FetchSessions(10, random.Random(1), session_partitions_max=2)
+    assert opened(sessions, 0, 1, 2) == NO_SESSION
+    session_id = opened(sessions, 0, 1)
+    assert isinstance(step(sessions, session_id, 1, 2, forget=(0,)), FetchScope)
+    assert step(sessions, session_id, 2, 3) is SessionFault.ID_NOT_FOUND
+    assert (sessions.partitions, sessions.refused) == (0, 2)
