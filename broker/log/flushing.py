@@ -13,7 +13,6 @@ from typing import Protocol
 
 from tierlog.broker.log.checkpoints import PARTITION_METADATA
 from tierlog.broker.log.names import EPOCH_CHECKPOINT, INDEXES, SNAPSHOT, segment_file
-from tierlog.broker.log.recovery import write_plain
 from tierlog.broker.log.segment import Segment
 from tierlog.broker.partition.epochs import LeaderEpochs
 from tierlog.broker.ports.files import Files
@@ -150,16 +149,10 @@ class Flushing:
         self._unsynced = [segment for segment in self._unsynced if segment.rolled and log.has(segment)]
 
     def epochs_changed(self) -> None:
-        """The next flush writes them; until then, after a crash, the batches tell."""
-        self._epochs_dirty = True
-
-    def write_epochs(self) -> None:
-        """Not durable before the next flush, which also does it if it failed here: a full disk must not keep
-        retention from its work.
+        """The next flush replaces their file; until then, after a crash, the batches tell what is new, and a
+        cut log's end what is not so any more. Never is it written over: a torn one may look whole.
         """
         self._epochs_dirty = True
-        with suppress(OSError):
-            write_plain(self._files, self._directory / EPOCH_CHECKPOINT, self._epochs.encode())
 
     # -- the rest --
 

@@ -404,7 +404,7 @@ class PartitionLog:
         if not self.config.remote_storage_enable:
             self.log_start_offset = max(self.log_start_offset, self._bases[0])
             if self.epochs.truncate_from_start(self.log_start_offset):
-                self._flushing.write_epochs()
+                self._flushing.epochs_changed()
         for segment in dropped:
             self._forget(segment)
             self._bury(segment, now_ms)
@@ -537,7 +537,7 @@ class PartitionLog:
         self.cleaned_to = self.cleaned_to and min(self.cleaned_to, self.log_end_offset)
         self._flushing.cut(self)
         self.epochs.truncate_from_end(self.log_end_offset)
-        self._flushing.write_epochs()
+        self._flushing.epochs_changed()
         loaded = Loaded(self._segments, self.epochs, self.producers)
         rebuild_producers(loaded, self._files, self.directory, now_ms)
         self.producers = loaded.producers

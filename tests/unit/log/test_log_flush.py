@@ -1,6 +1,7 @@
 """fsync: what fails for good, what passes, and what may happen beside it."""
 
 import random
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -44,11 +45,11 @@ def open_log(directory: Path, files: OsFiles, *, clean: bool = False) -> Partiti
     return PartitionLog.open(directory, TopicConfig(), files, NOW, clean=clean, rng=random.Random(1))
 
 
-def append(log: PartitionLog) -> None:
+def append(log: PartitionLog, epoch: int = 0) -> None:
     base = log.log_end_offset
     batch = memoryview(bytearray(encode_batch([NewRecord(NOW, None, b"v")])))
-    assign(batch, 0, base, 0)
-    log.append(batch, read_header(batch), base, 0, NOW)
+    assign(batch, 0, base, epoch)
+    log.append(batch, read_header(batch), base, epoch, NOW)
 
 
 def fail() -> None:
@@ -227,3 +228,26 @@ def test_a_clean_stop_vouches_for_a_log_that_recovery_cut_to_nothing(tmp_path: P
     log.close(clean=True)
     files.crash(LOST)
     assert open_log(tmp_path, OsFiles(), clean=True).log_end_offset == 0
+
+
+def test_the_file_of_epochs_is_only_ever_replaced(tmp_path: Path) -> None:
+    """A crash may leave some of the pages of a file that is written over, and a mixture may look whole."""
+    log = open_log(tmp_path / "t-0", OsFiles())
+    for epoch in range(4):
+        append(log, epoch)
+        log.roll(NOW)
+    log.flush()
+    path = tmp_path / "t-0" / EPOCH_CHECKPOINT
+    before, inode = path.read_bytes(), path.stat().st_ino
+    log.delete_local_before(2, NOW)
+    log.truncate_to(3, NOW)
+    assert path.read_bytes() == before
+    shutil.copytree(tmp_path / "t-0", tmp_path / "killed")
+    log.flush()
+    assert path.stat().st_ino != inode
+    assert LeaderEpochs.decode(path.read_bytes()).entries == log.epochs.entries
+    again = open_log(tmp_path / "killed", OsFiles())
+    assert (again.log_end_offset, again.epochs.entries[-1]) == (3, (2, 2))
+    append(again, 5)
+    again.close(clean=True)
+    assert open_log(tmp_path / "killed", OsFiles(), clean=True).epochs.entries[-2:] == ((2, 2), (5, 3))
