@@ -296,10 +296,13 @@ class Listener:
 
     def _rest(self, refusal: Refusal) -> None:
         """Those that wait in the kernel's queue are taken a little later."""
+        self._pause_accepting()
+        self._timers["accept"] = self.loop.call_later(ACCEPT_PAUSE_S, self._rested, refusal)
+
+    def _rested(self, refusal: Refusal) -> None:
         if self._some_wait():
             self._refuse(refusal, "")
-        self._pause_accepting()
-        self._timers["accept"] = self.loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
+        self._accept_again()
 
     def _some_wait(self) -> bool:
         poll = select.poll()

@@ -388,7 +388,7 @@ async def test_a_rate_that_is_reached_refuses_nobody_while_nobody_waits(broker: 
     await broker.start(connections_per_second=3)
     for _ in range(3):
         await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
-    await turns()
+    await until(lambda: broker.listener._accepting)
     assert not broker.listener.refused
     assert not broker.refusals
 
