@@ -21,7 +21,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast test fuzz soak test-clients compiled test-compiled bench bench-versus fmt lint types \
+.PHONY: help venv demo check fast slow test fuzz soak test-clients compiled test-compiled bench bench-versus fmt lint types \
   layers lock docs s3-server clean
 
 help:
@@ -65,6 +65,9 @@ fast: venv s3-server
 
 test: venv s3-server
 	$(BIN)/pytest -m "not clients" -rs
+
+slow: venv s3-server
+	$(BIN)/pytest -m "slow and not clients" -rs
 
 fuzz: venv
 	$(BIN)/pytest tests/fuzz -s

@@ -119,7 +119,7 @@ class PartitionLog:
         now_ms: int,
         *,
         log_start_offset: int = 0,
-        recovery_point: int = 0,
+        recovery_point: int | None = 0,
         clean: bool,
         rng: random.Random,
         cleaned_to: int | None = None,
@@ -139,7 +139,7 @@ class PartitionLog:
         )
         first, end = loaded.segments[0].base_offset, loaded.segments[-1].end_offset
         start = log_start_offset if config.remote_storage_enable else max(first, log_start_offset)
-        recovery_point = end if clean else min(recovery_point, end)
+        recovery_point = end if clean else min(recovery_point or 0, end)
         clean = clean and not loaded.rebuilt and loaded.snapshot_offset == end
         start = min(start, end)
         return cls(directory, config, files, loaded, start, recovery_point, rng, cleaned_to, clean=clean)

@@ -82,7 +82,7 @@ def load(
     interval_bytes: int,
     *,
     start_offset: int,
-    recovery_point: int,
+    recovery_point: int | None,
     clean: bool,
     gaps: bool,
 ) -> Loaded:
@@ -90,7 +90,8 @@ def load(
 
     `gaps`: compaction may have removed records, in Kafka's logs the last ones of a segment too, so that it
     ends before the next one begins. Above the recovery point a segment that does was not written whole: our
-    cleaner leaves the last batch in its place.
+    cleaner leaves the last batch in its place. If nobody knows the recovery point (None) all is checked, but
+    what is behind such a segment stays: it may be all that was ever promised.
     """
     names = _clean_directory(files, directory, now_ms)
     bases = sorted(found[0] for name in names if (found := parse_segment_file(name)) and found[1] == LOG)
@@ -100,7 +101,8 @@ def load(
         end = bases[at + 1] if at + 1 < len(bases) else None
         segment = Segment(files, directory, base, now_ms)
         segment.size = files.size_of(segment.path())
-        intact = (clean or (end is not None and end <= recovery_point)) and _load_segment(segment, end)
+        synced = end is not None and recovery_point is not None and end <= recovery_point
+        intact = (clean or synced) and _load_segment(segment, end)
         if intact:
             if epochs is None:
                 _note_epochs(segment, loaded.epochs)
@@ -109,7 +111,7 @@ def load(
         loaded.rebuilt.append(base)
         cut = _rebuild(segment, interval_bytes, loaded.epochs, gaps=gaps)
         loaded.segments.append(segment)
-        may_end_early = gaps and end is not None and end <= recovery_point
+        may_end_early = gaps and (synced or recovery_point is None)
         if end is not None and (
             cut or segment.end_offset > end or (segment.end_offset < end and not may_end_early)
         ):

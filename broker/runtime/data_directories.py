@@ -206,7 +206,7 @@ class DataDirectories:
         self, directory: DataDirectory, opened: Mapping[TopicPartition, object]
     ) -> list[CheckpointRow]:
         """Checkpoint rows of those in it that are not open now: as the last run left them."""
-        points, starts = directory.checkpoints.recovery_points, directory.checkpoints.log_starts
+        points, starts = directory.checkpoints.recovery_points or {}, directory.checkpoints.log_starts
         return [
             (name, points.get(name, 0), starts.get(name, 0))
             for name in tuple(self._held[directory])

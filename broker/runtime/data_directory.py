@@ -81,10 +81,15 @@ class Checkpoints:
     """`clean`: the last stop closed every log; then recovery points need not be trusted or used."""
 
     clean: bool = False
-    recovery_points: Mapping[TopicPartition, int] = field(default_factory=dict)
+    recovery_points: Mapping[TopicPartition, int] | None = field(default_factory=dict)
+    """None: unreadable, or lost."""
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     cleaned: Mapping[TopicPartition, int] | None = field(default_factory=dict)
     """Up to where compaction has been; every log in which it ever was has an entry. None: unreadable."""
+
+    def recovery_point(self, partition: TopicPartition) -> int | None:
+        """None: nobody knows."""
+        return None if self.recovery_points is None else self.recovery_points.get(partition, 0)
 
     def cleaned_to(self, partition: TopicPartition) -> int | None:
         """None: compaction was never there. If nobody knows, it may have been anywhere: from the start."""
@@ -302,11 +307,13 @@ class DataDirectory:
     def take_checkpoints(self) -> Checkpoints:
         """What the last run left; the marker of its clean stop is gone after this call."""
         clean = take_clean_shutdown(self.files, self.path)
-        points = self._read(RECOVERY_POINTS, "everything is checked") or {}
+        points = self._read(RECOVERY_POINTS, "everything is checked")
+        if not points and not self.files.exists(self.path / RECOVERY_POINTS):
+            points = None if self.files.exists(self.path / LOG_STARTS) else {}  # which is written after it
         cleaned = self._read(CLEANER_OFFSETS, "any log may have gaps, and is compacted from its start")
         found = Checkpoints(clean, points, self._read_starts(), cleaned)
         self._cleaned = set(cleaned or ())
-        self._checkpointed = {*found.recovery_points, *found.log_starts}
+        self._checkpointed = {*(points or ()), *found.log_starts}
         self.checkpoints = found
         return found
 
@@ -347,10 +354,8 @@ class DataDirectory:
             return
         with self._checkpointing:  # wholly: several threads make partitions
             left = self.checkpoints
-            points, starts = dict(left.recovery_points), dict(left.log_starts)
-            points.pop(partition, None)
-            starts.pop(partition, None)
-            cleaned = self._forget_cleaned(partition)
+            points = left.recovery_points and _without(partition, left.recovery_points)
+            starts, cleaned = _without(partition, left.log_starts), self._forget_cleaned(partition)
             self.checkpoints = replace(left, recovery_points=points, log_starts=starts, cleaned=cleaned)
             if partition in self._checkpointed:
                 self._forget_offsets(partition)
@@ -366,7 +371,7 @@ class DataDirectory:
                 self._cleaned = kept
             return cleaned
         left = self.checkpoints.cleaned
-        return left and {name: at for name, at in left.items() if name != partition}
+        return left and _without(partition, left)
 
     def _forget_offsets(self, partition: TopicPartition) -> None:
         points = self._read(RECOVERY_POINTS, "after a crash everything is checked") or {}
@@ -408,3 +413,9 @@ class DataDirectory:
                 "a checkpoint is unreadable", file=str(self.path / name), why=str(failure), instead=instead
             )
             return None
+
+
+def _without(
+    partition: TopicPartition, offsets: Mapping[TopicPartition, int]
+) -> Mapping[TopicPartition, int]:
+    return {name: at for name, at in offsets.items() if name != partition}

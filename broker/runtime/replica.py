@@ -166,7 +166,7 @@ class Replica:
         now_ms: int,
         *,
         log_start_offset: int = 0,
-        recovery_point: int = 0,
+        recovery_point: int | None = 0,
         clean: bool,
         cleaned_to: int | None = None,
         rng: random.Random,

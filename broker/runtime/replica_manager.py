@@ -241,7 +241,7 @@ class ReplicaManager:
             directory.files,
             self._clock.now_ms(),
             log_start_offset=max(known.log_starts.get(name, 0), remote.log_start_offset),
-            recovery_point=known.recovery_points.get(name, 0),
+            recovery_point=known.recovery_point(name),
             clean=known.clean,
             cleaned_to=known.cleaned_to(name),
             rng=self._rng,

@@ -193,6 +193,15 @@ def test_unchanged_log_starts_are_not_written_again(tmp_path: Path) -> None:
     assert opened(tmp_path).take_checkpoints().log_starts == {NAME: 20}
 
 
+def test_a_lost_checkpoint_is_told_from_one_that_was_not_written_yet(tmp_path: Path) -> None:
+    assert opened(tmp_path).take_checkpoints().recovery_point(NAME) == 0
+    opened(tmp_path).write_checkpoints(lambda: [(NAME, 20, 10)])
+    assert opened(tmp_path).take_checkpoints().recovery_point(NAME) == 20
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    assert opened(tmp_path).take_checkpoints().recovery_point(NAME) is None
+
+
 def test_a_damaged_checkpoint_means_checking_everything(tmp_path: Path) -> None:
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n9\nx 0 1\n", encoding="utf-8")
-    assert opened(tmp_path).take_checkpoints().recovery_points == {}
+    found = opened(tmp_path).take_checkpoints()
+    assert (found.recovery_points, found.recovery_point(NAME)) == (None, None)
