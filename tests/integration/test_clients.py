@@ -119,11 +119,11 @@ class TestConfluent:
     def test_admin(self, tierlog_session_broker: TierlogBroker, admin: AdminClient, topic: str) -> None:
         self.produce(tierlog_session_broker, topic)
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        entry = ConfigEntry("retention.ms", "12345", incremental_operation=AlterConfigOpType.SET)
+        entry = ConfigEntry("retention.ms", "3000000000000", incremental_operation=AlterConfigOpType.SET)
         change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         admin.incremental_alter_configs([change])[change].result(PATIENCE_S)
         told = admin.describe_configs([resource])[resource].result(PATIENCE_S)["retention.ms"]
-        assert (told.value, told.source, told.is_default) == ("12345", 1, False)
+        assert (told.value, told.source, told.is_default) == ("3000000000000", 1, False)
 
         admin.create_partitions([NewPartitions(topic, 3)])[topic].result(PATIENCE_S)
         assert len(admin.list_topics(topic, PATIENCE_S).topics[topic].partitions) == 3

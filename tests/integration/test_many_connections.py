@@ -19,7 +19,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 KIB = 1 << 10
 IDLE, ACTIVE = 5_000, 1_000
-ROUNDS = 12
+ROUNDS = 30
 NOW_MS = int(time.time() * 1000)
 IDLE_BYTES_MAX = 16 * KIB
 SETTINGS = {"max.connection.creation.rate": 100_000}
