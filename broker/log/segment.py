@@ -280,8 +280,9 @@ class Segment:
         ahead of its first batch). The size of the file stays as it is, so a crash leaves nothing to be cut.
         """
         self.reserved_to = max(end, self.size + RESERVE_FROM)  # also in vain: the next try is not at once
-        file, count = self.file, end - self.size
-        with suppress(OSError):  # a disk that cannot do it does without
+        count = end - self.size
+        with suppress(OSError):  # a disk that cannot do it does without; what was appended stays so
+            file = self.file
             total, usable = self.files.space(self.directory)
             if count > 0 and usable >= max(RESERVE_WHERE_FREE * count, total // RESERVE_ABOVE):
                 self.files.reserve(file.fd, self.size, count)

@@ -4,13 +4,14 @@ first batch where `preallocate` is set, else as much again as a segment has, onc
 
 import errno
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.log.segment import RESERVE_FROM
-from tierlog.broker.ports.files import OsFiles, Space
+from tierlog.broker.ports.files import Buffer, OsFiles, Space
 from tierlog.broker.records.batch import assign, read_header
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.settings.node import settings_from
@@ -156,3 +157,30 @@ def test_a_node_may_have_it_for_all_topics() -> None:
     settings = settings_from({"log.preallocate": "true"})
     assert settings.topic_config({}).preallocate
     assert not settings.topic_config({"preallocate": "false"}).preallocate
+
+
+class Scarce(OsFiles):
+    """After a write that makes a segment reserve room, its descriptor is taken and there is no other."""
+
+    log: PartitionLog | None = None
+
+    def writev_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        written = super().writev_at(fd, buffers, position)
+        if position > RESERVE_FROM and self.log is not None:
+            self.log.active.close()
+        return written
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if self.log is not None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().open(path, create=create, exclusive=exclusive)
+
+
+def test_a_reserve_that_fails_does_not_fail_the_append_before_it(tmp_path: Path) -> None:
+    files = Scarce()
+    log = opened(tmp_path, TopicConfig(segment_bytes=8 * RESERVE_FROM), files)
+    append(log, 1, RESERVE_FROM)
+    log.active.reserved_to = RESERVE_FROM  # the next append reserves again
+    files.log = log
+    append(log)
+    assert log.log_end_offset == log.active.end_offset == 2
