@@ -58,6 +58,17 @@ class Broker:
     async def connect(self, from_host: str | None = None) -> "Client":
         return await Client.connect(*self.address, from_host=from_host)
 
+    def hold_heartbeats(self) -> list["asyncio.Future[Any]"]:
+        """Heartbeats wait for these futures from now on, one each, in the order in which they come."""
+        futures: list[asyncio.Future[Any]] = []
+
+        def hold(_context: RequestContext, _request: Any) -> Any:
+            futures.append(asyncio.get_running_loop().create_future())
+            return futures[-1]
+
+        self.on_heartbeat = hold
+        return futures
+
     async def close(self) -> None:
         await self.listener.close()
         await self.tasks.close()

@@ -89,13 +89,7 @@ async def test_requests_that_wait_for_an_answer_hold_up_nobody(broker: Broker) -
 
 async def test_requests_of_one_connection_that_wait_are_bounded_in_bytes(broker: Broker) -> None:
     await broker.start(frame_bytes=100 * KIB)
-    futures: list[asyncio.Future[Any]] = []
-
-    def handle(context: RequestContext, request: Any) -> Any:
-        futures.append(asyncio.get_running_loop().create_future())
-        return futures[-1]
-
-    broker.on_heartbeat = handle
+    futures = broker.hold_heartbeats()
     client, other = await broker.connect(), await broker.connect()
     for _ in range(10):
         client.send(HEARTBEAT, 0, HeartbeatRequest(group_id="g" * 30 * KIB))
@@ -191,13 +185,7 @@ async def test_of_what_is_held_back_too_much_whoever_has_most_is_closed(broker: 
 async def test_a_client_that_goes_is_noticed_while_it_is_not_read(broker: Broker) -> None:
     """Whatever it sent is handled, and nothing waits for it any more."""
     await broker.start(in_flight=2, sweep_s=0.005)
-    futures: list[asyncio.Future[Any]] = []
-
-    def handle(context: RequestContext, request: Any) -> Any:
-        futures.append(asyncio.get_running_loop().create_future())
-        return futures[-1]
-
-    broker.on_heartbeat = handle
+    futures = broker.hold_heartbeats()
     client = await broker.connect()
     for _ in range(4):
         client.send(HEARTBEAT, 0, HeartbeatRequest())
@@ -212,13 +200,7 @@ async def test_a_client_that_goes_is_noticed_while_it_is_not_read(broker: Broker
 
 async def test_who_closes_its_sending_side_is_not_free_of_its_bounds(broker: Broker) -> None:
     await broker.start(in_flight=2, sweep_s=0.001)
-    futures: list[asyncio.Future[Any]] = []
-
-    def handle(context: RequestContext, request: Any) -> Any:
-        futures.append(asyncio.get_running_loop().create_future())
-        return futures[-1]
-
-    broker.on_heartbeat = handle
+    futures = broker.hold_heartbeats()
     client = await broker.connect()
     for _ in range(ABANDONED_REQUESTS * 2):
         client.send(HEARTBEAT, 0, HeartbeatRequest())

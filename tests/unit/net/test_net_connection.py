@@ -300,13 +300,7 @@ async def test_a_client_that_takes_nothing_is_not_read(broker: Broker) -> None:
 
 async def test_requests_in_flight_are_bounded(broker: Broker) -> None:
     await broker.start(in_flight=3)
-    futures: list[asyncio.Future[Any]] = []
-
-    def handle(context: RequestContext, request: Any) -> Any:
-        futures.append(asyncio.get_running_loop().create_future())
-        return futures[-1]
-
-    broker.on_heartbeat = handle
+    futures = broker.hold_heartbeats()
     client = await broker.connect()
     for _ in range(10):
         client.send(HEARTBEAT, 0, HeartbeatRequest())
