@@ -25,7 +25,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
   layers lock docs s3-server clean
 
 help:
-	@sed -n '2,13s/^# *//p' Makefile
+	@sed -n '2,15s/^# *//p' Makefile
 
 venv: $(READY)
 
