@@ -10,7 +10,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 FETCH, PRODUCE = "Fetch", "Produce"
@@ -19,13 +19,13 @@ DELAYED_OPERATIONS = (FETCH, PRODUCE)
 
 
 @dataclass(slots=True, eq=False)
-class Waiting(Generic[T]):
+class Waiting:
     """One operation: `attempt` answers None while there is not enough, `expire` answers in any case."""
 
     keys: tuple[Hashable, ...]
-    attempt: Callable[[], T | None]
-    expire: Callable[[], T]
-    future: "asyncio.Future[T]"
+    attempt: Callable[[], Any]
+    expire: Callable[[], Any]
+    future: "asyncio.Future[Any]"
     kind: str
 
 
@@ -39,8 +39,8 @@ class Purgatory:
         """Answered at once, for want of room."""
         self._limit = limit
         self._loop = asyncio.get_running_loop()
-        self._watchers: dict[Hashable, dict[Waiting[Any], None]] = {}
-        self._deadlines: list[tuple[float, int, Waiting[Any]]] = []
+        self._watchers: dict[Hashable, dict[Waiting, None]] = {}
+        self._deadlines: list[tuple[float, int, Waiting]] = []
         self._sequence = 0
         self._waiting = 0
         self._touched: dict[Hashable, None] = {}
@@ -106,7 +106,7 @@ class Purgatory:
         for operation in operations:
             _settle(operation, operation.attempt)
 
-    def _forget(self, operation: Waiting[Any]) -> None:
+    def _forget(self, operation: Waiting) -> None:
         self._waiting -= 1
         self.waiting[operation.kind] -= 1
         for key in operation.keys:
@@ -142,7 +142,7 @@ class Purgatory:
         self._arm()
 
 
-def _settle(operation: Waiting[Any], answer: Callable[[], Any]) -> None:
+def _settle(operation: Waiting, answer: Callable[[], Any]) -> None:
     if operation.future.done():
         return
     try:
