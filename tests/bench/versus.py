@@ -16,6 +16,7 @@ named cases again, or without names those that lack a value.
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -199,6 +200,7 @@ def main() -> None:
     parser.add_argument("--add", action="store_true", help="to what versus.json holds of the same pace")
     parser.add_argument("--docs", type=Path, help="write the page here, its plot into img/ beside it")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # brokers and cases end with this process
     begin, classpath = time.monotonic(), jars()
     compiled = options.compiled and options.compiled.absolute()
     labels = [KAFKA, PURE, *([TIERLOG] if compiled else [])]
