@@ -8,7 +8,7 @@
 #   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
 #   make compiled      tierlog with its hot modules compiled (needs a C compiler), in build/compiled
 #   make test-compiled the tests of these modules against the compiled ones
-#   make bench         beside Apache Kafka: ROUNDS=3 SECONDS=4; needs Java 17, Maven, a C compiler; writes docs/benchmarks.md
+#   make bench         beside Apache Kafka: ROUNDS=3 SECONDS=3; needs Java 17, Maven, a C compiler; writes docs/benchmarks.md
 #   make bench-alone   load figures of tierlog alone
 #   make fmt lock docs format the code; renew the lock files; regenerate the reference pages
 
@@ -17,7 +17,7 @@ VENV ?= .venv
 DEMO_OPTIONS ?= --picture build/demo.png
 SOAK_MINUTES ?= 10
 ROUNDS ?= 3
-SECONDS ?= 4
+SECONDS ?= 3
 UV_VERSION := 0.13.9
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready

@@ -84,10 +84,10 @@ CASES: dict[str, Case] = {
     "librdkafka end to end, 1,000/s": Case(
         ("rd-e2e", "--rate", "1000", "--linger", "0"),
         (P50.at_most(1), P99.at_most(0.7), P999.at_most(0.2)),
-        1.5,
+        2.0,
     ),
     "produce 16 KiB at 52 MB/s": Case(
-        (*WRITE, "16k", "--rate", "3200"), (P50, P99.at_most(0.5), P999.at_most(0.5)), 1.5
+        (*WRITE, "16k", "--rate", "3200"), (P50, P99.at_most(0.5), P999.at_most(0.5)), 2.0
     ),
     "produce 16 KiB at 3 MB/s while compacting": Case(
         ("produce-while-compacting", "--batch", "16k", "--rate", "200", "--fill-bytes", "512m"),

@@ -11,7 +11,7 @@ A case that fails is a row that says so, with the reason; the others are measure
 that is gone is started anew. What is measured is kept in results/versus.json at once: --add measures the
 named cases again, or without names those that lack a value.
 
-    versus.py [--rounds 3] [--seconds 4] [--compiled build/compiled] [--docs PAGE] [--add] [case …]
+    versus.py [--rounds 3] [--seconds 3] [--compiled build/compiled] [--docs PAGE] [--add] [case …]
 """
 
 import argparse
@@ -195,7 +195,7 @@ def main() -> None:
     )
     parser.add_argument("cases", nargs="*", choices=[*CASES, PARTITIONS, []], help="default: all")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--compiled", type=Path, help="what `make compiled` made; else only pure Python")
     parser.add_argument("--add", action="store_true", help="to what versus.json holds of the same pace")
     parser.add_argument("--docs", type=Path, help="write the page here, its plot into img/ beside it")
