@@ -194,6 +194,8 @@ class Cluster:
             enough = min(rules.min_in_sync, len(now.replicas))
             assert not now.eligible or len(now.in_sync) < enough
             self.check_leader(number, was, now, rules.unclean)
+            for one in (*now.in_sync, *now.eligible):
+                assert self.lost[number] or self.disks[number].holds_all(one)
 
     def check_leader(self, number: int, was: PartitionImage, now: PartitionImage, unclean: bool) -> None:
         if now.leader in (-1, was.leader) and now.leader_epoch == was.leader_epoch:
@@ -208,8 +210,6 @@ class Cluster:
             self.lost[number] = False
         elif now.leader != -1:
             assert disks.holds_all(now.leader), "a leader lacks what was committed"
-        for one in (*now.in_sync, *now.eligible):
-            assert self.lost[number] or disks.holds_all(one), "in sync or eligible, but lacks some"
 
     def heal(self) -> None:
         """Everyone returns and catches up: every partition is led, every move ends."""
