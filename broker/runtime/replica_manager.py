@@ -528,9 +528,10 @@ class ReplicaManager:
         self._lead(topic, name)
 
     def _lead(self, topic: TopicImage, name: TopicPartition) -> None:
-        replica, partition = self._all.get(name), topic.partitions[name.partition]
-        if replica is not None and partition.leader == self._settings.node_id:
-            replica.become_leader(partition.leader_epoch, partition.partition_epoch, partition.in_sync)
+        replica, its = self._all.get(name), topic.partitions[name.partition]
+        if replica is not None and its.leader == self._settings.node_id:
+            now_ms = self._clock.monotonic_ms()
+            replica.become_leader(its.leader_epoch, its.partition_epoch, its.in_sync, its.replicas, now_ms)
 
     def _adopt(self, replica: Replica) -> None:
         self._all[replica.name] = replica
