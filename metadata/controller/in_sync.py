@@ -73,7 +73,7 @@ def _check(image: ClusterImage, leader: int, before: PartitionImage, change: c.I
 def _check_member(image: ClusterImage, before: PartitionImage, member: c.InSync) -> None:
     """Who is in sync already may be about to stop: a leader that nobody can relieve is."""
     broker = image.brokers.get(member.broker_id)
-    if broker is None:
+    if broker is None or broker.fenced:
         raise Refusal(ErrorCode.INELIGIBLE_REPLICA, f"broker {member.broker_id} does not serve")
     if broker.stopping and member.broker_id not in before.in_sync:
         raise Refusal(ErrorCode.INELIGIBLE_REPLICA, f"broker {member.broker_id} is about to stop")
