@@ -81,8 +81,10 @@ async def _authenticated(
         raise web.HTTPUnauthorized(text=str(refused)) from None
     if envelope.cluster_id != node.cluster_id:
         raise web.HTTPForbidden(text=f"this is a node of cluster {node.cluster_id}")
-    if envelope.receiver != node.node_id or envelope.sender not in node.voters:
-        raise web.HTTPForbidden(text=f"this is node {node.node_id} of voters {sorted(node.voters)}")
+    if envelope.receiver != node.node_id or envelope.receiver_directory not in (None, node.directory_id):
+        raise web.HTTPForbidden(text=f"this is node {node.node_id} with directory {node.directory_id}")
+    if not node.admits(envelope.sender, envelope.directory):
+        raise web.HTTPForbidden(text=f"node {envelope.sender} is known with another directory")
     return envelope, body
 
 

@@ -154,7 +154,10 @@ class NodeSettings:
     fetch_max_bytes: int = _int(55 * MIB, "The most that one Fetch answers with.", least=1024)
     max_incremental_fetch_session_cache_slots: int = _int(1000, "Fetch sessions kept (KIP-227).", least=0)
     purgatory_max_operations: int = _int(
-        100_000, "Waiting fetches and produces; beyond, a request is answered at once.", least=0
+        100_000,
+        "Waiting fetches and produces; beyond, a request is answered at once. "
+        "So is a fetch beyond a million partitions that fetches wait for.",
+        least=0,
     )
 
     # Topics
@@ -199,6 +202,9 @@ class NodeSettings:
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     )
     min_insync_replicas: int = _int(1, "Default of min.insync.replicas.", least=1)
+    unclean_leader_election_enable: bool = _boolean(
+        False, "Default of unclean.leader.election.enable, if every broker says so."
+    )
     producer_id_expiration_ms: int = _int(
         86_400_000, "An idle producer's sequences are forgotten after it.", least=1
     )
@@ -403,6 +409,7 @@ TOPIC_DEFAULTS: dict[str, str] = {
     "message.max.bytes": "max.message.bytes",
     "compression.type": "compression.type",
     "min.insync.replicas": "min.insync.replicas",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
 }
 """Node setting -> the topic setting whose default it is."""
 
