@@ -7,7 +7,8 @@ appends.
 
 import errno
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -108,6 +109,16 @@ class Flushing:
                         self._unsynced.remove(segment)
             self.recovery_point = max(self.recovery_point, end)
             return self.recovery_point
+
+    @contextmanager
+    def held(self) -> Iterator[bool]:
+        """No flush begins within; False if one is under way, which nobody waits for on the event loop."""
+        taken = self._lock.acquire(blocking=False)
+        try:
+            yield taken
+        finally:
+            if taken:
+                self._lock.release()
 
     def flush_clean(self, log: Flushed) -> None:
         """As `flush`, and of the active segment, whose files were just written, the indexes and the snapshot

@@ -39,6 +39,7 @@ from tierlog.broker.partition.producers import (
 )
 from tierlog.broker.partition.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.ports.files import Files
+from tierlog.broker.ports.types import NO_EPOCH
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.records.indexes import (
@@ -274,10 +275,11 @@ def _is_whole(producer: Producer) -> bool:
 
 
 def verified_batches(segment: Segment, *, gaps: bool) -> Iterator[tuple[BatchAt, BatchHeader]]:
-    """Each batch that is whole, has its CRC, and goes on where offsets may go on; stops at the first that
-    is not.
+    """Each batch that is whole, has its CRC, and goes on where offsets and leader epochs may go on; stops at
+    the first that is not. An epoch that goes back is what a follower had cut off, and a crash brought back
+    behind what it fetched instead.
     """
-    at, expected = 0, segment.base_offset
+    at, expected, last_epoch = 0, segment.base_offset, int(NO_EPOCH)
     window, window_at = b"", 0
     files, file = segment.files, segment.file
     while at + HEADER_SIZE <= segment.size:
@@ -294,10 +296,12 @@ def verified_batches(segment: Segment, *, gaps: bool) -> Iterator[tuple[BatchAt,
             return
         if header.base_offset < expected or (header.base_offset > expected and not gaps):
             return  # the CRC does not cover the offset
+        if header.leader_epoch < last_epoch:
+            return
         if header.last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET:
             return
         yield BatchAt(at, header), header
-        at, expected = at + size, header.next_offset
+        at, expected, last_epoch = at + size, header.next_offset, header.leader_epoch
 
 
 def write_plain(files: Files, path: Path, content: bytes) -> None:
