@@ -2,7 +2,8 @@
 
 A broker's rack is `zone` or `zone/host`; without a host it is the host that clients connect to. Two replicas
 share a host only if there are fewer hosts than replicas, and zones are used as evenly as hosts allow. Leaders
-go to who leads fewest. Deterministic: the same image gives the same replicas.
+go to who leads fewest. Brokers that are away get replicas only where those that serve are too few, so that
+topics can be made while one restarts. Deterministic: the same image gives the same replicas.
 """
 
 from collections.abc import Sequence
@@ -14,8 +15,9 @@ class Placement:
     """For one command: counts what all brokers have once, and then adds what it places."""
 
     def __init__(self, image: ClusterImage) -> None:
-        brokers = _ring([broker for broker in image.live_brokers() if broker.may_lead])
+        brokers = _ring([image.brokers[broker_id] for broker_id in sorted(image.brokers)])
         self.brokers = tuple(broker.broker_id for broker in brokers)
+        self._away = [not broker.may_lead for broker in brokers]
         self._hosts = [_host(broker) for broker in brokers]
         self._zones = [_zone(broker) for broker in brokers]
         self._leads = [0] * len(brokers)
@@ -23,16 +25,21 @@ class Placement:
         if len(brokers) > 1:
             self._count(image)
 
+    @property
+    def serving(self) -> int:
+        """How many brokers can lead a new partition."""
+        return self._away.count(False)
+
     def place(self, count: int, replication_factor: int) -> list[tuple[int, ...]]:
         """Replicas of `count` partitions, preferred leader first. There must be as many brokers as
-        replicas."""
+        replicas, and one that serves."""
         if len(self.brokers) == 1:
             return [self.brokers] * count
         return [self._one(replication_factor) for _ in range(count)]
 
     def _one(self, replication_factor: int) -> tuple[int, ...]:
-        leads, holds = self._leads, self._holds
-        leader = min(range(len(leads)), key=lambda at: (leads[at], holds[at]))
+        away, leads, holds = self._away, self._leads, self._holds
+        leader = min(range(len(leads)), key=lambda at: (away[at], leads[at], holds[at]))
         chosen = [leader]
         if replication_factor > 1:
             self._followers(chosen, replication_factor)
@@ -44,7 +51,7 @@ class Placement:
     def _followers(self, chosen: list[int], replication_factor: int) -> None:
         """Among equals, each partition of a leader starts with another one: when the leader is lost, all of
         them get some of its partitions."""
-        hosts, zones, holds = self._hosts, self._zones, self._holds
+        away, hosts, zones, holds = self._away, self._hosts, self._zones, self._holds
         used_hosts, used_zones = [hosts[chosen[0]]], [zones[chosen[0]]]
         count = len(self.brokers) - 1
         start = chosen[0] + 1 + self._leads[chosen[0]] % count
@@ -52,8 +59,8 @@ class Placement:
         others = [*range(start, wrap), *range(chosen[0] + 1, start)]
         candidates = [at % len(self.brokers) for at in others]
 
-        def cost(at: int) -> tuple[int, int, int]:
-            return used_hosts.count(hosts[at]), used_zones.count(zones[at]), holds[at]
+        def cost(at: int) -> tuple[bool, int, int, int]:
+            return away[at], used_hosts.count(hosts[at]), used_zones.count(zones[at]), holds[at]
 
         while len(chosen) < replication_factor:
             best = min(candidates, key=cost)
