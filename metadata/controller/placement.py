@@ -6,7 +6,7 @@ go to who leads fewest. Brokers that are away get replicas only where those that
 topics can be made while one restarts. Deterministic: the same image gives the same replicas.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tierlog.metadata.image import BrokerImage, ClusterImage
 
@@ -14,14 +14,16 @@ from tierlog.metadata.image import BrokerImage, ClusterImage
 class Placement:
     """For one command: counts what all brokers have once, and then adds what it places."""
 
-    def __init__(self, image: ClusterImage) -> None:
-        brokers = _ring([image.brokers[broker_id] for broker_id in sorted(image.brokers)])
+    def __init__(self, image: ClusterImage, without: Collection[int] = ()) -> None:
+        """`without`: brokers that get nothing."""
+        brokers = _ring([image.brokers[one] for one in sorted(image.brokers) if one not in without])
         self.brokers = tuple(broker.broker_id for broker in brokers)
         self._away = [not broker.may_lead for broker in brokers]
         self._hosts = [_host(broker) for broker in brokers]
         self._zones = [_zone(broker) for broker in brokers]
         self._leads = [0] * len(brokers)
         self._holds = [0] * len(brokers)
+        self._at = {broker_id: at for at, broker_id in enumerate(self.brokers)}
         if len(brokers) > 1:
             self._count(image)
 
@@ -69,8 +71,34 @@ class Placement:
             used_hosts.append(hosts[best])
             used_zones.append(zones[best])
 
+    def substitute(self, replicas: tuple[int, ...], leaving: int, *, if_better: bool = False) -> int | None:
+        """Who is best to take the place of one of these replicas, among brokers that serve; None if nobody.
+        `if_better`: only for somebody with less to hold, on no worse a host and zone. Counts the move."""
+        staying = [self._at[one] for one in replicas if one != leaving and one in self._at]
+        hosts, zones = [self._hosts[at] for at in staying], [self._zones[at] for at in staying]
+
+        def cost(at: int) -> tuple[int, int, int]:
+            return hosts.count(self._hosts[at]), zones.count(self._zones[at]), self._holds[at]
+
+        candidates = [
+            at
+            for at, broker_id in enumerate(self.brokers)
+            if not self._away[at] and broker_id not in replicas
+        ]
+        if not candidates:
+            return None
+        best, from_ = min(candidates, key=cost), self._at.get(leaving)
+        if if_better and from_ is not None:
+            place, load = cost(best)[:2], cost(best)[2]
+            if place > cost(from_)[:2] or load + 1 >= self._holds[from_]:
+                return None
+        self._holds[best] += 1
+        if from_ is not None:
+            self._holds[from_] -= 1
+        return self.brokers[best]
+
     def _count(self, image: ClusterImage) -> None:
-        at = {broker_id: at for at, broker_id in enumerate(self.brokers)}
+        at = self._at
         for topic in image.topics.values():
             for partition in topic.partitions:
                 for broker_id in partition.replicas:
