@@ -57,6 +57,8 @@ HEAT = (
     "raw-produce", "--retain", RETAINED, "--batch", "64k", "--seconds", "20", "--warm-s", "10", "--reps", "1",
     "--patience", "1", "--retries", "0",
 )  # fmt: skip
+CASE_LIMIT_S = 120.0
+"""One repetition, some ten seconds: a case that takes so long hangs."""
 RESULT = RESULTS / "versus.json"
 
 
@@ -139,7 +141,7 @@ def measure_case(name: str, standing: Standing, classpath: str, report: Report) 
         topic = standing.topic() if "{topic}" in case.words else ""
         words = [word.format(topic=topic, classpath=classpath) for word in case.words]
         before = loop_lag.read(broker.admin)
-        summary = run_case(broker, case.words[0], *pace, *words[1:])[-1]
+        summary = run_case(broker, words[0], *pace, *words[1:], limit_s=CASE_LIMIT_S)[-1]
         lag = loop_lag.since(before, broker.admin)
         report.add(name, standing.label, case.figures, summary, lag)
     except (CaseFailed, OSError, RuntimeError, subprocess.SubprocessError, ValueError) as error:
@@ -165,9 +167,8 @@ def measure_processes(makers: dict[str, partitions.MakeNode], report: Report) ->
                 for name in PROCESS_CASES:
                     _failed(report, name, label, error)
             else:
-                print(
-                    json.dumps({"label": label, **{key: round(each[0], 3) for key, each in summary.items()}})
-                )
+                shown = {key: round(each[0], 3) for key, each in summary.items()}
+                print(json.dumps({"label": label, **shown}), flush=True)
                 for name, figures in PROCESS_CASES.items():
                     report.add(name, label, figures, summary, lag if name == CREATED else {})
             print(f"# {PARTITIONS}, {label}: {time.monotonic() - begin:.1f} s", flush=True)
