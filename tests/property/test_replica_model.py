@@ -238,6 +238,8 @@ class Partition(ReplicaDriver):
         self.check_cut_epochs()
         if then in ("go on", "follow"):
             if then == "follow":
+                log.flush()  # until then the file of epochs names what was cut (docs/STATUS.md)
+                self.cut_unsynced = False
                 self.follow(data.draw(entries), data.draw(st.integers(1, 3)))
                 self.epoch += 1
             self.replica = Replica(self.replica.name, self.replica.topic_id, 1, log, PRODUCERS_MS)
