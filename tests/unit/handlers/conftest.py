@@ -1,3 +1,5 @@
+"""A cluster seen from one of its brokers."""
+
 from collections.abc import AsyncIterator
 from pathlib import Path
 
