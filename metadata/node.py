@@ -20,7 +20,7 @@ from tierlog.broker.ports.types import Rng, random_uuid
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.feed import ImageFeed, Subscriber
+from tierlog.metadata.feed import ImageFeed, Subscriber, happens
 from tierlog.metadata.fencing import Fencing
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image, encode_image
@@ -424,8 +424,7 @@ class MetadataNode:
 
     async def _standing_change(self, at_most_s: float | None = None) -> None:
         self._raise_failure()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._standing_changed.wait(), at_most_s)
+        await happens(self._standing_changed, at_most_s)
 
     async def _tick(self) -> None:
         while True:

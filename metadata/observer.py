@@ -15,7 +15,7 @@ from crc32c import crc32c
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
 from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.feed import ImageFeed, Subscriber
+from tierlog.metadata.feed import ImageFeed, Subscriber, happens
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image
 from tierlog.metadata.pages import LogPage
@@ -145,17 +145,13 @@ class MetadataObserver:
                             if unavailable.applied_unknown:
                                 raise
                         sent = False
-                        await self._news(RETRY_S)
+                        await happens(self._paged, RETRY_S)
                     else:
-                        await self._news(None)
+                        await happens(self._paged, None)
         except TimeoutError:
             raise MetadataUnavailable(
                 "no quorum of metadata nodes answered in time", applied_unknown=sent
             ) from None
-
-    async def _news(self, at_most_s: float | None) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._paged.wait(), at_most_s)
 
     # --- following
 

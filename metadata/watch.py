@@ -6,11 +6,11 @@ connection to each watched address; nothing is sent on it.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.metadata.feed import happens
 
 CONNECT_TIMEOUT_S = 5.0
 RETRY_S = 0.5
@@ -90,8 +90,7 @@ class _Watched:
         self.task: asyncio.Task[None] | None = None
 
     async def pause(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.try_now.wait(), RETRY_S)
+        await happens(self.try_now, RETRY_S)
 
     def stop(self) -> None:
         if self.task is not None:

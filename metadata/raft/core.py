@@ -254,10 +254,8 @@ class RaftCore:
             "the newest configuration of the log counts",
         )
         if self.replication is not None:
-            members = self.replication.progress.keys()
-            require(
-                members == self.configuration.members.keys(), "a leader tracks all members, and no others"
-            )
+            tracked, members = self.replication.progress.keys(), self.configuration.members.keys()
+            require(tracked == members, "a leader tracks all members, and no others")
 
     # --- messages
 

@@ -1,5 +1,5 @@
-"""Figures of a metadata quorum of three processes on loopback: commits per second, and how soon a killed leader is
-replaced, with default settings. `python metadata_quorum.py [ROUNDS]`; its last line is JSON."""
+"""Figures of a metadata quorum of three processes on loopback: commits per second, and how soon a killed
+leader is replaced, with default settings. `python metadata_quorum.py [ROUNDS]`; its last line is JSON."""
 
 import asyncio
 import json

@@ -67,6 +67,7 @@ class Scene:
             self.said.append(f"index {core.propose_configuration(configuration)}")
         except ChangeRefused as refused:
             self.said.append(f"refused: {refused}")
+        core.check()
 
     def do_read(self, node: str) -> None:
         self.said.append(f"question {self.cores[int(node)].request_read()}")

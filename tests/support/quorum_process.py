@@ -1,8 +1,8 @@
 """One voter as a process of its own: `python quorum_process.py ID DIRECTORY ELECTION_TICKS ID=PORT…`.
 
-It prints lines: "serves", "watches" once it would notice the death of each of the others, and "leads" whenever
-it begins to. It stands for election when told to "campaign", commits so many commands when told to "commit COUNT
-AT_ONCE", and ends with its standard input.
+It prints lines: "serves", "watches" once it would notice the death of each of the others, and "leads"
+whenever it begins to. It stands for election when told to "campaign", commits so many commands when told to
+"commit COUNT AT_ONCE", and ends with its standard input.
 """
 
 import asyncio
