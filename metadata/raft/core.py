@@ -250,7 +250,7 @@ class RaftCore:
         require(not self.is_leader or self.leader == self.node_id, "a leader follows itself")
         newest = self.log.configuration
         require(
-            newest is None or newest == (self.configuration_index, self.configuration),
+            newest is None or newest[1] == self.configuration,
             "the newest configuration of the log counts",
         )
         if self.replication is not None:
