@@ -34,7 +34,7 @@ class Leadership:
         """`wake`: the core has work."""
         self._core, self._feed, self._clock, self._rng, self._wake = core, feed, clock, rng, wake
         self.draft: ClusterImage | None = None
-        self._term = -1  # of the draft
+        self.term = -1  # of the draft
         self._waiting: dict[int, list[Waiter]] = {}  # by index of the entry
         self._reads: dict[int, Waiter] = {}  # by number of the question
 
@@ -43,8 +43,8 @@ class Leadership:
         core = self._core
         if not (core.is_leader and self._feed.term == core.term):
             self.draft = None
-        elif self.draft is None or self._term != core.term:
-            self.draft, self._term = self._feed.image, core.term
+        elif self.draft is None or self.term != core.term:
+            self.draft, self.term = self._feed.image, core.term
         for number in [n for n, (term, _) in self._reads.items() if term != core.term or not core.is_leader]:
             _, read = self._reads.pop(number)
             if not read.done():

@@ -7,7 +7,7 @@ are in `membership`. Subscribers see committed images only. Failure of the stora
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -17,13 +17,16 @@ from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import Rng, random_uuid
-from tierlog.metadata.controller.commands import AnyCommand, AnyReply
+from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
+from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.feed import ImageFeed, Subscriber
+from tierlog.metadata.fencing import Fencing
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.membership import Membership, NodeStatus
+from tierlog.metadata.pages import LogPage, read_chunk, read_page
 from tierlog.metadata.peers import LeadershipLost, MetadataUnavailable, NoPeers, NotTheLeader, Peers
 from tierlog.metadata.raft.core import RaftCore, Ready
 from tierlog.metadata.raft.log import RaftLog
@@ -71,13 +74,15 @@ class MetadataNode:
         snapshot_bytes: int = SNAPSHOT_BYTES,
         keep_entries: int = KEEP_ENTRIES,
         settings: RaftSettings | None = None,
+        sessions: BrokerSessions | None = None,
         worker: Executor | None = None,
         reserve_bytes: int = 0,
         short_of_room: Callable[[], None] = lambda: None,
     ) -> None:
         """`voters`: id -> URL of its admin server, until the log says who they are; empty: this node is the
         whole quorum; without this node: it waits until a leader takes it in. `url`: this node's own, needed
-        once there is more than one. `peers` too. `worker`: one thread for the files; its own if not given."""
+        once there is more than one. `peers` too. `sessions`: None if no broker is fenced for its silence.
+        `worker`: one thread for the files; its own if not given."""
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.url = url
@@ -105,6 +110,9 @@ class MetadataNode:
         self._feed = ImageFeed(ClusterImage(cluster_id=cluster_id), node_id)
         self._leadership: Leadership | None = None
         self._membership: Membership | None = None
+        self._sessions = sessions
+        self._fencing: Fencing | None = None
+        self._watched: object = None  # brokers that the peers were told to watch
         self._members: Configuration | None = None  # that the peers were told
         self._work = asyncio.Event()
         self._standing: tuple[object, ...] = ()
@@ -176,6 +184,7 @@ class MetadataNode:
         )
         self._leadership = Leadership(self._core, self._feed, self._clock, self._rng, self._work.set)
         self._membership = Membership(self, self._core, self._leadership)
+        self._fencing = Fencing(self._sessions, self._leadership, self._feed, self._clock, self._tasks)
         self._peers.start(self._unreachable, self._died)
         self._follow_configuration()
         self._running.append(self._tasks.spawn(f"metadata {self.node_id}", self._run()))
@@ -225,6 +234,32 @@ class MetadataNode:
 
     async def submit(self, command: AnyCommand, timeout_s: float = 30.0, *, forward: bool = True) -> AnyReply:
         """Has the leader, here or elsewhere, judge and commit the command; raises MetadataUnavailable."""
+        return await self._ask(
+            lambda: self._started(self._leadership).commit(command),
+            lambda leader: self._submit_to(leader, command),
+            timeout_s,
+            forward,
+        )
+
+    async def heartbeat(
+        self, heartbeat: Heartbeat, timeout_s: float = 2.0, *, forward: bool = True
+    ) -> HeartbeatReply:
+        """Tells the leader that a broker lives; raises MetadataUnavailable."""
+        return await self._ask(
+            lambda: self._started(self._fencing).heartbeat(heartbeat),
+            lambda leader: self._peers.heartbeat(leader, heartbeat),
+            timeout_s,
+            forward,
+        )
+
+    async def _ask(
+        self,
+        here: Callable[[], Awaitable[R]],
+        there: Callable[[int], Awaitable[R]],
+        timeout_s: float,
+        forward: bool,
+    ) -> R:
+        """Of whoever leads; again, as long as it certainly had no effect."""
         sent = False
         try:
             async with asyncio.timeout(timeout_s):
@@ -233,16 +268,18 @@ class MetadataNode:
                     if self.is_leader:
                         sent = True
                         with contextlib.suppress(LeadershipLost):
-                            return await self._started(self._leadership).commit(command)
+                            return await here()
                         sent = False
                         await asyncio.sleep(0)  # the loss may not have shown yet
                     elif not forward and not self.core.is_leader:
                         raise NotTheLeader(self.core.leader, self.url_of(self.core.leader))
                     elif self.core.leader not in (NOBODY, self.node_id):
                         sent = True
-                        reply = await self._forward(self.core.leader, command)
-                        if reply is not None:
-                            return reply
+                        try:
+                            return await there(self.core.leader)
+                        except MetadataUnavailable as unavailable:
+                            if unavailable.applied_unknown:
+                                raise
                         sent = False
                         await self._standing_change(self._tick_ms / 1000)
                     else:
@@ -251,6 +288,22 @@ class MetadataNode:
             raise MetadataUnavailable(
                 "no quorum of metadata nodes answered in time", applied_unknown=sent
             ) from None
+
+    async def _submit_to(self, leader: int, command: AnyCommand) -> AnyReply:
+        """The reply is held until it shows here."""
+        reply, index = await self._peers.submit(leader, command)
+        while self.image.index < index:
+            self._raise_failure()
+            await self._feed.changed.wait()
+        return reply
+
+    async def log_page(self, after: int, wait_ms: int) -> LogPage:
+        """Committed entries after that index, for observers."""
+        return await read_page(self.core, self._feed, self.voters, after, wait_ms)
+
+    def snapshot_chunk(self, index: int, offset: int) -> bytes | None:
+        """Of the snapshot that a page named; None if there is a newer one by now."""
+        return read_chunk(self.core, index, offset)
 
     def status(self) -> NodeStatus:
         return self._started(self._membership).status()
@@ -273,19 +326,6 @@ class MetadataNode:
     def admits(self, sender: int, directory: UUID | None) -> bool:
         """Whether a node that signed as `sender` has the directory that it was known with."""
         return self._started(self._membership).admits(sender, directory)
-
-    async def _forward(self, leader: int, command: AnyCommand) -> AnyReply | None:
-        """None: that node did not take it, so it may be sent again. The reply is held until it shows here."""
-        try:
-            reply, index = await self._peers.submit(leader, command)
-        except MetadataUnavailable as unavailable:
-            if unavailable.applied_unknown:
-                raise
-            return None
-        while self.image.index < index:
-            self._raise_failure()
-            await self._feed.changed.wait()
-        return reply
 
     # --- the loop
 
@@ -343,8 +383,12 @@ class MetadataNode:
         """Follows the core's role and configuration, and wakes who waits for a change of leadership."""
         core = self.core
         self._started(self._leadership).follow_core()
+        self._started(self._fencing).follow_leadership()
         if self._members is not core.configuration:
             self._follow_configuration()
+        if self._sessions is not None and self._watched is not self.image.brokers:
+            self._watched = brokers = self.image.brokers
+            self._peers.watch({n: brokers[n].admin_url for n in sorted(brokers) if n != self.node_id})
         standing = (core.term, core.role, core.leader, self.is_leader)
         if standing != self._standing:
             self._standing = standing
@@ -359,7 +403,8 @@ class MetadataNode:
             raise ValueError("a quorum of several voters needs peers")
         members = {n: Member(self.url_of(n), m.directory) for n, m in others.items()}
         self._peers.configure({**members, self.node_id: Member(self.url, self.directory_id)})
-        if not self._ticking and (others or self.node_id not in self._members.voters):
+        fences = self._sessions is not None
+        if not self._ticking and (others or fences or self.node_id not in self._members.voters):
             self._ticking = True
             self._running.append(self._tasks.spawn(f"metadata {self.node_id} ticks", self._tick()))
 
@@ -369,6 +414,7 @@ class MetadataNode:
 
     def _died(self, peer: int) -> None:
         self.core.peer_died(peer)
+        self._started(self._fencing).died(peer)
         self._work.set()
 
     async def _standing_change(self, at_most_s: float | None = None) -> None:
@@ -381,6 +427,7 @@ class MetadataNode:
             await asyncio.sleep(self._tick_ms / 1000)
             self.core.tick()
             self._started(self._membership).tick()
+            self._started(self._fencing).tick()
             self._work.set()
 
     # --- snapshots of its own

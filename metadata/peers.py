@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from tierlog.broker.ports.types import InvariantViolation
-from tierlog.metadata.controller.commands import AnyCommand, AnyReply
+from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
+from tierlog.metadata.pages import LogPage
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage
 
@@ -46,6 +47,16 @@ class Peers(Protocol):
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
         """Forwards to the leader: its reply, and the log index that holds what it says."""
 
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply: ...
+    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
+        """Committed entries after that index, as observers read them."""
+
+    async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
+        """A chunk of the voter's snapshot of that index. All four raise MetadataUnavailable."""
+
+    def watch(self, urls: Mapping[int, str]) -> None:
+        """Nodes besides the members whose death is to be told."""
+
     async def close(self) -> None: ...
 
 
@@ -62,7 +73,23 @@ class NoPeers:
         raise InvariantViolation("a quorum of one sends no messages")
 
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
-        raise MetadataUnavailable("this node is the whole quorum", applied_unknown=False)
+        raise _alone()
+
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply:
+        raise _alone()
+
+    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
+        raise _alone()
+
+    async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
+        raise _alone()
+
+    def watch(self, urls: Mapping[int, str]) -> None:
+        return
 
     async def close(self) -> None:
         return
+
+
+def _alone() -> MetadataUnavailable:
+    return MetadataUnavailable("this node is the whole quorum", applied_unknown=False)

@@ -13,19 +13,36 @@ import aiohttp
 import msgspec
 
 from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.metadata.api import INDEX_HEADER, STEP_PATH, SUBMIT_PATH, Unavailable
+from tierlog.metadata.api import (
+    HEARTBEAT_PATH,
+    INDEX_HEADER,
+    LOG_PATH,
+    SNAPSHOT_PATH,
+    STEP_PATH,
+    SUBMIT_PATH,
+    Unavailable,
+)
 from tierlog.metadata.auth import Envelope
-from tierlog.metadata.controller.commands import AnyCommand, AnyReply, decode_reply, encode_command
+from tierlog.metadata.controller.commands import (
+    AnyCommand,
+    AnyReply,
+    Heartbeat,
+    HeartbeatReply,
+    decode_reply,
+    encode_command,
+)
+from tierlog.metadata.pages import LogPage, decode_page
 from tierlog.metadata.peers import MetadataUnavailable
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage, Append, SnapshotChunk, encode_messages
-from tierlog.metadata.watch import DeathWatch, address_of
+from tierlog.metadata.watch import Address, DeathWatch, address_of
 
 QUEUE_BYTES = 32 << 20  # per peer
 REQUEST_BYTES = 4 << 20  # of messages that travel together
 MESSAGE_OVERHEAD = 128
 STEP_TIMEOUT_S = 5.0
 SUBMIT_TIMEOUT_S = 30.0
+HEARTBEAT_TIMEOUT_S = 1.0  # a lease is worth more than this answer: rather ask again
 
 
 class HttpPeers:
@@ -38,6 +55,7 @@ class HttpPeers:
         self._senders: set[asyncio.Task[None]] = set()
         self._unreachable: Callable[[int], None] = lambda peer: None
         self._watch: DeathWatch | None = None
+        self._watched: dict[int, Address] = {}  # besides the members
 
     def start(self, unreachable: Callable[[int], None], died: Callable[[int], None]) -> None:
         self._unreachable = unreachable
@@ -58,8 +76,7 @@ class HttpPeers:
                 self._senders.add(sender)
                 sender.add_done_callback(self._senders.discard)
             self._queues[peer].directory = member.directory
-        if self._watch is not None:
-            self._watch.watch({peer: address_of(member.url) for peer, member in others.items()})
+        self._watch_all()
 
     async def close(self) -> None:
         if self._watch is not None:
@@ -75,26 +92,78 @@ class HttpPeers:
         if queue := self._queues.get(message.to):
             queue.put(message)
 
+    def watch(self, urls: Mapping[int, str]) -> None:
+        self._watched = {node: address_of(url) for node, url in urls.items() if url}
+        self._watch_all()
+
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
-        queue = self._queues.get(leader)
-        if queue is None:
-            raise MetadataUnavailable(f"no address of node {leader}", applied_unknown=False)
-        body = encode_command(command)
+        answer, headers = await self._post(leader, SUBMIT_PATH, encode_command(command), SUBMIT_TIMEOUT_S)
+        try:
+            return decode_reply(answer), int(headers[INDEX_HEADER])
+        except (msgspec.DecodeError, KeyError, ValueError) as failure:
+            raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=True) from failure
+
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply:
+        """Safe to repeat, whatever became of it."""
+        try:
+            answer, _ = await self._post(
+                leader, HEARTBEAT_PATH, msgspec.msgpack.encode(heartbeat), HEARTBEAT_TIMEOUT_S
+            )
+            return msgspec.msgpack.decode(answer, type=HeartbeatReply)
+        except (MetadataUnavailable, msgspec.DecodeError) as failure:
+            raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=False) from failure
+
+    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
+        timeout_s = wait_ms / 1000 + STEP_TIMEOUT_S
+        answer = await self._get(voter, f"{LOG_PATH}?after={after}&wait_ms={wait_ms}", timeout_s)
+        try:
+            return decode_page(answer)
+        except msgspec.DecodeError as failure:
+            raise MetadataUnavailable(f"node {voter}: {failure}", applied_unknown=False) from failure
+
+    async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
+        return await self._get(voter, f"{SNAPSHOT_PATH}?index={index}&offset={offset}", SUBMIT_TIMEOUT_S)
+
+    async def _post(
+        self, peer: int, path: str, body: bytes, timeout_s: float
+    ) -> tuple[bytes, Mapping[str, str]]:
+        queue = self._queue_of(peer)
         try:
             async with self._client().post(
-                queue.url + SUBMIT_PATH,
+                queue.url + path,
                 data=body,
-                headers=self._headers(leader, queue, SUBMIT_PATH, body),
-                timeout=aiohttp.ClientTimeout(SUBMIT_TIMEOUT_S),
+                headers=self._headers(peer, queue, path, body),
+                timeout=aiohttp.ClientTimeout(timeout_s),
             ) as response:
                 answer = await response.read()
-                if response.status == 200:
-                    return decode_reply(answer), int(response.headers[INDEX_HEADER])
-                raise _refusal(leader, response.status, answer)
+                if response.status != 200:
+                    raise _refusal(peer, response.status, answer)
+                return answer, response.headers
         except aiohttp.ClientConnectorError as failure:
-            raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=False) from failure
-        except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, KeyError) as failure:
-            raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=True) from failure
+            raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=False) from failure
+        except (aiohttp.ClientError, TimeoutError) as failure:
+            raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=True) from failure
+
+    async def _get(self, peer: int, path: str, timeout_s: float) -> bytes:
+        queue = self._queue_of(peer)
+        try:
+            async with self._client().get(
+                queue.url + path,
+                headers=self._headers(peer, queue, path, b""),
+                timeout=aiohttp.ClientTimeout(timeout_s),
+            ) as response:
+                answer = await response.read()
+                if response.status != 200:
+                    raise _refusal(peer, response.status, answer)
+                return answer
+        except (aiohttp.ClientError, TimeoutError) as failure:
+            raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=False) from failure
+
+    def _queue_of(self, peer: int) -> "_Queue":
+        queue = self._queues.get(peer)
+        if queue is None:
+            raise MetadataUnavailable(f"no address of node {peer}", applied_unknown=False)
+        return queue
 
     async def _send_all(self, peer: int, queue: "_Queue") -> None:
         while not queue.left:
@@ -115,6 +184,11 @@ class HttpPeers:
                 return response.status == 204
         except (aiohttp.ClientError, TimeoutError):
             return False
+
+    def _watch_all(self) -> None:
+        if self._watch is not None:
+            members = {peer: address_of(queue.url) for peer, queue in self._queues.items()}
+            self._watch.watch({**self._watched, **members})
 
     def _client(self) -> aiohttp.ClientSession:
         """Made when it is first needed: a quorum of one may have peers one day."""

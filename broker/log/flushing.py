@@ -160,10 +160,10 @@ class Flushing:
         self._directory_dirty = self.files_changed = True
 
     def cut(self, log: Flushed) -> None:
-        """The log ends earlier now; its active segment may be one that was rolled."""
+        """The log ends earlier now, as do its epochs; its active segment may be one that was rolled."""
         self.claimed = max(self.claimed, self.recovery_point)
         self.recovery_point = min(self.recovery_point, log.log_end_offset)
-        self._directory_dirty = self.files_changed = True
+        self._directory_dirty = self._epochs_dirty = self.files_changed = True
         self._unsynced = [segment for segment in self._unsynced if segment.rolled and log.has(segment)]
 
     def epochs_changed(self) -> None:

@@ -85,7 +85,7 @@ class PartitionLog:
             files,
             directory,
             loaded.epochs,
-            unsynced=[s for s in loaded.segments[:-1] if s.end_offset > recovery_point],
+            unsynced=loaded.unsynced(recovery_point),
             epochs_dirty=bool(loaded.rebuilt),
             recovery_point=min(recovery_point, self.log_end_offset),
             claimed=recovery_point if recovery_point > self.log_end_offset else 0,
@@ -419,7 +419,9 @@ class PartitionLog:
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Cuts the log so that no record at or above `offset` remains (a batch that holds it goes whole)."""
-        if offset >= self.log_end_offset:
+        if offset >= self.log_end_offset:  # an epoch that began here, and got no record, is not the leader's
+            if self.epochs.truncate_from_end(self.log_end_offset):
+                self._flushing.epochs_changed()
             return False
         self.swaps.complete(self, now_ms)
         if offset <= self._bases[0]:
@@ -552,7 +554,6 @@ class PartitionLog:
         self.cleaned_to = self.cleaned_to and min(self.cleaned_to, self.log_end_offset)
         self._flushing.cut(self)
         self.epochs.truncate_from_end(self.log_end_offset)
-        self._flushing.epochs_changed()
         loaded = Loaded(self._segments, self.epochs, self.producers)
         rebuild_producers(loaded, self._files, self.directory, now_ms)
         self.producers = loaded.producers

@@ -75,6 +75,12 @@ class Loaded:
     rebuilt: list[int] = field(default_factory=list)
     snapshot_offset: int = -1
 
+    def unsynced(self, recovery_point: int) -> list[Segment]:
+        """Rolled segments of which some file may not be on the disk; a rebuilt one's indexes are not."""
+        return [
+            s for s in self.segments[:-1] if s.end_offset > recovery_point or s.base_offset in self.rebuilt
+        ]
+
 
 def load(
     files: Files,
@@ -103,7 +109,8 @@ def load(
         segment = Segment(files, directory, base, now_ms)
         segment.size = files.size_of(segment.path())
         synced = end is not None and recovery_point is not None and end <= recovery_point
-        intact = (clean or synced) and _load_segment(segment, end)
+        # One that ends there may have been rolled after that flush: then its indexes never were on the disk.
+        intact = (clean or (synced and end != recovery_point)) and _load_segment(segment, end)
         if intact:
             if epochs is None:
                 _note_epochs(segment, loaded.epochs)

@@ -10,7 +10,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 FETCH, PRODUCE = "Fetch", "Produce"
@@ -25,13 +25,13 @@ error to it, and what it holds is bounded (queued.max.request.bytes).
 
 
 @dataclass(slots=True, eq=False)
-class Waiting(Generic[T]):
+class Waiting:
     """One operation: `attempt` answers None while there is not enough, `expire` answers in any case."""
 
     keys: tuple[Hashable, ...]
-    attempt: Callable[[], T | None]
-    expire: Callable[[], T]
-    future: "asyncio.Future[T]"
+    attempt: Callable[[], Any]
+    expire: Callable[[], Any]
+    future: "asyncio.Future[Any]"
     kind: str
 
 
@@ -46,8 +46,8 @@ class Purgatory:
         self._limit = limit
         self._watched_max = watched_max
         self._loop = asyncio.get_running_loop()
-        self._watchers: dict[Hashable, dict[Waiting[Any], None]] = {}
-        self._deadlines: list[tuple[float, int, Waiting[Any]]] = []
+        self._watchers: dict[Hashable, dict[Waiting, None]] = {}
+        self._deadlines: list[tuple[float, int, Waiting]] = []
         self._sequence = 0
         self._waiting = self._watched = 0
         self._touched: dict[Hashable, None] = {}
@@ -116,7 +116,7 @@ class Purgatory:
         for operation in operations:
             _settle(operation, operation.attempt)
 
-    def _forget(self, operation: Waiting[Any]) -> None:
+    def _forget(self, operation: Waiting) -> None:
         self._waiting -= 1
         self._watched -= len(operation.keys)
         self.waiting[operation.kind] -= 1
@@ -153,7 +153,7 @@ class Purgatory:
         self._arm()
 
 
-def _settle(operation: Waiting[Any], answer: Callable[[], Any]) -> None:
+def _settle(operation: Waiting, answer: Callable[[], Any]) -> None:
     if operation.future.done():
         return
     try:

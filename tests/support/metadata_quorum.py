@@ -13,8 +13,11 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.api import RaftServer
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataNode
+from tierlog.metadata.observer import MetadataObserver
+from tierlog.metadata.raft.messages import AnyMessage
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.transport import HttpPeers
 
@@ -29,12 +32,24 @@ def listen(port: int = 0) -> socket.socket:
     return listener
 
 
+class CuttablePeers(HttpPeers):
+    """The network between members may be cut; what observers and clients say still arrives."""
+
+    def __init__(self, quorum: "Quorum", node_id: int, tasks: TaskGroup) -> None:
+        super().__init__(node_id, CLUSTER_ID, SECRET, tasks)
+        self.quorum, self.node_id = quorum, node_id
+
+    def send(self, message: AnyMessage) -> None:
+        if not {self.node_id, message.to} & self.quorum.cut_off:
+            super().send(message)
+
+
 class Running:
     """A node with its server, in the order in which a process would start and stop them."""
 
     def __init__(self, quorum: "Quorum", node_id: int) -> None:
         self.tasks = TaskGroup(lambda name, failure: quorum.failures.append(failure))
-        peers = HttpPeers(node_id, CLUSTER_ID, SECRET, self.tasks)
+        peers = CuttablePeers(quorum, node_id, self.tasks)
         self.node = MetadataNode(
             node_id,
             {n: quorum.urls[n] for n in quorum.voters},
@@ -47,6 +62,7 @@ class Running:
             peers=peers,
             url=quorum.urls[node_id],
             settings=quorum.settings,
+            sessions=BrokerSessions(quorum.session_ms) if quorum.session_ms else None,
             tick_ms=20,
             snapshot_entries=quorum.snapshot_entries,
             keep_entries=1,
@@ -64,6 +80,19 @@ class Running:
         await self.tasks.close()
 
 
+class Observing:
+    def __init__(self, quorum: "Quorum", node_id: int, voters: Iterable[int]) -> None:
+        self.tasks = TaskGroup(lambda name, failure: quorum.failures.append(failure))
+        peers = HttpPeers(node_id, CLUSTER_ID, SECRET, self.tasks)
+        urls = {n: quorum.urls[n] for n in voters}
+        self.observer = MetadataObserver(node_id, urls, self.tasks, CLUSTER_ID, peers=peers)
+        self.client = MetadataClient(self.observer)
+
+    async def stop(self) -> None:
+        await self.observer.stop()
+        await self.tasks.close()
+
+
 class Quorum:
     """`voters` are those of the settings; nodes 1 to 4 have addresses."""
 
@@ -71,6 +100,9 @@ class Quorum:
         self.directory = directory
         self.voters = tuple(voters)
         self.settings: RaftSettings | None = None
+        self.session_ms = 0
+        self.cut_off: set[int] = set()
+        self.observers: list[Observing] = []
         self.failures: list[BaseException] = []
         self.snapshot_entries = 10_000
         self.listeners = {n: listen() for n in (1, 2, 3, 4)}
@@ -82,6 +114,13 @@ class Quorum:
         member = self.running[node_id] = Running(self, node_id)
         await member.start(self.listeners.pop(node_id, None) or listen(self.ports[node_id]))
         return member
+
+    async def observe(self, node_id: int, *voters: int) -> "Observing":
+        """A node that is no member; it is told of some voters only."""
+        observing = Observing(self, node_id, voters)
+        self.observers.append(observing)
+        await observing.observer.start()
+        return observing
 
     async def kill(self, node_id: int) -> None:
         await self.running.pop(node_id).stop()
@@ -96,6 +135,8 @@ class Quorum:
         return next(n for n, member in self.running.items() if member.node.is_leader)
 
     async def close(self) -> None:
+        for observing in self.observers:
+            await observing.stop()
         for node_id in list(self.running):
             await self.kill(node_id)
         for listener in self.listeners.values():
