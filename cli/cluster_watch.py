@@ -56,6 +56,7 @@ def rows(
                 "role": quorum.get("role"),
                 "bootstrap": node.bootstrap,
                 "admin": node.admin_url,
+                "directory": str(cluster_files.node_directory(directory, node.id)),
                 "pid": cluster_processes.pid_of(cluster_files.node_directory(directory, node.id)),
                 "fenced": broker.get("fenced"),
                 "leads": broker.get("leads"),

@@ -1,5 +1,8 @@
 """`tierlog cluster` and its neighbours on three real processes: what operators do, each step a process."""
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,3 +94,22 @@ def test_a_paused_node_and_a_lost_majority(directory: Path) -> None:
     ask("cluster", "start", "1", "2")
     until(healthy, "all are back")
     assert run("cluster", "kill", "7").returncode == 2
+
+
+def test_an_interrupted_cluster_leaves_nothing_behind(directory: Path) -> None:
+    """In a pipe: a line for each change, and no table."""
+    command = [sys.executable, "-m", "tierlog.cli.main", "cluster", "up", "--nodes", "1", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as up:
+        assert up.stdout is not None
+        lines = iter(up.stdout.readline, "")
+        assert next(line for line in lines if line.startswith("node 1")) == "node 1: up, leader\n"
+        assert next(line for line in lines if line.startswith("cluster")).startswith("cluster: healthy")
+        data = Path(ask("cluster", "status")[0]["directory"]).parent
+        assert (data / "cluster.json").exists()
+        assert run("cluster", "up", "--detach").returncode == 1  # one at a time, if none is named
+        ask("cluster", "kill", "1")
+        assert next(lines) == "node 1: down\n"
+        up.send_signal(signal.SIGINT)
+        assert up.wait(60) == 0
+    assert not data.exists()
+    assert run("cluster", "status").returncode == 1
