@@ -113,3 +113,26 @@ def test_an_interrupted_cluster_leaves_nothing_behind(directory: Path) -> None:
         assert up.wait(60) == 0
     assert not data.exists()
     assert run("cluster", "status").returncode == 1
+
+
+def test_a_broker_is_emptied_and_let_go(directory: Path) -> None:
+    up = ask("cluster", "up", "--nodes", "4", "--data-dir", directory, "--port", "0", "--detach")
+    words = ("topic", "create", "orders", "--partitions", "4", "--replication-factor", "2")
+    assert run(*words, "--bootstrap", up["bootstrap"]).returncode == 0
+    until(healthy, "a new cluster is healthy")
+    plan = ask("broker", "drain", "4", "--dry-run")
+    assert plan["moves"] and not plan["stuck"]
+    serving = run("broker", "decommission", "4")
+    assert serving.returncode == 1 and "Stop its process" in serving.stderr
+    assert all(4 not in row["replicas"] for row in partitions("orders"))
+    assert ask("quorum", "remove", "4")["voters"].keys() == {"1", "2", "3"}
+    ask("cluster", "stop", "4")
+    assert ask("broker", "decommission", "4")["decommissioned"] is True
+    assert [broker["id"] for broker in ask("broker", "list")] == [1, 2, 3]
+
+    moved = partitions("orders")[0]
+    target = [*(one for one in (1, 2, 3) if one not in moved["replicas"]), moved["replicas"][0]]
+    to = ",".join(map(str, target))
+    assert run("partition", "move", "orders", "0", "--to", to).returncode == 0
+    until(lambda: partitions("orders")[0]["in_sync"] == target, "it has moved")
+    assert ask("partition", "list", "--moving") == []
