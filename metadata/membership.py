@@ -13,11 +13,14 @@ from typing import Protocol
 from uuid import UUID
 
 import msgspec
+import structlog
 
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.peers import LeadershipLost, MetadataUnavailable, NotTheLeader
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.membership import ChangeRefused, Configuration, Member
+
+_log = structlog.get_logger("tierlog.metadata")
 
 
 class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +59,8 @@ class Host(Protocol):
     node_id: int
     cluster_id: str
     url: str
+    addresses: dict[int, str]
+    has_peers: bool
 
     @property
     def directory_id(self) -> UUID: ...
@@ -66,6 +71,7 @@ class Membership:
     def __init__(self, host: Host, core: RaftCore, leadership: Leadership) -> None:
         self._host, self._core, self._leadership = host, core, leadership
         self._heard: dict[int, UUID] = {}  # directories of members as they called
+        self._refused: dict[int, UUID | None] = {}
         self._changing = asyncio.Lock()
         self._turned = asyncio.Event()
 
@@ -75,34 +81,35 @@ class Membership:
         self._require_leader()
         if not url:
             raise ChangeRefused("the new voter's URL is needed")
-        async with (
-            self._changing,
-            _within(timeout_s, f"node {node_id} is behind: it stays a learner"),
-        ):
-            if self._core.configuration.voters.get(node_id, Member()).url == url:
-                return
+        if not self._host.has_peers:
+            raise ChangeRefused("this node has no shared secret (controller.quorum.secret)")
+        async with _within(timeout_s, f"node {node_id} is behind: it stays a learner"), self._changing:
             if node_id in self._core.voters:
-                raise ChangeRefused(f"node {node_id} is a voter with another address: remove it first")
+                if self._host.url_of(node_id) != url:
+                    await self._change(lambda: self._moved(node_id, url))
+                return
             if self._core.configuration.learners.get(node_id, Member()).url != url:
-                await self._change(self._with_own_url().with_learner(node_id, Member(url)))
+                await self._change(lambda: self._with_own_url().with_learner(node_id, Member(url)))
             while not self._caught_up(node_id):
                 await self._turned.wait()
-            member = self._core.configuration.learners[node_id]
-            await self._change(self._core.configuration.with_voter(node_id, member))
+            # it has answered, or it had not caught up: so its directory is known
+            await self._change(
+                lambda: self._core.configuration.with_voter(node_id, Member(url, self._heard.get(node_id)))
+            )
 
     async def remove_voter(self, node_id: int, timeout_s: float) -> None:
         self._require_leader()
-        async with self._changing, _within(timeout_s, f"the removal of node {node_id} is not committed yet"):
+        async with _within(timeout_s, f"the removal of node {node_id} is not committed yet"), self._changing:
             if node_id in self._core.configuration.members:
-                await self._change(self._with_own_url().without(node_id))
+                await self._change(lambda: self._with_own_url().without(node_id))
 
-    async def _change(self, configuration: Configuration) -> None:
+    async def _change(self, changed: Callable[[], Configuration]) -> None:
         """A change still under way, such as a directory that is written down, is waited for."""
         while self._core.configuration_index > self._core.log.commit:
             self._require_leader()
             await self._turned.wait()
         try:
-            await self._leadership.configure(configuration)
+            await self._leadership.configure(changed())
         except LeadershipLost:
             self._require_leader()
             raise
@@ -116,28 +123,44 @@ class Membership:
         return progress.caught_up
 
     def _with_own_url(self) -> Configuration:
-        """A leader that was alone had no need of an address."""
+        """A leader that was alone had no need of an address; those that settings name keep theirs there."""
         own, present = self._host.node_id, self._core.configuration
-        if own not in present.voters or present.voters[own].url:
+        if own not in present.voters or present.voters[own].url or own in self._host.addresses:
             return present
         if not self._host.url:
             raise ChangeRefused("this node's own URL is not known")
-        return present.with_voter(own, Member(self._host.url, self._host.directory_id))
+        return self._moved(own, self._host.url)
+
+    def _moved(self, voter: int, url: str) -> Configuration:
+        present = self._core.configuration
+        return present.with_voter(voter, Member(url, present.voters[voter].directory))
 
     def _require_leader(self) -> None:
         if self._leadership.draft is None:
-            raise NotTheLeader(self._core.leader, self._host.url_of(self._core.leader))
+            leader = self._core.leader
+            raise NotTheLeader(leader, "" if leader == self._host.node_id else self._host.url_of(leader))
 
     # --- directories
 
     def admits(self, sender: int, directory: UUID | None) -> bool:
-        """Whether it is the directory that this member is known with; the first that is heard of counts
-        until the log names one."""
+        """Whether it is the directory that the log names for this member; until it names one, any will do."""
         member = self._core.configuration.members.get(sender)
-        if member is None or directory is None:
-            return member is None or member.directory is None
-        known = member.directory or self._heard.setdefault(sender, directory)
-        return known == directory
+        if member is None:
+            return True  # of another configuration, or no member: the core knows what to make of it
+        if member.directory is not None and member.directory != directory:
+            if self._refused.get(sender) != directory:
+                _log.warning(
+                    "a member calls from a directory that is not its own: "
+                    "if its disk was replaced, remove it from the quorum and add it again",
+                    node=sender,
+                    directory=directory,
+                    known=member.directory,
+                )
+            self._refused[sender] = directory
+            return False
+        if directory is not None:
+            self._heard[sender] = directory
+        return True
 
     def tick(self) -> None:
         """The leader writes down the directories of members that it has heard of."""
@@ -173,7 +196,7 @@ class Membership:
             node_id=self._host.node_id,
             cluster_id=self._host.cluster_id,
             directory_id=self._host.directory_id,
-            role=core.role.value if self._host.node_id in core.voters or core.is_leader else "learner",
+            role=self._role(),
             leader=core.leader,
             term=core.term,
             applied_index=log.applied,
@@ -184,6 +207,11 @@ class Membership:
             learners={node: self._host.url_of(node) for node in present.learners},
             members=tuple(self._peer(node, member) for node, member in sorted(present.members.items())),
         )
+
+    def _role(self) -> str:
+        if self._host.node_id in self._core.voters or self._core.is_leader:
+            return self._core.role.value
+        return "learner" if self._host.node_id in self._core.configuration.learners else "no member"
 
     def _peer(self, node_id: int, member: Member) -> PeerStatus:
         progress = self._core.replication.progress.get(node_id) if self._core.replication else None

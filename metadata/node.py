@@ -20,7 +20,7 @@ from tierlog.broker.ports.types import Rng, random_uuid
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.feed import ImageFeed, Subscriber
+from tierlog.metadata.feed import ImageFeed, Subscriber, happens
 from tierlog.metadata.fencing import Fencing
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image, encode_image
@@ -86,10 +86,10 @@ class MetadataNode:
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.url = url
-        self._addresses = dict(voters)  # they hold against what the log says, so that nodes may move
-        self._initial = Configuration({n: Member(u) for n, u in (voters or {node_id: url}).items()})
+        self.addresses = dict(voters)  # of those for whom the log has none, so that they may move
+        self._initial = Configuration({voter: Member() for voter in voters or (node_id,)})
         self._peers: Peers = peers or NoPeers()
-        self._has_peers = peers is not None
+        self.has_peers = peers is not None
         self._clock, self._rng, self._tasks = clock, rng, tasks
         self._tick_ms = tick_ms
         self._snapshot_entries, self._snapshot_bytes = snapshot_entries, snapshot_bytes
@@ -132,6 +132,11 @@ class MetadataNode:
         return self._feed.image
 
     @property
+    def started(self) -> bool:
+        """Its files are read; before, it knows neither its directory nor its members."""
+        return self._core is not None
+
+    @property
     def core(self) -> RaftCore:
         return self._started(self._core)
 
@@ -152,7 +157,7 @@ class MetadataNode:
             return self.url
         configuration = self._core.configuration if self._core is not None else self._initial
         member = configuration.members.get(node_id, Member())
-        return self._addresses.get(node_id) or member.url
+        return member.url or self.addresses.get(node_id, "")
 
     @property
     def is_leader(self) -> bool:
@@ -399,7 +404,7 @@ class MetadataNode:
         """Who may be sent to; a node alone needs no ticks."""
         self._members = self.core.configuration
         others = {n: m for n, m in self._members.members.items() if n != self.node_id}
-        if others and not self._has_peers:
+        if others and not self.has_peers:
             raise ValueError("a quorum of several voters needs peers")
         members = {n: Member(self.url_of(n), m.directory) for n, m in others.items()}
         self._peers.configure({**members, self.node_id: Member(self.url, self.directory_id)})
@@ -419,15 +424,15 @@ class MetadataNode:
 
     async def _standing_change(self, at_most_s: float | None = None) -> None:
         self._raise_failure()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._standing_changed.wait(), at_most_s)
+        await happens(self._standing_changed, at_most_s)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._tick_ms / 1000)
             self.core.tick()
+            self._send(self.core.take_hurried())
             self._started(self._membership).tick()
-            self._started(self._fencing).tick()
+            self._started(self._fencing).tick(self._tick_ms)
             self._work.set()
 
     # --- snapshots of its own

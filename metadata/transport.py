@@ -181,9 +181,18 @@ class HttpPeers:
                 headers=self._headers(peer, queue, STEP_PATH, body),
                 timeout=aiohttp.ClientTimeout(STEP_TIMEOUT_S),
             ) as response:
-                return response.status == 204
+                if response.status != 204:
+                    return False
         except (aiohttp.ClientError, TimeoutError):
             return False
+        if self._watch is not None:
+            self._watch.is_up(peer)
+        return True
+
+    @property
+    def watched(self) -> frozenset[int]:
+        """Nodes whose death would be noticed at once now."""
+        return self._watch.connected if self._watch is not None else frozenset()
 
     def _watch_all(self) -> None:
         if self._watch is not None:

@@ -81,6 +81,15 @@ class NodeSettings:
     controller_quorum_secret: str = _setting(
         SettingType.PASSWORD, "", "Shared by the voters of a quorum of several, to sign what they send."
     )
+    controller_quorum_election_timeout_ms: int = _int(
+        1000,
+        "A voter that hears of no leader for this long to twice that stands for election; "
+        "a leader whose process is proven dead is not waited for.",
+        least=200,
+    )
+    controller_quorum_fetch_timeout_ms: int = _int(
+        2000, "A leader that no majority of the voters answers for this long steps down.", least=200
+    )
     broker_rack: str = _string("", "Zone and host of this broker, for placement.")
 
     # Directories and the object store
@@ -365,6 +374,10 @@ class NodeSettings:
         voters = self.voters
         if voters and CONTROLLER in self.process_roles and self.node_id not in voters:
             raise InvalidSetting(f"controller.quorum.voters does not name this node, {self.node_id}")
+        if CONTROLLER not in self.process_roles and not (voters and self.controller_quorum_secret):
+            raise InvalidSetting(
+                "process.roles: a broker that is no controller needs controller.quorum.voters and .secret"
+            )
         if len(voters) > 1 and not self.controller_quorum_secret:
             raise InvalidSetting("controller.quorum.secret: a quorum of several voters needs one")
         _ = self.listener, self.admin, self.connections_per_address

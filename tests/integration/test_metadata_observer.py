@@ -145,6 +145,7 @@ async def test_a_killed_leaders_own_broker_is_fenced_by_the_next(quorum: Quorum)
     await joined(quorum.running[leader].client, leader, quorum.urls[leader])
     follower = next(member for n, member in quorum.running.items() if n != leader)
     await follower.client.wait_for(lambda image: leader in image.brokers and not image.brokers[leader].fenced)
+    await quorum.watched()
     await quorum.kill(leader)
     await follower.client.wait_for(fenced(leader))
 
