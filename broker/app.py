@@ -40,6 +40,7 @@ from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.rates import Windows
 from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.group_service import GroupService
@@ -177,6 +178,8 @@ class Broker:
         self.purgatory = Purgatory(settings.purgatory_max_operations)
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
         self.commits = GroupCommit()
+        self.examiner = Examiner()
+        self._parts.callback(self.examiner.close)
         self.replicas = ReplicaManager(
             settings,
             self.directories,
@@ -243,6 +246,7 @@ class Broker:
                 purgatory=self.purgatory,
                 sessions=self.sessions,
                 commits=self.commits,
+                examiner=self.examiner,
                 quotas=self.quotas,
                 clock=self.clock,
             )
@@ -261,6 +265,7 @@ class Broker:
             remote=self.tiering.remote,
             quotas=self.quotas,
             stats=self.stats,
+            examiner=self.examiner,
         )
         groups = group_handlers(self.groups)
         handlers = measured(build_handlers(dependencies, groups), self.stats)

@@ -7,7 +7,7 @@ it has to be removed and added again.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Protocol
 from uuid import UUID
@@ -15,42 +15,16 @@ from uuid import UUID
 import msgspec
 import structlog
 
+from tierlog.broker.ports.clock import Clock
+from tierlog.metadata.controller.commands import Heartbeat
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.peers import LeadershipLost, MetadataUnavailable, NotTheLeader
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.membership import ChangeRefused, Configuration, Member
+from tierlog.metadata.status import Hearing, NodeStatus, PeerStatus
 
 _log = structlog.get_logger("tierlog.metadata")
-
-
-class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a leader knows of a member. `lag`: entries that it is not known to hold."""
-
-    node_id: int
-    url: str
-    voter: bool
-    directory_id: UUID | None = None
-    match_index: int | None = None  # None: this node does not lead, so it does not know
-    lag: int | None = None
-    caught_up: bool | None = None
-
-
-class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator sees of a member of the quorum."""
-
-    node_id: int
-    cluster_id: str
-    directory_id: UUID
-    role: str
-    leader: int
-    term: int
-    applied_index: int
-    commit_index: int
-    last_index: int
-    snapshot_index: int
-    voters: dict[int, str]
-    learners: dict[int, str]
-    members: tuple[PeerStatus, ...]
 
 
 class Host(Protocol):
@@ -64,12 +38,15 @@ class Host(Protocol):
 
     @property
     def directory_id(self) -> UUID: ...
+    @property
+    def image(self) -> ClusterImage: ...
     def url_of(self, node_id: int) -> str: ...
 
 
 class Membership:
-    def __init__(self, host: Host, core: RaftCore, leadership: Leadership) -> None:
-        self._host, self._core, self._leadership = host, core, leadership
+    def __init__(self, host: Host, core: RaftCore, leadership: Leadership, clock: Clock) -> None:
+        self._host, self._core, self._leadership, self._clock = host, core, leadership, clock
+        self._hearing = Hearing()
         self._heard: dict[int, UUID] = {}  # directories of members as they called
         self._refused: dict[int, UUID | None] = {}
         self._changing = asyncio.Lock()
@@ -190,8 +167,30 @@ class Membership:
             return status
         raise MetadataUnavailable("the quorum is not as awaited", applied_unknown=False)
 
+    def heard(self, senders: Iterable[int]) -> None:
+        """Members whose messages have been taken in."""
+        core = self._core
+        if core.replication is None:
+            return
+        for sender in senders:
+            if (progress := core.replication.progress.get(sender)) is not None:
+                self._note(sender, progress.match_index)
+
+    def heard_broker(self, heartbeat: Heartbeat) -> None:
+        """Of a broker that is no member the leader knows by its heartbeats how far it follows."""
+        broker = self._host.image.brokers.get(heartbeat.broker_id)
+        if broker is None or broker.broker_epoch != heartbeat.broker_epoch:
+            return
+        if heartbeat.broker_id not in self._core.configuration.members:
+            self._note(heartbeat.broker_id, heartbeat.image_index)
+
+    def _note(self, node_id: int, index: int) -> None:
+        core = self._core
+        self._hearing.note(core.term, node_id, index, core.log.last_index, self._clock.now_ms())
+
     def status(self) -> NodeStatus:
         core, log, present = self._core, self._core.log, self._core.configuration
+        now_ms = self._clock.now_ms()
         return NodeStatus(
             node_id=self._host.node_id,
             cluster_id=self._host.cluster_id,
@@ -205,7 +204,10 @@ class Membership:
             snapshot_index=log.snapshot.index,
             voters={node: self._host.url_of(node) for node in present.voters},
             learners={node: self._host.url_of(node) for node in present.learners},
-            members=tuple(self._peer(node, member) for node, member in sorted(present.members.items())),
+            members=tuple(
+                self._peer(node, member, now_ms) for node, member in sorted(present.members.items())
+            ),
+            observers=self._observers(now_ms) if core.is_leader else (),
         )
 
     def _role(self) -> str:
@@ -213,17 +215,41 @@ class Membership:
             return self._core.role.value
         return "learner" if self._host.node_id in self._core.configuration.learners else "no member"
 
-    def _peer(self, node_id: int, member: Member) -> PeerStatus:
+    def _peer(self, node_id: int, member: Member, now_ms: int) -> PeerStatus:
         progress = self._core.replication.progress.get(node_id) if self._core.replication else None
-        voter = node_id in self._core.voters
-        return PeerStatus(
+        voter, itself = node_id in self._core.voters, node_id == self._host.node_id
+        status = PeerStatus(
             node_id=node_id,
             url=self._host.url_of(node_id),
             voter=voter,
-            directory_id=member.directory,
-            match_index=progress.match_index if progress else None,
-            lag=self._core.log.last_index - progress.match_index if progress else None,
-            caught_up=(voter or progress.caught_up) if progress else None,
+            directory_id=self._host.directory_id if itself else member.directory,
+        )
+        if progress is None:
+            return status
+        heard = self._hearing.of(self._core.term, node_id)
+        return msgspec.structs.replace(
+            status,
+            match_index=progress.match_index,
+            lag=self._core.log.last_index - progress.match_index,
+            caught_up=voter or progress.caught_up,
+            last_heard_ms=now_ms if itself else heard and heard.heard_ms,
+            last_caught_up_ms=now_ms if itself else heard and heard.caught_up_ms,
+        )
+
+    def _observers(self, now_ms: int) -> tuple[PeerStatus, ...]:
+        brokers, members = self._host.image.brokers, self._core.configuration.members
+        following = [broker_id for broker_id in sorted(brokers) if broker_id not in members]
+        return tuple(
+            PeerStatus(
+                node_id=broker_id,
+                url=brokers[broker_id].admin_url,
+                voter=False,
+                match_index=heard.index,
+                lag=max(self._core.log.last_index - heard.index, 0),
+                last_heard_ms=heard.heard_ms,
+                last_caught_up_ms=heard.caught_up_ms,
+            )
+            for broker_id, heard in self._hearing.lately(self._core.term, following, now_ms).items()
         )
 
 

@@ -25,7 +25,7 @@ from tierlog.metadata.fencing import Fencing
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.leadership import Leadership
-from tierlog.metadata.membership import Membership, NodeStatus
+from tierlog.metadata.membership import Membership
 from tierlog.metadata.pages import LogPage, read_chunk, read_page
 from tierlog.metadata.peers import LeadershipLost, MetadataUnavailable, NoPeers, NotTheLeader, Peers
 from tierlog.metadata.raft.core import RaftCore, Ready
@@ -34,6 +34,7 @@ from tierlog.metadata.raft.membership import Configuration, Member
 from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, AnyMessage, Entry, Snapshot
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.records import NoOp, decode_records, encode_records
+from tierlog.metadata.status import NodeStatus
 from tierlog.metadata.storage import MetadataStorage
 
 __all__ = [
@@ -188,7 +189,7 @@ class MetadataNode:
             settings=self._settings,
         )
         self._leadership = Leadership(self._core, self._feed, self._clock, self._rng, self._work.set)
-        self._membership = Membership(self, self._core, self._leadership)
+        self._membership = Membership(self, self._core, self._leadership, self._clock)
         self._fencing = Fencing(self._sessions, self._leadership, self._feed, self._clock, self._tasks)
         self._peers.start(self._unreachable, self._died)
         self._follow_configuration()
@@ -231,6 +232,7 @@ class MetadataNode:
             except Exception as failure:  # a broken invariant: what the core holds is not to be trusted
                 self._stop_serving(failure)
                 raise
+            self._started(self._membership).heard({message.sender for message in messages})
             self._work.set()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -251,11 +253,22 @@ class MetadataNode:
     ) -> HeartbeatReply:
         """Tells the leader that a broker lives; raises MetadataUnavailable."""
         return await self._ask(
-            lambda: self._started(self._fencing).heartbeat(heartbeat),
+            lambda: self._heard(heartbeat),
             lambda leader: self._peers.heartbeat(leader, heartbeat),
             timeout_s,
             forward,
         )
+
+    async def _heard(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        self._started(self._membership).heard_broker(heartbeat)
+        return await self._started(self._fencing).heartbeat(heartbeat)
+
+    async def quorum(self, timeout_s: float = 30.0) -> NodeStatus:
+        """As its leader sees it; raises MetadataUnavailable."""
+        return await self._ask(self._own_status, self._peers.status, timeout_s, forward=True)
+
+    async def _own_status(self) -> NodeStatus:
+        return self.status()
 
     async def _ask(
         self,

@@ -23,6 +23,7 @@ from tierlog.metadata.peers import MetadataUnavailable, NotTheLeader, Peers
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, Entry
 from tierlog.metadata.records import decode_records
+from tierlog.metadata.status import NodeStatus
 
 WAIT_MS = 5_000  # of a long poll
 RETRY_S = 0.1
@@ -112,6 +113,10 @@ class MetadataObserver:
     async def heartbeat(self, heartbeat: Heartbeat, timeout_s: float = 2.0) -> HeartbeatReply:
         """Tells the leader that this broker lives. Raises MetadataUnavailable."""
         return await self._ask(lambda leader: self._peers.heartbeat(leader, heartbeat), timeout_s)
+
+    async def quorum(self, timeout_s: float = 30.0) -> NodeStatus:
+        """As its leader sees it. Raises MetadataUnavailable."""
+        return await self._ask(self._peers.status, timeout_s)
 
     async def add_voter(self, node_id: int, url: str, timeout_s: float = 60.0) -> None:
         """Raises NotTheLeader, which says whom to ask."""

@@ -338,6 +338,11 @@ class LeaderCore:
         self._told = max(self._told, high_watermark)
         return self._advance()
 
+    @property
+    def lag(self) -> int:
+        """Committed offsets that this follower does not have yet."""
+        return 0 if self.leads else max(self._told - self.log_end_offset, 0)
+
     def truncated(self, log_end_offset: int) -> None:
         """The log was cut."""
         require(not self.leads, "a leader's log is never cut")

@@ -94,6 +94,11 @@ class ReplicaRoles:
         return self._core.high_watermark
 
     @property
+    def offset_lag(self) -> int:
+        """Of a follower: committed offsets that it does not have yet, as far as its leader has told."""
+        return self._core.lag
+
+    @property
     def checkpoint(self) -> tuple[int, int, int | None]:
         """What must be known after a restart: recovery point, log start and high watermark; of the last None
         if no other broker has a replica, and so the log end tells.

@@ -161,6 +161,9 @@ class NodeSettings:
         least=1,
     )
     fetch_max_bytes: int = _int(55 * MIB, "The most that one Fetch answers with.", least=1024)
+    max_request_partition_size_limit: int = _int(
+        2000, "The most partitions that one answer to DescribeTopicPartitions tells (KIP-966).", least=1
+    )
     max_incremental_fetch_session_cache_slots: int = _int(1000, "Fetch sessions kept (KIP-227).", least=0)
     purgatory_max_operations: int = _int(
         100_000,

@@ -19,7 +19,7 @@ from tierlog.metadata.raft.membership import ChangeRefused, Configuration, Membe
 from tierlog.metadata.raft.settings import RaftSettings
 
 SPARE = 2  # nodes that are no voters at first
-SETTINGS = RaftSettings(election_ticks=6, append_bytes=40, window=3, chunk_bytes=64)
+SETTINGS = RaftSettings(election_ticks=6, quorum_ticks=40, append_bytes=40, window=3, chunk_bytes=64)
 
 
 class Disk:
@@ -219,7 +219,7 @@ class Cluster:
                 "die",
                 "hurry",
             ],
-            [60, 12, 30, 30, 6, 1, 0.5, 0.5, 1, 0.3, 1.5, 6, 0.2, 6],
+            [60, 25, 30, 30, 6, 1, 0.3, 0.4, 0.2, 0.3, 1.5, 6, 0.2, 6],
         )[0]
         match action:
             case "deliver":

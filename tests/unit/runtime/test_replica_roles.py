@@ -454,3 +454,17 @@ def test_nothing_is_cut_while_a_flush_is_under_way(tmp_path: Path) -> None:
         assert flush.result(30) == 4
     follower.truncate_to(0, NOW)
     assert (follower.log_end_offset, follower.recovery_point) == (0, 0)
+
+
+def test_a_follower_knows_how_far_it_is_behind(pair: tuple[Replica, Replica]) -> None:
+    leader, follower = pair
+    for _ in range(3):
+        leader.append(batch(2), NOW)
+    for _ in range(3):
+        fetch(follower, leader)
+    assert (leader.high_watermark, follower.offset_lag, leader.offset_lag) == (6, 0, 0)
+    follower.become_follower(1, 0, 1)
+    follower.append_replicated(
+        memoryview(b""), leader_epoch=0, high_watermark=9, log_start_offset=0, now_ms=NOW
+    )
+    assert (follower.high_watermark, follower.offset_lag) == (6, 3)
