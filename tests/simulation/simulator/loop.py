@@ -37,7 +37,8 @@ class Process:
         self.alive = True
         self.paused = False
         self._deferred: list[tuple[Callable[..., object], tuple[Any, ...], Context]] = []
-        self._tasks: list[asyncio.Task[Any]] = []  # of a dead one nothing may be collected, hence finished
+        self._tasks: list[asyncio.Task[Any]] = []
+        loop.processes.append(self)  # of a dead one nothing may be collected: its coroutines would tidy up
         self.context = contextvars.copy_context()
         self.context.run(_process.set, self)
 
@@ -102,6 +103,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._selector = _Jump(self)
         self._at_this_time = 0
+        self._over = False
+        self.processes: list[Process] = []
         self.unhandled: list[dict[str, Any]] = []
         self.set_exception_handler(lambda _, what: self.unhandled.append(what))
         self.set_task_factory(_make_task)
@@ -123,6 +126,8 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
+        if self._over:  # what is collected now tidies up, and nobody looks
+            return asyncio.Handle(callback, args, self, context)
         return super().call_soon(*self._guarded(callback, args, context), context=context)
 
     def call_at(
@@ -164,6 +169,7 @@ class SimLoop(asyncio.BaseEventLoop):
         try:
             return self.run_until_complete(main)
         finally:
+            self._over = True
             events.set_event_loop(None)
 
     def _guarded(
