@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from simulator.network import Broken, Network, Refused
-
 from tierlog.metadata.controller.commands import (
     AnyCommand,
     AnyReply,

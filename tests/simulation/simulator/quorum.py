@@ -13,12 +13,12 @@ from pathlib import Path
 from uuid import UUID
 
 import msgspec
+
 from simulator.clock import SimClock
 from simulator.disk import Disk, DiskFiles
 from simulator.loop import Process, SimLoop
 from simulator.network import Broken, Network, Refused
 from simulator.peers import SimPeers, address
-
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import InvariantViolation
 from tierlog.broker.wire.errors import ErrorCode
@@ -199,7 +199,7 @@ class QuorumRun:
         """Makes and deletes topics of its own, through whichever node."""
         made = 0
         while not await self._ask(_BROKER):
-            await asyncio.sleep(0.1)
+            continue
         while True:
             name = f"t-{number}-{made}"
             made += 1
@@ -222,6 +222,7 @@ class QuorumRun:
             async with asyncio.timeout(6.0):
                 reply = await self.network.call("clients", address(node_id), self.rng.getrandbits(32), serve)
         except (MetadataUnavailable, Broken, Refused, TimeoutError, KeyError):
+            await asyncio.sleep(0.1)
             return False
         if isinstance(reply, c.TopicsChanged) and reply.topics[0].error is not ErrorCode.NONE:
             return False
