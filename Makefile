@@ -8,20 +8,22 @@
 #   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
 #   make compiled      tierlog with its hot modules compiled (needs a C compiler), in build/compiled
 #   make test-compiled the tests of these modules against the compiled ones
-#   make bench         load figures of this machine
-#   make bench-versus  the same beside Apache Kafka (needs Java 17, Maven, a C compiler); writes docs/benchmarks.md
+#   make bench         beside Apache Kafka: ROUNDS=3 SECONDS=3; needs Java 17, Maven, a C compiler; writes docs/benchmarks.md
+#   make bench-alone   load figures of tierlog alone
 #   make fmt lock docs format the code; renew the lock files; regenerate the reference pages
 
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_OPTIONS ?= --picture build/demo.png
 SOAK_MINUTES ?= 10
+ROUNDS ?= 3
+SECONDS ?= 3
 UV_VERSION := 0.13.9
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast slow test fuzz soak test-clients compiled test-compiled bench bench-versus fmt lint types \
+.PHONY: help venv demo check fast slow test fuzz soak test-clients compiled test-compiled bench bench-alone fmt lint types \
   layers lock docs s3-server clean
 
 help:
@@ -92,11 +94,13 @@ test-compiled: compiled s3-server
 	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/pytest -m "not slow and not clients" $(addprefix tests/unit/, \
 	  log net partition ports quotas records runtime wire) tests/conformance tests/integration tests/property
 
-bench: venv
-	$(BIN)/python tests/bench/suite.py
+# To go on after a run that broke off, or in which a case failed: make bench BENCH_OPTIONS=--add
+bench: compiled
+	$(BIN)/python tests/bench/versus.py --rounds $(ROUNDS) --seconds $(SECONDS) --compiled $(COMPILED) \
+	  --docs docs/benchmarks.md $(BENCH_OPTIONS)
 
-bench-versus: compiled
-	$(BIN)/python tests/bench/versus.py --compiled $(COMPILED) --docs docs/benchmarks.md
+bench-alone: venv
+	$(BIN)/python tests/bench/suite.py
 
 fmt: venv
 	$(BIN)/ruff check --fix .

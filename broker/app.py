@@ -282,6 +282,8 @@ class Broker:
                 port=port,
                 admin_url=self.admin_url,
                 rack=self.settings.broker_rack or None,
+                min_in_sync=self.settings.min_insync_replicas,
+                unclean_election=self.settings.unclean_leader_election_enable,
             )
         )
         if reply.error is not ErrorCode.NONE:

@@ -11,6 +11,7 @@ from tierlog.metadata.node import MetadataNode, MetadataUnavailable, Subscriber
 Acknowledgeable = (
     c.UnregisterBroker
     | c.FenceBroker
+    | c.UpdateFormat
     | c.StartCopy
     | c.FinishCopy
     | c.AbandonCopy
@@ -66,6 +67,14 @@ class MetadataClient:
     async def submit(
         self, command: c.CreateTopics | c.DeleteTopics | c.CreatePartitions, timeout_s: float = 30.0
     ) -> c.TopicsChanged: ...
+    @overload
+    async def submit(self, command: c.StopBroker, timeout_s: float = 30.0) -> c.BrokerStopping: ...
+    @overload
+    async def submit(self, command: c.AlterPartitions, timeout_s: float = 30.0) -> c.PartitionsAltered: ...
+    @overload
+    async def submit(self, command: c.ElectLeaders, timeout_s: float = 30.0) -> c.LeadersElected: ...
+    @overload
+    async def submit(self, command: c.Reassign, timeout_s: float = 30.0) -> c.Reassigned: ...
     @overload
     async def submit(self, command: c.AlterConfigs, timeout_s: float = 30.0) -> c.ConfigsAltered: ...
     @overload

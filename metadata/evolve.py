@@ -5,7 +5,7 @@ does not fit the image cannot have come out of `decide`: that is an InvariantVio
 What leaves a manifest always enters the delete queue in the same step, so no object is ever forgotten.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from uuid import UUID
 
@@ -32,20 +32,19 @@ def apply_entry(image: ClusterImage, index: int, records: Iterable[r.AnyRecord])
 
 
 def evolve_all(image: ClusterImage, records: Iterable[r.AnyRecord]) -> ClusterImage:
-    """A topic's partitions that follow each other change together: one by one, each would copy them all."""
-    for topic_id, run in groupby(records, _partition_of):
-        if topic_id is None:
+    """Partitions' records that follow each other change the image together: one by one, each would copy its
+    topic's partitions, and a lost broker changes thousands."""
+    for are_partitions, run in groupby(records, lambda record: isinstance(record, r.PartitionRecord)):
+        if are_partitions:
+            changes: dict[UUID, list[r.PartitionRecord]] = {}
+            for record in run:
+                if isinstance(record, r.PartitionRecord):
+                    changes.setdefault(record.topic_id, []).append(record)
+            image = _partitions(image, changes)
+        else:
             for record in run:
                 image = evolve(image, record)
-        else:
-            changes = [record for record in run if isinstance(record, r.PartitionRecord)]
-            image = _partitions(image, topic_id, changes)
     return image
-
-
-def _partition_of(record: r.AnyRecord) -> UUID | None:
-    """The topic of a partition's record; None of any other record."""
-    return record.topic_id if isinstance(record, r.PartitionRecord) else None
 
 
 def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
@@ -58,12 +57,14 @@ def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return replace(image, brokers=image.brokers.delete(record.broker_id))
         case r.FenceBroker():
             return _fence_broker(image, record)
+        case r.BrokerStopping():
+            return _broker_stopping(image, record)
         case r.CreateTopic():
             return _create_topic(image, record)
         case r.DeleteTopic():
             return _delete_topic(image, record)
         case r.PartitionRecord():
-            return _partitions(image, record.topic_id, (record,))
+            return _partitions(image, {record.topic_id: [record]})
         case r.ConfigRecord():
             return _config(image, record)
         case r.QuotaRecord():
@@ -84,10 +85,14 @@ def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return _entries_spilled(image, record)
         case r.SpillStarted():
             return _spill_started(image, record)
+        case r.FormatVersion():
+            return replace(image, format_version=record.version)
 
 
 def _register_broker(image: ClusterImage, record: r.RegisterBroker) -> ClusterImage:
-    """A broker begins fenced (KIP-631); a FenceBroker record lets it serve."""
+    """A broker begins fenced (KIP-631); a FenceBroker record lets it serve. Told again of the same process,
+    it goes on stopping if it was."""
+    known = image.brokers.get(record.broker_id)
     broker = BrokerImage(
         broker_id=record.broker_id,
         broker_epoch=record.broker_epoch,
@@ -97,6 +102,11 @@ def _register_broker(image: ClusterImage, record: r.RegisterBroker) -> ClusterIm
         admin_url=record.admin_url,
         rack=record.rack,
         fenced=True,
+        stopping=known is not None and known.stopping and known.broker_epoch == record.broker_epoch,
+        directories=record.directories,
+        min_in_sync=record.min_in_sync,
+        unclean_election=record.unclean_election,
+        formats=record.formats,
     )
     return replace(image, brokers=image.brokers.set(record.broker_id, broker))
 
@@ -106,6 +116,13 @@ def _fence_broker(image: ClusterImage, record: r.FenceBroker) -> ClusterImage:
     if broker is None or broker.broker_epoch != record.broker_epoch:
         return image  # about an earlier registration
     return replace(image, brokers=image.brokers.set(record.broker_id, replace(broker, fenced=record.fenced)))
+
+
+def _broker_stopping(image: ClusterImage, record: r.BrokerStopping) -> ClusterImage:
+    broker = image.brokers.get(record.broker_id)
+    if broker is None or broker.broker_epoch != record.broker_epoch:
+        return image  # about an earlier registration
+    return replace(image, brokers=image.brokers.set(record.broker_id, replace(broker, stopping=True)))
 
 
 def _create_topic(image: ClusterImage, record: r.CreateTopic) -> ClusterImage:
@@ -142,34 +159,42 @@ def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
     )
 
 
-def _partitions(image: ClusterImage, topic_id: UUID, records: Iterable[r.PartitionRecord]) -> ClusterImage:
-    topic = image.topics.get(topic_id)
-    require(topic is not None, f"partition of unknown topic {topic_id}")
-    if topic is None:
-        return image
+def _partitions(image: ClusterImage, changes: Mapping[UUID, Iterable[r.PartitionRecord]]) -> ClusterImage:
+    topics = image.topics.mutate()
+    for topic_id, records in changes.items():
+        topic = topics.get(topic_id)
+        require(topic is not None, f"partition of unknown topic {topic_id}")
+        if topic is not None:
+            topics[topic_id] = replace(topic, partitions=_changed(topic, records))
+    return replace(image, topics=topics.finish())
+
+
+def _changed(topic: TopicImage, records: Iterable[r.PartitionRecord]) -> tuple[PartitionImage, ...]:
     partitions = list(topic.partitions)
     for record in records:
-        require(
-            0 <= record.partition <= len(partitions),
-            f"{topic.name}: partition {record.partition} leaves a gap",
-        )
+        number = record.partition
+        require(0 <= number <= len(partitions), f"{topic.name}: partition {number} leaves a gap")
         partition = PartitionImage(
             replicas=record.replicas,
             in_sync=record.in_sync,
             leader=record.leader,
             leader_epoch=record.leader_epoch,
             partition_epoch=record.partition_epoch,
+            eligible=record.eligible,
+            last_leader=record.last_leader,
+            adding=record.adding,
+            removing=record.removing,
         )
-        if record.partition == len(partitions):
+        if number == len(partitions):
             partitions.append(partition)
             continue
+        before = partitions[number]
         require(
-            partitions[record.partition].leader_epoch <= record.leader_epoch,
-            f"{topic.name}-{record.partition}: leader epoch went back",
+            before.leader_epoch <= record.leader_epoch and before.partition_epoch <= record.partition_epoch,
+            f"{topic.name}-{number}: an epoch went back",
         )
-        partitions[record.partition] = partition
-    changed = replace(topic, partitions=tuple(partitions))
-    return replace(image, topics=image.topics.set(topic_id, changed))
+        partitions[number] = partition
+    return tuple(partitions)
 
 
 def _config(image: ClusterImage, record: r.ConfigRecord) -> ClusterImage:

@@ -23,14 +23,36 @@ class BrokerImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     admin_url: str
     rack: str | None
     fenced: bool
+    stopping: bool = False  # asked to stop: it leads nothing new and joins no in-sync set
+    directories: tuple[UUID, ...] = ()
+    min_in_sync: int = 1  # its own default of min.insync.replicas
+    unclean_election: bool = False  # its own default of unclean.leader.election.enable
+    formats: tuple[int, int] = (1, 1)  # the least and the greatest that it understands
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether an election may choose it, and whether it may join an in-sync set."""
+        return not self.fenced and not self.stopping
 
 
 class PartitionImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    replicas: tuple[int, ...]
+    """`in_sync` is never empty: its last member stays, dead or alive. `eligible` (KIP-966) left it while it
+    was below min.insync.replicas, so they hold all that is committed too.
+    """
+
+    replicas: tuple[int, ...]  # the preferred leader first
     in_sync: tuple[int, ...]
-    leader: int
+    leader: int  # -1: nobody
     leader_epoch: int
     partition_epoch: int
+    eligible: tuple[int, ...] = ()
+    last_leader: int = -1  # who led, while nobody leads
+    adding: tuple[int, ...] = ()  # a reassignment under way (KIP-455): these join,
+    removing: tuple[int, ...] = ()  # and these leave once all others are in sync
+
+    @property
+    def is_reassigned(self) -> bool:
+        return bool(self.adding or self.removing)
 
 
 class TopicImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -106,6 +128,7 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     next_producer_id: int = 0
     remote: Map[TopicIdPartition, RemotePartition] = Map()
     delete_queue: Map[UUID, QueuedDelete] = Map()
+    format_version: int = 1
 
     def topic(self, name: str) -> TopicImage | None:
         topic_id = self.topic_ids.get(name)

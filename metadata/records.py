@@ -18,6 +18,7 @@ class RecordType(IntEnum):
     REGISTER_BROKER = 1
     UNREGISTER_BROKER = 2
     FENCE_BROKER = 3
+    BROKER_STOPPING = 4
     CREATE_TOPIC = 10
     DELETE_TOPIC = 11
     PARTITION = 12
@@ -31,6 +32,7 @@ class RecordType(IntEnum):
     REMOTE_DELETED = 44
     ENTRIES_SPILLED = 45
     SPILL_STARTED = 46
+    FORMAT_VERSION = 50
 
 
 class ConfigScope(StrEnum):
@@ -110,6 +112,10 @@ class RegisterBroker(Record, frozen=True, array_like=True, kw_only=True, tag=int
     port: int
     admin_url: str
     rack: str | None = None
+    directories: tuple[uuid.UUID, ...] = ()
+    min_in_sync: int = 1  # its own default of min.insync.replicas
+    unclean_election: bool = False  # its own default of unclean.leader.election.enable
+    formats: tuple[int, int] = (1, 1)  # the least and the greatest that it understands
 
 
 class UnregisterBroker(
@@ -122,6 +128,13 @@ class FenceBroker(Record, frozen=True, array_like=True, kw_only=True, tag=int(Re
     broker_id: int
     broker_epoch: int
     fenced: bool
+
+
+class BrokerStopping(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.BROKER_STOPPING)):
+    """It asked to stop (KIP-631): it gets no leadership and joins no in-sync set until it registers anew."""
+
+    broker_id: int
+    broker_epoch: int
 
 
 class CreateTopic(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.CREATE_TOPIC)):
@@ -144,6 +157,10 @@ class PartitionRecord(Record, frozen=True, array_like=True, kw_only=True, tag=in
     leader: int
     leader_epoch: int
     partition_epoch: int
+    eligible: tuple[int, ...] = ()
+    last_leader: int = -1
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
 
 
 class ConfigRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.CONFIG)):
@@ -233,11 +250,18 @@ class SpillStarted(Record, frozen=True, array_like=True, kw_only=True, tag=int(R
     expires_ms: int
 
 
+class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.FORMAT_VERSION)):
+    """From here on records and snapshots may use what this version of the formats has (KIP-584)."""
+
+    version: int
+
+
 AnyRecord = (
     NoOp
     | RegisterBroker
     | UnregisterBroker
     | FenceBroker
+    | BrokerStopping
     | CreateTopic
     | DeleteTopic
     | PartitionRecord
@@ -251,6 +275,7 @@ AnyRecord = (
     | RemoteDeleted
     | EntriesSpilled
     | SpillStarted
+    | FormatVersion
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -3,8 +3,9 @@
 import os
 import resource
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, exposition
 from tierlog.broker.gateway.node import Listener, Node, Serving
@@ -13,9 +14,15 @@ from tierlog.broker.ports.clock import Clock
 from tierlog.broker.quotas.quotas import ClientQuotas, Report
 from tierlog.broker.runtime.purgatory import DELAYED_OPERATIONS
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, Traffic
+from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.wire.api import APIS
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.records import QuotaKey
+
+A_TURN = 250
+"""Partitions looked at before others have their turn: a millisecond."""
+
+T = TypeVar("T")
 
 
 async def render(node: Node) -> bytes:
@@ -30,8 +37,8 @@ def families(node: Node) -> Iterator[Family]:
         yield from _waiting(serving)
         yield from _clients(serving.listener)
         yield from quota_families(serving.quotas, serving.clock)
-        yield from _topics(serving)
-        yield from _logs(list(serving.replicas))
+        yield from topic_families(serving.replicas)
+        yield from log_families(serving.replicas)
         yield from _disks(serving)
     yield from _remote(node)
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
@@ -40,6 +47,12 @@ def families(node: Node) -> Iterator[Family]:
 
 def _one(value: float) -> list[Sample]:
     return [((), value)]
+
+
+def _slices(of: Iterable[T]) -> Iterator[list[T]]:
+    """Of what there is now."""
+    everything = list(of)
+    return (everything[at : at + A_TURN] for at in range(0, len(everything), A_TURN))
 
 
 def _requests(stats: RequestStats) -> Iterator[Family]:
@@ -81,8 +94,11 @@ def _clients(listener: Listener) -> Iterator[Family]:
         "tierlog_connections_refused_total",
         [((str(bound),), count) for bound, count in listener.refused.items()],
     )
+    yield PAUSE  # each of them is a look at all connections
     yield "tierlog_connections_muted", _one(listener.muted)
+    yield PAUSE
     yield "tierlog_connections_saturated", _one(listener.saturated)
+    yield PAUSE
     yield "tierlog_connections_blocked", _one(listener.blocked)
     yield "tierlog_connections_waiting_for_room", _one(budget.waiting)
     yield "tierlog_connections_room_waits_total", _one(budget.waits)
@@ -128,12 +144,14 @@ def _by_labels(reports: Sequence[Report]) -> dict[tuple[str, str], Report]:
     return rows
 
 
-def _topics(serving: Serving) -> Iterator[Family]:
+def topic_families(replicas: ReplicaManager) -> Iterator[Family]:
     by_topic: defaultdict[str, Traffic] = defaultdict(lambda: NO_TRAFFIC)
-    everything = serving.replicas.former_traffic
-    for replica in serving.replicas:
-        by_topic[replica.name.topic] += replica.traffic
-        everything += replica.traffic
+    everything = replicas.former_traffic
+    for some in _slices(replicas):
+        yield PAUSE
+        for replica in some:
+            by_topic[replica.name.topic] += replica.traffic
+            everything += replica.traffic
     rows = [((), everything), *(((topic,), traffic) for topic, traffic in by_topic.items())]
     yield "kafka_server_brokertopicmetrics_bytesin_total", [(at, traffic.bytes_in) for at, traffic in rows]
     yield "kafka_server_brokertopicmetrics_bytesout_total", [(at, traffic.bytes_out) for at, traffic in rows]
@@ -153,12 +171,17 @@ _OF_A_REPLICA: dict[str, Callable[[Replica], int]] = {
 }
 
 
-def _logs(replicas: Sequence[Replica]) -> Iterator[Family]:
-    names = [(replica.name.topic, str(replica.name.partition)) for replica in replicas]
+def log_families(of: ReplicaManager) -> Iterator[Family]:
+    replicas, led = list(of), 0
+    names: list[tuple[str, str]] = []
+    for some in _slices(replicas):
+        yield PAUSE
+        names += [(replica.name.topic, str(replica.name.partition)) for replica in some]
+        led += sum(replica.leads for replica in some)
     for name, value in _OF_A_REPLICA.items():
         yield name, zip(names, map(value, replicas), strict=True)
     yield "kafka_server_replicamanager_partitioncount", _one(len(replicas))
-    yield "kafka_server_replicamanager_leadercount", _one(sum(replica.leads for replica in replicas))
+    yield "kafka_server_replicamanager_leadercount", _one(led)
 
 
 def _disks(serving: Serving) -> Iterator[Family]:
@@ -185,14 +208,16 @@ def _remote(node: Node) -> Iterator[Family]:
     image = node.metadata.image
     sizes: list[Sample] = []
     counts: list[Sample] = []
-    for key, remote in image.remote.items():
-        topic = image.topics.get(key.topic_id)
-        if topic is None:
-            continue
-        where = topic.name, str(key.partition)
-        paged = sum(page.log_bytes for page in remote.pages)
-        sizes.append((where, paged + sum(entry.log_bytes for entry in remote.entries)))
-        counts.append((where, len(remote.entries) + sum(page.entries for page in remote.pages)))
+    for some in _slices(image.remote.items()):
+        yield PAUSE
+        for key, remote in some:
+            topic = image.topics.get(key.topic_id)
+            if topic is None:
+                continue
+            where = topic.name, str(key.partition)
+            paged = sum(page.log_bytes for page in remote.pages)
+            sizes.append((where, paged + sum(entry.log_bytes for entry in remote.entries)))
+            counts.append((where, len(remote.entries) + sum(page.entries for page in remote.pages)))
     yield "kafka_log_remote_remote_log_size_bytes", sizes
     yield "kafka_log_remote_remote_log_segments", counts
     yield "kafka_log_remote_delete_queue_size", _one(len(image.delete_queue))

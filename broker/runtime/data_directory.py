@@ -276,6 +276,15 @@ class DataDirectory:
             partition, renamed_directory(str(partition), random_uuid(self._rng).hex, DELETED_DIRECTORY)
         )
 
+    def give_way(self, partition: TopicPartition, topic_id: uuid.UUID) -> Path | None:
+        """Buries what another topic of the name has left in a partition's place (its own burial failed), and
+        returns the grave. Raises OSError, MalformedCheckpoint: then nothing may be opened there.
+        """
+        if not self.holds(partition):
+            return None
+        of = read_partition_metadata(self.files, self.directory(partition))
+        return None if of == topic_id else self.bury(partition)
+
     def sync_names(self) -> None:
         """May run in a thread."""
         self.files.sync_directory(self.path)
@@ -297,8 +306,9 @@ class DataDirectory:
             self.files.unlink(directory / name, missing_ok=True)
         self.files.remove_directory(directory)
 
-    async def remove_in_turn(self, directory: Path) -> None:
-        """In a thread, when few others are being removed."""
+    async def remove_in_turn(self, directory: Path, delay_ms: int = 0) -> None:
+        """In a thread, when few others are being removed; later, for those who still read the files."""
+        await asyncio.sleep(delay_ms / 1000)
         async with self._removing:
             await self.run(partial(self.remove, directory))
 

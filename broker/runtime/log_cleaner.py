@@ -27,6 +27,9 @@ from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
 
+LOOKED_AT_A_TURN = 100
+"""Logs judged before requests have their turn: about a millisecond."""
+
 T = TypeVar("T")
 _log = structlog.get_logger("tierlog.cleaner")
 
@@ -77,7 +80,7 @@ class LogCleaner:
         await self._complete_swaps()
         count = 0
         passed_over: set[Replica] = set()
-        while not self._stopping.is_set() and (picked := self._dirtiest(passed_over)) is not None:
+        while not self._stopping.is_set() and (picked := await self._dirtiest(passed_over)) is not None:
             if await self._try(*picked):
                 count += 1
             else:
@@ -91,12 +94,14 @@ class LogCleaner:
                 async with asyncio.timeout(self._settings.log_cleaner_backoff_ms / 1000):
                     await self._stopping.wait()
 
-    def _dirtiest(self, passed_over: set[Replica]) -> tuple[Replica, Dirty] | None:
+    async def _dirtiest(self, passed_over: set[Replica]) -> tuple[Replica, Dirty] | None:
         now_ms = self._clock.now_ms()
         self._uncleanable = {replica for replica in self._uncleanable if self._replicas.holds(replica)}
         found: list[tuple[Replica, Dirty]] = []
-        self.most_dirty = 0.0
-        for replica in self._replicas:
+        most_dirty = 0.0
+        for number, replica in enumerate(self._replicas, 1):
+            if number % LOOKED_AT_A_TURN == 0:
+                await asyncio.sleep(0)
             if not _is_compacted(replica.config) or replica.failed is not None:
                 continue
             if replica in self._uncleanable or replica in passed_over or replica.log.swaps.pending:
@@ -109,9 +114,10 @@ class LogCleaner:
                 last_stable_offset=replica.last_stable_offset,
                 now_ms=now_ms,
             )
-            self.most_dirty = max(self.most_dirty, dirty.ratio)
+            most_dirty = max(most_dirty, dirty.ratio)
             if dirty.must_be_cleaned(replica.config):
                 found.append((replica, dirty))
+        self.most_dirty = most_dirty
         return max(found, key=lambda one: one[1].ratio, default=None)
 
     async def _try(self, replica: Replica, dirty: Dirty) -> bool:

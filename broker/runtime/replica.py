@@ -147,7 +147,12 @@ class Replica:
         self.failed: str | None = None
         """Why nothing of this replica can be trusted any more (a failed fsync, or it is closed)."""
         self._producer_expiration_ms = producer_expiration_ms
-        self._core = LeaderCore(broker_id, log.log_end_offset, log.log_start_offset)
+        self._core = LeaderCore(
+            broker_id,
+            log.log_end_offset,
+            log.log_start_offset,
+            min_in_sync=log.config.min_insync_replicas,
+        )
         self.bytes_in = 0
         self.bytes_out = 0
         """What was sent to consumers, from either tier; counted by the Fetch handler."""
@@ -244,10 +249,28 @@ class Replica:
     def traffic(self) -> Traffic:
         return Traffic(self.bytes_in, self.log_end_offset - self._opened_at, self.bytes_out)
 
-    def become_leader(self, leader_epoch: int, partition_epoch: int, in_sync: Collection[int]) -> None:
-        """The controller's word: this broker leads in that epoch, with these replicas in sync."""
-        began = leader_epoch > self._core.leader_epoch
-        moved = self._core.become_leader(leader_epoch, partition_epoch, in_sync)
+    def become_leader(
+        self,
+        leader_epoch: int,
+        partition_epoch: int,
+        in_sync: Collection[int],
+        replicas: Collection[int] | None = None,
+        now_ms: int = 0,
+    ) -> None:
+        """The controller's word: this broker leads in that epoch, with these replicas in sync, of these
+        (those in sync, if none are given). `now_ms` is monotonic.
+        """
+        core = self._core
+        began = leader_epoch > core.leader_epoch
+        moved = core.become_leader(
+            leader_epoch,
+            partition_epoch,
+            in_sync if replicas is None else replicas,
+            in_sync,
+            now_ms,
+            min_in_sync=self.config.min_insync_replicas,
+            epoch_start_offset=self.log_end_offset,
+        )
         if began:
             self.log.assign_epoch(leader_epoch, self.log_end_offset)
         if moved:
@@ -255,6 +278,8 @@ class Replica:
 
     def update_config(self, config: TopicConfig) -> None:
         self.log.update_config(config)
+        if self._core.set_min_in_sync(config.min_insync_replicas):
+            self._moved()
 
     # -- produce --
 
@@ -280,7 +305,6 @@ class Replica:
             header,
             self.log.producers,
             acks=acks,
-            min_in_sync=config.min_insync_replicas,
             from_client=from_client,
         )
         if verdict is None and from_client:
@@ -335,13 +359,17 @@ class Replica:
             self.log.producers.high_watermark_moved(self._core.high_watermark)
         self._tell()
 
-    def acknowledgement(self, end_offset: int, acks: int = -1) -> ErrorCode | None:
-        """NONE when an appended batch that ends there may be acknowledged, an error if it may not be, None as
-        long as neither is known; listeners hear when that changes.
+    def acknowledgement(
+        self, end_offset: int, acks: int = -1, leader_epoch: int | None = None
+    ) -> ErrorCode | None:
+        """NONE when a batch that ends there, appended in that leader epoch, may be acknowledged, an error if
+        it may not be, None as long as neither is known; listeners hear when that changes.
         """
-        reached = self._core.high_watermark if acks == ALL_IN_SYNC else self._core.log_end_offset
-        if reached >= end_offset:
-            return ErrorCode.NONE
+        core = self._core
+        known = core.acknowledgement(end_offset, acks, leader_epoch)
+        if known is not None:
+            return known
+        reached = core.high_watermark if acks == ALL_IN_SYNC else core.log_end_offset
         refused = self.failed is not None or reached < end_offset <= self._refused_end
         return ErrorCode.KAFKA_STORAGE_ERROR if refused else None
 
@@ -481,7 +509,7 @@ class Replica:
         """Forgets the local log, which goes on at an offset; only before it leads."""
         self.log.truncate_fully_and_start_at(offset, now_ms)
         self._opened_at = offset
-        self._core = LeaderCore(self._core.broker_id, offset, self.log.log_start_offset)
+        self._core.started_at(offset)
 
     # -- durability --
 

@@ -156,7 +156,7 @@ class ReplicaManager:
         for topic in image.topics.values():
             self._apply_topic(image, topic)
         for directory, leftover in self.directories.deleted():
-            self._tasks.spawn(f"remove {leftover.name}", directory.remove_in_turn(leftover))
+            self._remove(directory, leftover)
 
     async def _open_in_threads(self, image: ClusterImage, wanted: dict[TopicPartition, TopicImage]) -> None:
         if not wanted:
@@ -225,11 +225,13 @@ class ReplicaManager:
             self._give_up(name, str(opened))
 
     def _open(self, image: ClusterImage, topic: TopicImage, name: TopicPartition) -> Replica:
-        """Opens or creates a log in its place; may run in a thread."""
+        """Opens or creates a log in its place; `find` has looked there at the start. May run in a thread."""
         directory = self.directories.directory_of(name)
         if directory is None or directory.failure is not None:
             raise DirectoryUnusable(None, "the log directory is offline", str(name))
         remote = image.remote_partition(topic.topic_id, name.partition)
+        if self._image is not None and (grave := directory.give_way(name, topic.topic_id)):
+            self._loop.call_soon_threadsafe(self._remove, directory, grave)
         is_new = not directory.holds(name)
         known = NO_CHECKPOINTS if is_new else directory.checkpoints
         replica = Replica.open(
@@ -526,9 +528,10 @@ class ReplicaManager:
         self._lead(topic, name)
 
     def _lead(self, topic: TopicImage, name: TopicPartition) -> None:
-        replica, partition = self._all.get(name), topic.partitions[name.partition]
-        if replica is not None and partition.leader == self._settings.node_id:
-            replica.become_leader(partition.leader_epoch, partition.partition_epoch, partition.in_sync)
+        replica, its = self._all.get(name), topic.partitions[name.partition]
+        if replica is not None and its.leader == self._settings.node_id:
+            now_ms = self._clock.monotonic_ms()
+            replica.become_leader(its.leader_epoch, its.partition_epoch, its.in_sync, its.replicas, now_ms)
 
     def _adopt(self, replica: Replica) -> None:
         self._all[replica.name] = replica
@@ -570,18 +573,16 @@ class ReplicaManager:
     def _bury(self, name: TopicPartition, directory: DataDirectory, delay_ms: int) -> None:
         try:
             if directory.holds(name):
-                grave = directory.bury(name)
-                self._tasks.spawn(f"remove {grave.name}", self._remove_later(directory, grave, delay_ms))
+                self._remove(directory, directory.bury(name), delay_ms)
         except OSError as failure:
             _log.error("cannot remove a deleted partition", partition=str(name), error=str(failure))
+
+    def _remove(self, directory: DataDirectory, grave: Path, delay_ms: int = 0) -> None:
+        self._tasks.spawn(f"remove {grave.name}", directory.remove_in_turn(grave, delay_ms))
 
     async def _sync_names(self, directory: DataDirectory) -> None:
         with suppress(OSError):  # the directory has noted it
             await directory.run(directory.sync_names)
-
-    async def _remove_later(self, directory: DataDirectory, grave: Path, delay_ms: int) -> None:
-        await asyncio.sleep(delay_ms / 1000)  # fetches that are being answered still read the files
-        await directory.remove_in_turn(grave)
 
     def _config(self, image: ClusterImage, topic: str) -> TopicConfig:
         """One object for all topics with the same overrides. May run in a thread."""

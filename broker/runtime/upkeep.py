@@ -7,7 +7,7 @@ only a recovery at the next start can tell.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,9 @@ ROOM_CHECK_MS = 1_000
 
 LOOKED_AT_A_TURN = 100
 """Empty logs that retention passes before requests have their turn; of others, one."""
+
+GLANCED_AT_A_TURN = 1000
+"""The same where one is only asked whether there is anything to do."""
 
 _log = structlog.get_logger("tierlog.upkeep")
 
@@ -108,7 +111,7 @@ class Upkeep:
         now_ms = self._clock.now_ms()
         due = [
             replica
-            for replica in self._replicas.replicas_in(directory)
+            async for replica in _in_turns(self._replicas.replicas_in(directory))
             if replica.config.flush_ms < MAX_LONG and replica.must_flush(now_ms)
         ]
         ends = await asyncio.gather(*map(self._flush, due), return_exceptions=True)
@@ -117,7 +120,7 @@ class Upkeep:
 
     async def checkpoint(self, directory: DataDirectory) -> None:
         """Flushes what is new and writes recovery points, so that recovery after a crash reads little."""
-        for replica in self._replicas.replicas_in(directory):
+        async for replica in _in_turns(self._replicas.replicas_in(directory)):
             if replica.recovery_point < replica.log_end_offset:
                 await self._flush(replica)
         if directory.failure is None:
@@ -178,6 +181,13 @@ class Upkeep:
                 self._files.unlink(path, missing_ok=True)
             except OSError as failure:  # one directory's trouble is not another's
                 _log.error("cannot unlink", path=str(path), error=str(failure))
+
+
+async def _in_turns(replicas: Sequence[Replica]) -> AsyncIterator[Replica]:
+    for number, replica in enumerate(replicas, 1):
+        if number % GLANCED_AT_A_TURN == 0:
+            await asyncio.sleep(0)
+        yield replica
 
 
 def _has_local_retention(config: TopicConfig) -> bool:

@@ -199,6 +199,9 @@ class NodeSettings:
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     )
     min_insync_replicas: int = _int(1, "Default of min.insync.replicas.", least=1)
+    unclean_leader_election_enable: bool = _boolean(
+        False, "Default of unclean.leader.election.enable, if every broker says so."
+    )
     producer_id_expiration_ms: int = _int(
         86_400_000, "An idle producer's sequences are forgotten after it.", least=1
     )
@@ -403,6 +406,7 @@ TOPIC_DEFAULTS: dict[str, str] = {
     "message.max.bytes": "max.message.bytes",
     "compression.type": "compression.type",
     "min.insync.replicas": "min.insync.replicas",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
 }
 """Node setting -> the topic setting whose default it is."""
 

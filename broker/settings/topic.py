@@ -166,7 +166,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "unclean.leader.election.enable",
             BOOLEAN,
             False,
-            f"Whether a replica that may have lost data can lead.{NO_EFFECT_YET}",
+            "Whether a replica that may have lost data can lead.",
         ),
     )
 }

@@ -1,68 +1,105 @@
-"""Broker registration and fencing by epoch (KIP-631), and blocks of producer ids (KIP-730)."""
+"""Registration, fencing and controlled shutdown of brokers by epoch (KIP-631), the version of the formats
+(KIP-584), and blocks of producer ids (KIP-730).
+"""
 
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import election
-from tierlog.metadata.controller.decision import Decision, done, refused
+from tierlog.metadata.controller.decision import Decision, Refusal, done, refused
 from tierlog.metadata.evolve import evolve_all
-from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.image import BrokerImage, ClusterImage
 
+SUPPORTED_FORMATS = (1, 1)  # the least and the greatest that this version of tierlog understands
 MAX_PRODUCER_ID = 2**63 - 1
 MAX_PRODUCER_ID_BLOCK = 1_000_000  # ids are never reused, so one request must not be able to use them up
 
 
 def register(image: ClusterImage, command: c.RegisterBroker) -> Decision[c.BrokerRegistered]:
-    """A new incarnation gets a new epoch, which fences the one before it; what that one led gets a new
-    leader epoch. The broker epoch is the index of the log entry that registers it, so it only grows."""
-    if command.broker_id < 0 or not 0 < command.port < 65536:
-        return Decision((), c.BrokerRegistered(error=ErrorCode.INVALID_REGISTRATION, message=_bad(command)))
+    """A new incarnation gets a new epoch, which fences the one before it; what that one led gets another
+    leader, or a new leader epoch. The broker epoch is the index of the log entry that registers it, so it
+    only grows."""
+    if refusal := _bad(image, command):
+        return Decision((), c.BrokerRegistered(error=ErrorCode.INVALID_REGISTRATION, message=refusal))
     known = image.brokers.get(command.broker_id)
     same_process = known is not None and known.incarnation == command.incarnation
     epoch = known.broker_epoch if known is not None and same_process else image.index + 1
-    registration = r.RegisterBroker(
-        broker_id=command.broker_id,
-        broker_epoch=epoch,
-        incarnation=command.incarnation,
-        host=command.host,
-        port=command.port,
-        admin_url=command.admin_url,
-        rack=command.rack,
-    )
-    fenced = known.fenced if known is not None and same_process else command.start_fenced
-    records: list[r.AnyRecord] = [registration]
-    if known is not None and not same_process:
-        records += election.broker_restarted(image, command.broker_id)
-    if not fenced:
-        records.append(r.FenceBroker(broker_id=command.broker_id, broker_epoch=epoch, fenced=False))
-        records += election.broker_ready(evolve_all(image, records), command.broker_id)
-    return Decision(tuple(records), c.BrokerRegistered(broker_epoch=epoch))
+    records: tuple[r.AnyRecord, ...] = (_registration(command, epoch),)
+    if not (known.fenced if known is not None and same_process else command.start_fenced):
+        records += (r.FenceBroker(broker_id=command.broker_id, broker_epoch=epoch, fenced=False),)
+    records = election.with_changes(image, records, lambda after: election.settings_changed(image, after))
+    if not same_process:
+        records = election.with_changes(
+            image,
+            records,
+            lambda after: election.broker_restarted(
+                after, command.broker_id, may_have_lost=command.may_have_lost
+            ),
+        )
+    return Decision(records, c.BrokerRegistered(broker_epoch=epoch))
 
 
 def unregister(image: ClusterImage, command: c.UnregisterBroker) -> Decision[c.Acknowledged]:
-    if command.broker_id not in image.brokers:
+    """For brokers that are gone for good; one that serves is stopped first."""
+    broker = image.brokers.get(command.broker_id)
+    if broker is None:
         return refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {command.broker_id} is not registered")
+    if not broker.fenced:
+        return refused(ErrorCode.INVALID_REQUEST, f"broker {command.broker_id} serves: stop it first")
+    removal = (r.UnregisterBroker(broker_id=command.broker_id),)
     return done(
-        *election.broker_lost(image, command.broker_id),
-        r.UnregisterBroker(broker_id=command.broker_id),
+        *election.with_changes(
+            image, removal, lambda after: election.broker_lost(after, command.broker_id, for_good=True)
+        )
     )
 
 
 def fence(image: ClusterImage, command: c.FenceBroker) -> Decision[c.Acknowledged]:
-    broker = image.brokers.get(command.broker_id)
-    if broker is None:
-        return refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {command.broker_id} is not registered")
-    if broker.broker_epoch != command.broker_epoch:
-        return refused(
-            ErrorCode.STALE_BROKER_EPOCH, f"broker {command.broker_id} is at epoch {broker.broker_epoch}"
-        )
+    try:
+        broker = _current(image, command.broker_id, command.broker_epoch)
+    except Refusal as refusal:
+        return refused(refusal.error, refusal.message)
     if broker.fenced == command.fenced:
         return done()
-    change = election.broker_lost if command.fenced else election.broker_ready
     record = r.FenceBroker(
         broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=command.fenced
     )
-    return done(record, *change(image, command.broker_id))
+    change = election.broker_lost if command.fenced else election.broker_ready
+    return done(*election.with_changes(image, (record,), lambda after: change(after, broker.broker_id)))
+
+
+def stop(image: ClusterImage, command: c.StopBroker) -> Decision[c.BrokerStopping]:
+    """Asked again, it tries again: a replica that has caught up meanwhile takes over."""
+    try:
+        broker = _current(image, command.broker_id, command.broker_epoch)
+    except Refusal as refusal:
+        return Decision((), c.BrokerStopping(error=refusal.error, message=refusal.message))
+    records: tuple[r.AnyRecord, ...] = ()
+    if not broker.stopping:
+        records = (r.BrokerStopping(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch),)
+    records = election.with_changes(
+        image, records, lambda after: election.broker_stopping(after, broker.broker_id)
+    )
+    leads = election.leads_others_could(evolve_all(image, records), broker.broker_id)
+    return Decision(records, c.BrokerStopping(leads=leads))
+
+
+def update_format(
+    image: ClusterImage, command: c.UpdateFormat, supported: tuple[int, int] = SUPPORTED_FORMATS
+) -> Decision[c.Acknowledged]:
+    """Only to what this node and every registered broker understand: a broker that is away comes back to
+    this log. Never back, as what was written stays."""
+    least = max([supported[0], *(broker.formats[0] for broker in image.brokers.values())])
+    most = min([supported[1], *(broker.formats[1] for broker in image.brokers.values())])
+    if not least <= command.version <= most:
+        message = f"format version {command.version}: brokers and controller share {least} to {most}"
+        return refused(ErrorCode.FEATURE_UPDATE_FAILED, message)
+    if command.version < image.format_version:
+        message = f"the format version is {image.format_version} and does not go back"
+        return refused(ErrorCode.FEATURE_UPDATE_FAILED, message)
+    if command.version == image.format_version or command.validate_only:
+        return done()
+    return done(r.FormatVersion(version=command.version))
 
 
 def allocate_producer_ids(
@@ -88,5 +125,35 @@ def _no_ids(error: ErrorCode, message: str) -> Decision[c.ProducerIdsAllocated]:
     return Decision((), c.ProducerIdsAllocated(error=error, message=message))
 
 
-def _bad(command: c.RegisterBroker) -> str:
-    return f"broker id {command.broker_id}, port {command.port}: not a valid registration"
+def _current(image: ClusterImage, broker_id: int, broker_epoch: int) -> BrokerImage:
+    """Raises Refusal if it is not registered, or if that is another process by now."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
+    if broker.broker_epoch != broker_epoch:
+        raise Refusal(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is at epoch {broker.broker_epoch}")
+    return broker
+
+
+def _registration(command: c.RegisterBroker, epoch: int) -> r.RegisterBroker:
+    return r.RegisterBroker(
+        broker_id=command.broker_id,
+        broker_epoch=epoch,
+        incarnation=command.incarnation,
+        host=command.host,
+        port=command.port,
+        admin_url=command.admin_url,
+        rack=command.rack,
+        directories=command.directories,
+        min_in_sync=command.min_in_sync,
+        unclean_election=command.unclean_election,
+        formats=command.formats,
+    )
+
+
+def _bad(image: ClusterImage, command: c.RegisterBroker) -> str | None:
+    if command.broker_id < 0 or not 0 < command.port < 65536 or command.min_in_sync < 1:
+        return f"broker id {command.broker_id}, port {command.port}: not a valid registration"
+    if not command.formats[0] <= image.format_version <= command.formats[1]:
+        return f"the cluster's format version is {image.format_version}; the broker knows {command.formats}"
+    return None

@@ -47,7 +47,11 @@ class Acknowledged(Reply, frozen=True, kw_only=True, tag=True):
 
 
 class RegisterBroker(Command, frozen=True, kw_only=True, tag=True):
-    """A broker process started (KIP-631). The same incarnation again is a retry and keeps its epoch."""
+    """A broker process started (KIP-631). The same incarnation again is a retry and keeps its epoch.
+
+    `may_have_lost`: what it had not synced may be gone, so it may miss what was acknowledged. `min_in_sync`,
+    `unclean_election`: its own defaults of min.insync.replicas and unclean.leader.election.enable.
+    """
 
     broker_id: int
     incarnation: UUID
@@ -56,6 +60,11 @@ class RegisterBroker(Command, frozen=True, kw_only=True, tag=True):
     admin_url: str
     rack: str | None = None
     start_fenced: bool = False
+    may_have_lost: bool = False
+    directories: tuple[UUID, ...] = ()
+    min_in_sync: int = 1
+    unclean_election: bool = False
+    formats: tuple[int, int] = (1, 1)
 
 
 class BrokerRegistered(Reply, frozen=True, kw_only=True, tag=True):
@@ -68,12 +77,145 @@ class UnregisterBroker(Command, frozen=True, kw_only=True, tag=True):
     broker_id: int
 
 
+class StopBroker(Command, frozen=True, kw_only=True, tag=True):
+    """Controlled shutdown: leadership moves to other in-sync replicas. Asked again until it leads nothing
+    that another could take over."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class BrokerStopping(Reply, frozen=True, kw_only=True, tag=True):
+    """`leads`: partitions that it still leads although another live broker has a replica."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    leads: int = 0
+
+
 class FenceBroker(Command, frozen=True, kw_only=True, tag=True):
     """Takes a broker out of service, or lets it in; leaders move accordingly."""
 
     broker_id: int
     broker_epoch: int
     fenced: bool
+
+
+class UpdateFormat(Command, frozen=True, kw_only=True, tag=True):
+    """The version of the formats that the quorum writes (KIP-584); every registered broker must know it."""
+
+    version: int
+    validate_only: bool = False
+
+
+# --- heartbeats: never logged; the leader keeps what it hears in memory
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """`image_index`: of the image that the broker works by."""
+
+    broker_id: int
+    broker_epoch: int
+    image_index: int
+    want_fence: bool = False
+    want_stop: bool = False
+
+
+class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The broker may serve until `lease_ms` after it sent the heartbeat; 0: not at all."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    fenced: bool = True
+    may_stop: bool = False
+    lease_ms: int = 0
+
+
+# --- leaders and replicas
+
+
+class InSync(msgspec.Struct, frozen=True):
+    """A member of an in-sync set, with the epoch that the leader knows it by (KIP-903); -1: unknown."""
+
+    broker_id: int
+    broker_epoch: int = -1
+
+
+class IsrChange(msgspec.Struct, frozen=True, kw_only=True):
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    in_sync: tuple[InSync, ...]
+
+
+class AlterPartitions(Command, frozen=True, kw_only=True, tag=True):
+    """The in-sync sets that a leader wants (AlterPartition, KIP-497)."""
+
+    broker_id: int
+    broker_epoch: int
+    changes: tuple[IsrChange, ...]
+
+
+class PartitionOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one partition, with its state after the command as far as the partition is known."""
+
+    topic_id: UUID
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    in_sync: tuple[int, ...] = ()
+    leader: int = -1
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+
+
+class PartitionsAltered(Reply, frozen=True, kw_only=True, tag=True):
+    """One outcome per change, in order; none if `error` refuses the whole."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    partitions: tuple[PartitionOutcome, ...] = ()
+
+
+class ElectionKind(IntEnum):
+    """Numbered as in ElectLeaders (KIP-460)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+class ElectLeaders(Command, frozen=True, kw_only=True, tag=True):
+    """`partitions`: (topic name, number); None: all that need it."""
+
+    partitions: tuple[tuple[str, int], ...] | None
+    kind: ElectionKind = ElectionKind.PREFERRED
+
+
+class NamedOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class LeadersElected(Reply, frozen=True, kw_only=True, tag=True):
+    """One outcome per partition asked for, in order; of all partitions, only those that were elected for or
+    could not be."""
+
+    partitions: tuple[NamedOutcome, ...]
+
+
+class Reassign(Command, frozen=True, kw_only=True, tag=True):
+    """(topic name, number, replicas with the preferred leader first, or None to cancel) (KIP-455)."""
+
+    changes: tuple[tuple[str, int, tuple[int, ...] | None], ...]
+
+
+class Reassigned(Reply, frozen=True, kw_only=True, tag=True):
+    """One outcome per change, in order. NONE: it is under way, or done where nothing has to be copied."""
+
+    partitions: tuple[NamedOutcome, ...]
 
 
 # --- topics
@@ -303,6 +445,11 @@ AnyCommand = (
     RegisterBroker
     | UnregisterBroker
     | FenceBroker
+    | StopBroker
+    | UpdateFormat
+    | AlterPartitions
+    | ElectLeaders
+    | Reassign
     | CreateTopics
     | DeleteTopics
     | CreatePartitions
@@ -325,10 +472,16 @@ AnyReply = (
     | QuotasAltered
     | ProducerIdsAllocated
     | LogStartReply
+    | BrokerStopping
+    | PartitionsAltered
+    | LeadersElected
+    | Reassigned
 )
 
 _encoder = msgspec.msgpack.Encoder()
 _command_decoder = msgspec.msgpack.Decoder(AnyCommand)
+_heartbeat_decoder = msgspec.msgpack.Decoder(Heartbeat)
+_heartbeat_reply_decoder = msgspec.msgpack.Decoder(HeartbeatReply)
 _reply_decoder = msgspec.msgpack.Decoder(AnyReply)
 
 
@@ -348,3 +501,17 @@ def encode_reply(reply: AnyReply) -> bytes:
 def decode_reply(body: bytes | memoryview) -> AnyReply:
     """Raises msgspec.DecodeError (ValidationError among them)."""
     return _reply_decoder.decode(body)  # type: ignore[no-any-return]
+
+
+def encode_heartbeat(heartbeat: Heartbeat | HeartbeatReply) -> bytes:
+    return _encoder.encode(heartbeat)
+
+
+def decode_heartbeat(body: bytes | memoryview) -> Heartbeat:
+    """Raises msgspec.DecodeError (ValidationError among them)."""
+    return _heartbeat_decoder.decode(body)
+
+
+def decode_heartbeat_reply(body: bytes | memoryview) -> HeartbeatReply:
+    """Raises msgspec.DecodeError (ValidationError among them)."""
+    return _heartbeat_reply_decoder.decode(body)

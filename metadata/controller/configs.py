@@ -13,6 +13,8 @@ from tierlog.broker.settings.topic import TOPIC_SETTINGS, TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
+from tierlog.metadata.controller.election import settings_changed
+from tierlog.metadata.controller.rules import MIN_IN_SYNC, UNCLEAN
 from tierlog.metadata.evolve import evolve
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import AnyRecord, ConfigRecord, ConfigScope
@@ -23,6 +25,7 @@ DYNAMIC_NODE_SETTINGS: dict[str, Setting] = {name: NODE_SETTINGS[name] for name 
 
 def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAltered]:
     """Each resource changes wholly or not at all."""
+    before = image
     records: list[AnyRecord] = []
     outcomes: list[c.Outcome] = []
     named = Counter((resource.scope, resource.name) for resource in command.resources)
@@ -38,6 +41,8 @@ def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAlt
             image = evolve(image, record)
         records += made
         outcomes.append(c.OK)
+    if any(isinstance(record, ConfigRecord) and record.key in (MIN_IN_SYNC, UNCLEAN) for record in records):
+        records += settings_changed(before, image)
     reply = c.ConfigsAltered(resources=tuple(outcomes))
     return Decision(() if command.validate_only else tuple(records), reply)
 
@@ -76,6 +81,10 @@ def _alter(image: ClusterImage, resource: c.ConfigResource) -> list[AnyRecord]:
         )
     definitions = TOPIC_SETTINGS if resource.scope is ConfigScope.TOPIC else DYNAMIC_NODE_SETTINGS
     for change in resource.changes:
+        if resource.scope is ConfigScope.BROKER and change.key in (MIN_IN_SYNC, UNCLEAN):
+            _refuse(
+                f"{change.key}: one for the whole cluster, or per topic, as elections rely on it (KIP-966)"
+            )
         value = _changed(definitions, after.get(change.key), change)
         if value is None:
             after.pop(change.key, None)

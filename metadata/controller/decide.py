@@ -4,7 +4,16 @@ The leader's node calls it on its draft image, commits the records, and only the
 """
 
 from tierlog.broker.ports.types import Rng
-from tierlog.metadata.controller import brokers, configs, quotas, remote, topics
+from tierlog.metadata.controller import (
+    brokers,
+    configs,
+    election,
+    in_sync,
+    quotas,
+    reassignment,
+    remote,
+    topics,
+)
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision
 from tierlog.metadata.image import ClusterImage
@@ -18,6 +27,16 @@ def decide(image: ClusterImage, command: c.AnyCommand, now_ms: int, rng: Rng) ->
             return brokers.unregister(image, command)
         case c.FenceBroker():
             return brokers.fence(image, command)
+        case c.StopBroker():
+            return brokers.stop(image, command)
+        case c.UpdateFormat():
+            return brokers.update_format(image, command)
+        case c.AlterPartitions():
+            return in_sync.alter_partitions(image, command)
+        case c.ElectLeaders():
+            return election.elect_leaders(image, command)
+        case c.Reassign():
+            return reassignment.reassign(image, command)
         case c.CreateTopics():
             return topics.create_topics(image, command, rng)
         case c.DeleteTopics():

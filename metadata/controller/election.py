@@ -1,82 +1,149 @@
-"""Who leads a partition when brokers come and go. Only in-sync replicas are eligible."""
+"""Who leads when brokers come, go and stop, or when somebody asks for an election.
 
-from collections.abc import Callable, Iterator
+Each pass looks at every partition once and yields a record per change. What a single change entails is in
+`settle`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from uuid import UUID
 
 from msgspec.structs import replace
 
-from tierlog.metadata.image import ClusterImage, PartitionImage
-from tierlog.metadata.records import PartitionRecord
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.decision import Decision, Refusal
+from tierlog.metadata.controller.rules import Rules, rules_of
+from tierlog.metadata.controller.settle import NO_LEADER, NOBODY, settle
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
+from tierlog.metadata.records import AnyRecord, PartitionRecord
 
-NO_LEADER = -1
-
-
-def broker_lost(image: ClusterImage, broker_id: int) -> Iterator[PartitionRecord]:
-    """The broker serves no more: it leaves every in-sync set that has another member, and leads nothing."""
-    live = {broker.broker_id for broker in image.live_brokers()} - {broker_id}
-    return _each(image, lambda partition: _without(partition, broker_id, live))
-
-
-def broker_restarted(image: ClusterImage, broker_id: int) -> Iterator[PartitionRecord]:
-    """A new incarnation may have lost unsynced data. Where others are in sync it follows them; where it is
-    alone it leads on under a new leader epoch, so that divergence from before the crash shows (KIP-101)."""
-    live = {broker.broker_id for broker in image.live_brokers()} - {broker_id}
-
-    def next_state(partition: PartitionImage) -> PartitionImage:
-        if broker_id not in partition.in_sync:
-            return partition
-        if partition.in_sync != (broker_id,):
-            return _without(partition, broker_id, live)
-        return replace(
-            partition, leader_epoch=partition.leader_epoch + 1, partition_epoch=partition.partition_epoch + 1
-        )
-
-    return _each(image, next_state)
+NextState = Callable[[PartitionImage, Rules], PartitionImage]
 
 
-def broker_ready(image: ClusterImage, broker_id: int) -> Iterator[PartitionRecord]:
-    """The broker serves (again): it takes the partitions that wait for one of their in-sync replicas."""
+def broker_lost(image: ClusterImage, broker_id: int, *, for_good: bool = False) -> list[PartitionRecord]:
+    """The broker serves no more (the image says so already): it leads nothing, and leaves every in-sync set
+    that has another member. `for_good`: it is not waited for, so it is not eligible either."""
+    forget = frozenset({broker_id}) if for_good else NOBODY
 
-    def next_state(partition: PartitionImage) -> PartitionImage:
-        if partition.leader != NO_LEADER or broker_id not in partition.in_sync:
-            return partition
-        return _led_by(partition, broker_id, partition.in_sync)
+    def without(partition: PartitionImage, rules: Rules) -> PartitionImage:
+        return settle(partition, _without(partition, broker_id), rules, forget=forget)
 
-    return _each(image, next_state)
-
-
-def _each(
-    image: ClusterImage, next_state: Callable[[PartitionImage], PartitionImage]
-) -> Iterator[PartitionRecord]:
-    for topic_id in sorted(image.topics):
-        for number, partition in enumerate(image.topics[topic_id].partitions):
-            after = next_state(partition)
-            if after != partition:
-                yield partition_record(topic_id, number, after)
+    return _each(image, lambda partition: _concerns(partition, broker_id), without)
 
 
-def _without(partition: PartitionImage, broker_id: int, live: set[int]) -> PartitionImage:
-    if broker_id not in partition.in_sync and partition.leader != broker_id:
-        return partition
-    in_sync = tuple(replica for replica in partition.in_sync if replica != broker_id) or partition.in_sync
-    if partition.leader not in (broker_id, NO_LEADER):
-        return replace(partition, in_sync=in_sync, partition_epoch=partition.partition_epoch + 1)
-    eligible = [replica for replica in partition.replicas if replica in in_sync and replica in live]
-    if not eligible and partition.leader == NO_LEADER:
-        return partition
-    return _led_by(
-        partition, eligible[0] if eligible else NO_LEADER, in_sync if eligible else partition.in_sync
+def broker_restarted(image: ClusterImage, broker_id: int, *, may_have_lost: bool) -> list[PartitionRecord]:
+    """A new process of the broker; the image says already whether it is fenced. Where others are in sync it
+    follows them. Where it is alone it leads on, once it may, under a new leader epoch, so that divergence
+    from before the stop shows (KIP-101)."""
+    forget = frozenset({broker_id}) if may_have_lost else NOBODY
+
+    def restarted(partition: PartitionImage, rules: Rules) -> PartitionImage:
+        others = _without(partition, broker_id)
+        if not others.in_sync and not may_have_lost and broker_id in rules.may_lead:
+            others = partition  # alone, and it serves
+        return settle(partition, others, rules, forget=forget, leads_anew=broker_id)
+
+    return _each(image, lambda partition: broker_id in partition.replicas, restarted)
+
+
+def broker_ready(image: ClusterImage, broker_id: int) -> list[PartitionRecord]:
+    """The broker serves (again): it takes partitions that have no leader, if it may lead them."""
+    return _each(
+        image,
+        lambda partition: partition.leader == NO_LEADER and broker_id in partition.replicas,
+        lambda partition, rules: settle(partition, partition, rules),
     )
 
 
-def _led_by(partition: PartitionImage, leader: int, in_sync: tuple[int, ...]) -> PartitionImage:
-    return PartitionImage(
-        replicas=partition.replicas,
-        in_sync=in_sync,
-        leader=leader,
-        leader_epoch=partition.leader_epoch + 1,
-        partition_epoch=partition.partition_epoch + 1,
+def broker_stopping(image: ClusterImage, broker_id: int) -> list[PartitionRecord]:
+    """Controlled shutdown (the image says so already): it leaves the in-sync sets where another member can
+    lead. Where none can it leads on, so that nothing stops before it must."""
+
+    def step_aside(partition: PartitionImage, rules: Rules) -> PartitionImage:
+        others = _without(partition, broker_id)
+        if rules.may_lead.isdisjoint(others.in_sync):
+            return partition
+        return settle(partition, others, rules)
+
+    return _each(image, lambda partition: broker_id in partition.in_sync, step_aside)
+
+
+def leads_others_could(image: ClusterImage, broker_id: int) -> int:
+    """Partitions that the broker leads although another broker that may lead has a replica: what a controlled
+    shutdown waits for."""
+    others = {broker.broker_id for broker in image.brokers.values() if broker.may_lead} - {broker_id}
+    return sum(
+        partition.leader == broker_id and not others.isdisjoint(partition.replicas)
+        for topic in image.topics.values()
+        for partition in topic.partitions
     )
+
+
+def settings_changed(before: ClusterImage, after: ClusterImage) -> list[PartitionRecord]:
+    """In the same entry as a change of min.insync.replicas: eligible replicas go where the in-sync set is now
+    large enough to commit without them. And of unclean election: who waits for it is elected."""
+    was, now = rules_of(before), rules_of(after)
+    records: list[PartitionRecord] = []
+    for topic in _by_id(after.topics.values()):
+        old, new = was(topic.name), now(topic.name)
+        if new.min_in_sync < old.min_in_sync or new.unclean > old.unclean:
+            records += _changes(
+                topic, new, _is_weak, lambda partition, rules: settle(partition, partition, rules)
+            )
+    return records
+
+
+def elect_leaders(image: ClusterImage, command: c.ElectLeaders) -> Decision[c.LeadersElected]:
+    """ElectLeaders (KIP-460). An unclean election also needs unclean.leader.election.enable."""
+    rules = rules_of(image)
+    pending: dict[tuple[UUID, int], PartitionImage] = {}
+    outcomes: list[c.NamedOutcome] = []
+    for name, number in _asked(image, command):
+        try:
+            topic = image.topic(name)
+            if topic is None or not 0 <= number < len(topic.partitions):
+                raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{number}")
+            key = topic.topic_id, number
+            pending[key] = _elected(pending.get(key, topic.partitions[number]), rules(name), command.kind)
+        except Refusal as refusal:
+            if command.partitions is not None or refusal.error is not ErrorCode.ELECTION_NOT_NEEDED:
+                outcomes.append(
+                    c.NamedOutcome(topic=name, partition=number, error=refusal.error, message=refusal.message)
+                )
+            continue
+        outcomes.append(c.NamedOutcome(topic=name, partition=number))
+    records = tuple(partition_record(*key, partition) for key, partition in pending.items())
+    return Decision(records, c.LeadersElected(partitions=tuple(outcomes)))
+
+
+def _asked(image: ClusterImage, command: c.ElectLeaders) -> Iterable[tuple[str, int]]:
+    if command.partitions is not None:
+        return command.partitions
+    return (
+        (topic.name, number)
+        for topic in _by_id(image.topics.values())
+        for number in range(len(topic.partitions))
+    )
+
+
+def _elected(partition: PartitionImage, rules: Rules, kind: c.ElectionKind) -> PartitionImage:
+    preferred = partition.replicas[0]
+    if kind is c.ElectionKind.PREFERRED:
+        if partition.leader == preferred:
+            raise Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"broker {preferred} leads already")
+        after = settle(partition, partition, rules, prefer=True)
+        if after.leader != preferred:
+            message = f"broker {preferred} is not in sync, or does not serve"
+            raise Refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
+        return after
+    if partition.leader != NO_LEADER:
+        raise Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")
+    after = settle(partition, partition, rules)
+    if after.leader == NO_LEADER:
+        allowed = "no replica serves" if rules.unclean else "unclean.leader.election.enable is false"
+        raise Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"nobody can lead: {allowed}")
+    return after
 
 
 def partition_record(topic_id: UUID, number: int, partition: PartitionImage) -> PartitionRecord:
@@ -88,4 +155,58 @@ def partition_record(topic_id: UUID, number: int, partition: PartitionImage) -> 
         leader=partition.leader,
         leader_epoch=partition.leader_epoch,
         partition_epoch=partition.partition_epoch,
+        eligible=partition.eligible,
+        last_leader=partition.last_leader,
+        adding=partition.adding,
+        removing=partition.removing,
     )
+
+
+def with_changes(
+    image: ClusterImage,
+    records: Iterable[AnyRecord],
+    changes: Callable[[ClusterImage], list[PartitionRecord]],
+) -> tuple[AnyRecord, ...]:
+    """The records, and then what follows for partitions once they hold."""
+    first = tuple(records)
+    return (*first, *changes(evolve_all(image, first)))
+
+
+def _each(
+    image: ClusterImage, concerned: Callable[[PartitionImage], bool], next_state: NextState
+) -> list[PartitionRecord]:
+    """Only topics with changes are put in order: there may be 100,000 that are not concerned."""
+    rules = rules_of(image)
+    touched = [topic for topic in image.topics.values() if any(map(concerned, topic.partitions))]
+    records: list[PartitionRecord] = []
+    for topic in _by_id(touched):
+        records += _changes(topic, rules(topic.name), concerned, next_state)
+    return records
+
+
+def _changes(
+    topic: TopicImage, rules: Rules, concerned: Callable[[PartitionImage], bool], next_state: NextState
+) -> Iterator[PartitionRecord]:
+    for number, partition in enumerate(topic.partitions):
+        if concerned(partition):
+            after = next_state(partition, rules)
+            if after is not partition:
+                yield partition_record(topic.topic_id, number, after)
+
+
+def _by_id(topics: Iterable[TopicImage]) -> list[TopicImage]:
+    return sorted(topics, key=lambda topic: topic.topic_id.int)
+
+
+def _concerns(partition: PartitionImage, broker_id: int) -> bool:
+    return broker_id in partition.in_sync or broker_id == partition.leader or broker_id in partition.eligible
+
+
+def _is_weak(partition: PartitionImage) -> bool:
+    return bool(partition.eligible) or partition.leader == NO_LEADER
+
+
+def _without(partition: PartitionImage, broker_id: int) -> PartitionImage:
+    if broker_id not in partition.in_sync:
+        return partition
+    return replace(partition, in_sync=tuple(one for one in partition.in_sync if one != broker_id))

@@ -1,7 +1,8 @@
-"""Which brokers hold a new partition's replicas: round robin over live brokers, zones taken in turn.
+"""Which brokers hold a new partition's replicas: other hosts, other zones, and then whoever has least.
 
-Deterministic: the start is the number of partitions placed so far, so that topics of one partition spread
-too.
+A broker's rack is `zone` or `zone/host`; without a host it is the host that clients connect to. Two replicas
+share a host only if there are fewer hosts than replicas, and zones are used as evenly as hosts allow. Leaders
+go to who leads fewest. Deterministic: the same image gives the same replicas.
 """
 
 from collections.abc import Sequence
@@ -9,39 +10,84 @@ from collections.abc import Sequence
 from tierlog.metadata.image import BrokerImage, ClusterImage
 
 
-def place(image: ClusterImage, first: int, count: int, replication_factor: int) -> list[tuple[int, ...]]:
-    """Replicas of `count` partitions, preferred leader first; the caller has checked the replication factor.
-    `first`: the number of partitions that the topic has already."""
-    ring = _ring(image.live_brokers())
-    if len(ring) == 1:
-        return [(ring[0].broker_id,)] * count
-    start = sum(len(topic.partitions) for topic in image.topics.values()) if first == 0 else first
-    racks = {broker.broker_id: broker.rack for broker in ring}
-    return [
-        _replicas([broker.broker_id for broker in ring], racks, start + number, replication_factor)
-        for number in range(count)
-    ]
+class Placement:
+    """For one command: counts what all brokers have once, and then adds what it places."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        brokers = _ring([broker for broker in image.live_brokers() if broker.may_lead])
+        self.brokers = tuple(broker.broker_id for broker in brokers)
+        self._hosts = [_host(broker) for broker in brokers]
+        self._zones = [_zone(broker) for broker in brokers]
+        self._leads = [0] * len(brokers)
+        self._holds = [0] * len(brokers)
+        if len(brokers) > 1:
+            self._count(image)
+
+    def place(self, count: int, replication_factor: int) -> list[tuple[int, ...]]:
+        """Replicas of `count` partitions, preferred leader first. There must be as many brokers as
+        replicas."""
+        if len(self.brokers) == 1:
+            return [self.brokers] * count
+        return [self._one(replication_factor) for _ in range(count)]
+
+    def _one(self, replication_factor: int) -> tuple[int, ...]:
+        leads, holds = self._leads, self._holds
+        leader = min(range(len(leads)), key=lambda at: (leads[at], holds[at]))
+        chosen = [leader]
+        if replication_factor > 1:
+            self._followers(chosen, replication_factor)
+        leads[leader] += 1
+        for at in chosen:
+            holds[at] += 1
+        return tuple(self.brokers[at] for at in chosen)
+
+    def _followers(self, chosen: list[int], replication_factor: int) -> None:
+        """Among equals, each partition of a leader starts with another one: when the leader is lost, all of
+        them get some of its partitions."""
+        hosts, zones, holds = self._hosts, self._zones, self._holds
+        used_hosts, used_zones = [hosts[chosen[0]]], [zones[chosen[0]]]
+        count = len(self.brokers) - 1
+        start = chosen[0] + 1 + self._leads[chosen[0]] % count
+        wrap = chosen[0] + 1 + count
+        others = [*range(start, wrap), *range(chosen[0] + 1, start)]
+        candidates = [at % len(self.brokers) for at in others]
+
+        def cost(at: int) -> tuple[int, int, int]:
+            return used_hosts.count(hosts[at]), used_zones.count(zones[at]), holds[at]
+
+        while len(chosen) < replication_factor:
+            best = min(candidates, key=cost)
+            candidates.remove(best)
+            chosen.append(best)
+            used_hosts.append(hosts[best])
+            used_zones.append(zones[best])
+
+    def _count(self, image: ClusterImage) -> None:
+        at = {broker_id: at for at, broker_id in enumerate(self.brokers)}
+        for topic in image.topics.values():
+            for partition in topic.partitions:
+                for broker_id in partition.replicas:
+                    if broker_id in at:
+                        self._holds[at[broker_id]] += 1
+                if partition.replicas[0] in at:
+                    self._leads[at[partition.replicas[0]]] += 1
 
 
 def _ring(brokers: Sequence[BrokerImage]) -> list[BrokerImage]:
-    """Brokers with racks taken in turn: a1 b1 c1 a2 b2 …, so that neighbours differ in rack."""
-    by_rack: dict[str, list[BrokerImage]] = {}
+    """Brokers with zones taken in turn: a1 b1 c1 a2 b2 …, so that neighbours differ in zone."""
+    by_zone: dict[str, list[BrokerImage]] = {}
     for broker in brokers:
-        by_rack.setdefault(broker.rack or "", []).append(broker)
-    rounds = max(map(len, by_rack.values()), default=0)
+        by_zone.setdefault(_zone(broker), []).append(broker)
+    rounds = max(map(len, by_zone.values()), default=0)
     return [
-        by_rack[rack][turn] for turn in range(rounds) for rack in sorted(by_rack) if turn < len(by_rack[rack])
+        by_zone[zone][turn] for turn in range(rounds) for zone in sorted(by_zone) if turn < len(by_zone[zone])
     ]
 
 
-def _replicas(ring: list[int], racks: dict[int, str | None], start: int, count: int) -> tuple[int, ...]:
-    """`count` brokers from the ring position on; a rack is used again only when every rack has one."""
-    order = [ring[(start + step) % len(ring)] for step in range(len(ring))]
-    chosen: list[int] = []
-    while len(chosen) < count:
-        used: set[str | None] = set()
-        for broker_id in order:
-            if len(chosen) < count and broker_id not in chosen and racks[broker_id] not in used:
-                chosen.append(broker_id)
-                used.add(racks[broker_id])
-    return tuple(chosen)
+def _zone(broker: BrokerImage) -> str:
+    return (broker.rack or "").partition("/")[0]
+
+
+def _host(broker: BrokerImage) -> tuple[str, str]:
+    zone, _, host = (broker.rack or "").partition("/")
+    return (zone, host) if host else ("", broker.host)

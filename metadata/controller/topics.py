@@ -13,7 +13,7 @@ from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.configs import check_topic_settings
 from tierlog.metadata.controller.decision import Decision, Refusal
-from tierlog.metadata.controller.placement import place
+from tierlog.metadata.controller.placement import Placement
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage, TopicImage
 
@@ -29,20 +29,26 @@ Change = tuple[tuple[r.AnyRecord, ...], c.TopicOutcome]
 
 def create_topics(image: ClusterImage, command: c.CreateTopics, rng: Rng) -> Decision[c.TopicsChanged]:
     twice = _twice(topic.name for topic in command.topics)
+    placement, folded = Placement(image), _folded_names(image, command)
 
     def create(draft: ClusterImage, topic: c.NewTopic) -> Change:
         _refuse_twice(topic.name, twice)
-        return _create(draft, command, topic, rng)
+        check_topic_name(topic.name)
+        _check_new(draft, topic.name, folded)
+        change = _create(draft, placement, command, topic, rng)
+        folded[_folded(topic.name)] = topic.name
+        return change
 
     return _each(image, command.topics, _by_name, create, command.validate_only)
 
 
 def create_partitions(image: ClusterImage, command: c.CreatePartitions) -> Decision[c.TopicsChanged]:
     twice = _twice(topic.name for topic in command.topics)
+    placement = Placement(image)
 
     def grow(draft: ClusterImage, topic: c.MorePartitions) -> Change:
         _refuse_twice(topic.name, twice)
-        return _grow(draft, topic)
+        return _grow(draft, placement, topic)
 
     return _each(image, command.topics, _by_name, grow, command.validate_only)
 
@@ -72,14 +78,14 @@ def check_topic_name(name: str) -> None:
         raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
 
 
-def _create(draft: ClusterImage, command: c.CreateTopics, topic: c.NewTopic, rng: Rng) -> Change:
-    check_topic_name(topic.name)
-    _check_new(draft, topic.name)
+def _create(
+    draft: ClusterImage, placement: Placement, command: c.CreateTopics, topic: c.NewTopic, rng: Rng
+) -> Change:
     if unset := [key for key, value in topic.configs if value is None]:
         raise Refusal(ErrorCode.INVALID_CONFIG, f"a value is needed for {', '.join(unset)}")
     settings = {key: value for key, value in topic.configs if value is not None}
     check_topic_settings(settings)
-    replicas = _assigned(draft, topic) if topic.assignments else _placed(draft, command, topic)
+    replicas = _assigned(draft, topic) if topic.assignments else _placed(placement, command, topic)
     topic_id = random_uuid(rng)
     records: list[r.AnyRecord] = [r.CreateTopic(topic_id=topic_id, name=topic.name)]
     records += [_new_partition(draft, topic_id, number, ids) for number, ids in enumerate(replicas)]
@@ -92,7 +98,7 @@ def _create(draft: ClusterImage, command: c.CreateTopics, topic: c.NewTopic, rng
     )
 
 
-def _grow(draft: ClusterImage, asked: c.MorePartitions) -> Change:
+def _grow(draft: ClusterImage, placement: Placement, asked: c.MorePartitions) -> Change:
     topic = draft.topic(asked.name)
     if topic is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.name}")
@@ -101,7 +107,7 @@ def _grow(draft: ClusterImage, asked: c.MorePartitions) -> Change:
         message = f"topic {topic.name} has {before} partitions; it can only grow, not become {asked.count}"
         raise Refusal(ErrorCode.INVALID_PARTITIONS, message)
     _check_partition_count(asked.count)
-    replication_factor = len(topic.partitions[0].replicas)
+    replication_factor = len(topic.partitions[0].replicas) - len(topic.partitions[0].removing)
     if asked.assignments:
         if len(asked.assignments) != added:
             message = f"{len(asked.assignments)} assignments for {added} new partitions"
@@ -110,8 +116,8 @@ def _grow(draft: ClusterImage, asked: c.MorePartitions) -> Change:
             _check_assignment(draft, before + number, ids, replication_factor)
         replicas = list(asked.assignments)
     else:
-        _check_replication_factor(draft, replication_factor)
-        replicas = place(draft, before, added, replication_factor)
+        _check_replication_factor(placement, replication_factor)
+        replicas = placement.place(added, replication_factor)
     records = tuple(_new_partition(draft, topic.topic_id, before + n, ids) for n, ids in enumerate(replicas))
     return records, c.TopicOutcome(
         name=topic.name,
@@ -121,16 +127,25 @@ def _grow(draft: ClusterImage, asked: c.MorePartitions) -> Change:
     )
 
 
-def _check_new(draft: ClusterImage, name: str) -> None:
+def _folded_names(image: ClusterImage, command: c.CreateTopics) -> dict[str, str]:
+    """Every name as `_check_new` compares it, if the command needs that."""
+    if not any("." in topic.name or "_" in topic.name for topic in command.topics):
+        return {}
+    return {_folded(name): name for name in image.topic_ids}
+
+
+def _folded(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _check_new(draft: ClusterImage, name: str, folded: dict[str, str]) -> None:
     """Names that differ only in '.' and '_' would collide in metrics, as in Kafka."""
     if name in draft.topic_ids:
         raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
-    if "." in name or "_" in name:
-        folded = name.replace(".", "_")
-        for other in draft.topic_ids:
-            if other.replace(".", "_") == folded:
-                message = f"topic {name} collides with {other}: '.' and '_' count as the same"
-                raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+    other = folded.get(_folded(name))
+    if other is not None:
+        message = f"topic {name} collides with {other}: '.' and '_' count as the same"
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
 
 
 def _assigned(draft: ClusterImage, topic: c.NewTopic) -> list[Replicas]:
@@ -148,13 +163,13 @@ def _assigned(draft: ClusterImage, topic: c.NewTopic) -> list[Replicas]:
     return replicas
 
 
-def _placed(draft: ClusterImage, command: c.CreateTopics, topic: c.NewTopic) -> list[Replicas]:
+def _placed(placement: Placement, command: c.CreateTopics, topic: c.NewTopic) -> list[Replicas]:
     count = command.default_partitions if topic.partitions == c.USE_DEFAULT else topic.partitions
     factor = topic.replication_factor
     factor = command.default_replication_factor if factor == c.USE_DEFAULT else factor
     _check_partition_count(count)
-    _check_replication_factor(draft, factor)
-    return place(draft, 0, count, factor)
+    _check_replication_factor(placement, factor)
+    return placement.place(count, factor)
 
 
 def _check_partition_count(count: int) -> None:
@@ -163,8 +178,8 @@ def _check_partition_count(count: int) -> None:
         raise Refusal(ErrorCode.INVALID_PARTITIONS, message)
 
 
-def _check_replication_factor(draft: ClusterImage, factor: int) -> None:
-    live = len(draft.live_brokers())
+def _check_replication_factor(placement: Placement, factor: int) -> None:
+    live = len(placement.brokers)
     if factor <= 0:
         raise Refusal(
             ErrorCode.INVALID_REPLICATION_FACTOR, f"the replication factor must be 1 or more, not {factor}"
@@ -182,14 +197,14 @@ def _check_assignment(draft: ClusterImage, number: int, ids: Replicas, factor: i
     if unknown:
         message = f"partition {number}: brokers {unknown} are not registered"
         raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-    if all(draft.brokers[broker_id].fenced for broker_id in ids):
-        message = f"partition {number}: all of {list(ids)} are fenced"
+    if not any(draft.brokers[broker_id].may_lead for broker_id in ids):
+        message = f"partition {number}: all of {list(ids)} are fenced or about to stop"
         raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 def _new_partition(draft: ClusterImage, topic_id: UUID, number: int, ids: Replicas) -> r.PartitionRecord:
     """In sync from the start are the live replicas: an empty partition misses nothing."""
-    live = tuple(broker_id for broker_id in ids if not draft.brokers[broker_id].fenced)
+    live = tuple(broker_id for broker_id in ids if draft.brokers[broker_id].may_lead)
     return r.PartitionRecord(
         topic_id=topic_id,
         partition=number,

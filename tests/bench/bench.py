@@ -15,17 +15,19 @@ import time
 
 import cleaning
 import clients
+import fanout
 import raw
 import system
 from meter import wait_quiet
 from topics import Topics
 
 MIB = 1 << 20
-NOT_SHOWN = ("label", "case", "pid", "bootstrap", "tool", "start", "stop", "pid_file")
+NOT_SHOWN = ("label", "case", "pid", "bootstrap", "classpath", "start", "stop", "pid_file")
 
 CASES = {
     "raw-produce": raw.raw_produce,
     "raw-fetch": raw.raw_fetch,
+    "fan-out": fanout.fan_out,
     "produce-while-compacting": cleaning.produce_while_compacting,
     "rd-produce": clients.rd_produce,
     "rd-e2e": clients.rd_e2e,
@@ -78,7 +80,7 @@ def argument_parser():
         "--retain",
         type=size,
         default=0,
-        help="raw-produce: retention.bytes, so that pages of memory are reused",
+        help="raw-produce, fan-out, java-perf: retention.bytes, so that pages of memory are reused",
     )
     parser.add_argument("--depth", type=int, default=5, help="requests in flight on a connection")
     parser.add_argument("--acks", type=int, default=1)
@@ -98,9 +100,8 @@ def argument_parser():
         "--segment", type=size, default=64 * MIB, help="tier-fill: segment.bytes and local.retention.bytes"
     )
     parser.add_argument("--count", type=int, default=5_000_000, help="records of java-perf")
-    parser.add_argument(
-        "--tool", default="kafka-tool", help="java-perf: runs a Kafka tool by its script name"
-    )
+    parser.add_argument("--classpath", help="java-perf: of Kafka's command line tools")
+    parser.add_argument("--readers", type=int, default=5, help="fan-out: consumers of the partition")
     parser.add_argument("--request", choices=["metadata", "produce"], default="metadata")
     parser.add_argument("--start", help="startup: shell command that starts the broker")
     parser.add_argument("--stop", help="startup: shell command that stops it")

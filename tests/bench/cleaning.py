@@ -11,7 +11,7 @@ KEYS = 1_000_000
 BATCHES = 256  # different ones, sent in turn
 RECORDS = 500
 VALUE_BYTES = 100
-DIRTY = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": str(32 << 20)}
+DIRTY = {"min.cleanable.dirty.ratio": "0.01", "segment.bytes": str(32 << 20)}
 
 SLOT_S = 0.5
 AT_WORK = 0.3
@@ -33,6 +33,7 @@ def produce_while_compacting(options, topics, pids, warm):
             raw.pump_rate(leader, frames, rate, options.warm_s)
             return {}
         fill(leader, dirty, options.fill_bytes)
+        topics.configure(dirty, "cleanup.policy", "compact")  # now: the cleaner finds all of it dirty
         wait_for_cleaner(pids)
         with Meter(pids) as meter:
             latencies, slots = beside_cleaner(leader, frames, rate, pids, options.seconds)
@@ -63,14 +64,15 @@ def wait_for_cleaner(pids):
 
 
 def beside_cleaner(leader, frames, rate, pids, limit_s):
-    """Latencies until the cleaner rests or time is up, and in how many slots it was at work."""
+    """Latencies while the cleaner was at work, until it rests or time is up, and the number of such slots."""
     latencies, slots, idle = [], 0, 0
     end = time.monotonic() + limit_s
     while time.monotonic() < end and idle < IDLE_SLOTS:
         before = burnt(pids)
-        latencies += raw.pump_rate(leader, frames, rate, SLOT_S)[2]
+        seen = raw.pump_rate(leader, frames, rate, SLOT_S)[2]
         if burnt(pids) - before > AT_WORK * SLOT_S:
             slots, idle = slots + 1, 0
+            latencies += seen
         else:
             idle += 1
     return latencies, slots

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import loop_lag
 import wire
 from meter import memory_mib, start_time
 from topics import Topics, count_leaders
@@ -35,7 +36,7 @@ class TierlogNode:
     def __init__(self, directory, compiled):
         self._environment = os.environ | ({"PYTHONPATH": str(compiled)} if compiled else {})
         port, admin_port = free_ports(2)
-        self.bootstrap = f"127.0.0.1:{port}"
+        self.bootstrap, self.admin = f"127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}"
         self._command = [sys.executable, "-m", "tierlog.cli.main", "server", "--json"]
         settings = {
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
@@ -72,15 +73,22 @@ def tierlog_node(compiled=None):
 
 
 def kafka_node(classpath, java):
-    return lambda directory: KafkaProcess(classpath, directory, java, wait=False)
+    def start(directory):
+        node = KafkaProcess(classpath, directory, java, wait=False)
+        node.admin = None
+        return node
+
+    return start
 
 
 def measure(make_node, directory):
-    """The figures of one round, in an empty directory."""
+    """The figures of one round, in an empty directory, and the loop lag while partitions are made."""
     node = make_node(directory)
     try:
         start_s = _first_answer(node, None, 0)
         node.wait()
+        time.sleep(SETTLE_S)
+        idle_mib = memory_mib(node.pid)[1]
         Topics(node.bootstrap).create(STANDING, name=TOPIC)
         node.stop()
         node.start()
@@ -88,20 +96,23 @@ def measure(make_node, directory):
         node.wait()
         topics = Topics(node.bootstrap)
         time.sleep(SETTLE_S)
-        before = memory_mib(node.pid)[1]
+        before, lag = memory_mib(node.pid)[1], loop_lag.read(node.admin)
         begin = time.perf_counter()
         topics.create(MADE)
         made_s = time.perf_counter() - begin
+        lag = loop_lag.since(lag, node.admin)
         time.sleep(SETTLE_S)
         after = memory_mib(node.pid)[1]
     finally:
         node.stop()
-    return {
-        "start_s": [start_s] * 3,
-        "start_standing_s": [start_standing_s] * 3,
-        "made_s": [made_s] * 3,
-        "kib_per_partition": [(after - before) * 1024 / MADE] * 3,
+    figures = {
+        "start_s": start_s,
+        "start_standing_s": start_standing_s,
+        "rss_mib": idle_mib,
+        "made_s": made_s,
+        "kib_per_partition": (after - before) * 1024 / MADE,
     }
+    return {key: [value] * 3 for key, value in figures.items()}, lag
 
 
 def _first_answer(node, topic, partitions, within_s=120):

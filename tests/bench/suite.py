@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`make bench`: the load cases against a broker of its own; JSON and a plot under tests/bench/results.
+"""`make bench-alone`: the load cases against a broker of its own; JSON and a plot under tests/bench/results.
 
 Each line of the summary holds [min, median, max] of three repetitions after a warm-up. The broker and the
 generator share the machine's cores: read MB per broker CPU second first, MB/s second.
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,13 +26,18 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 TIERLOG = [sys.executable, "-m", "tierlog.cli.main"]
 STARTUP_PORT = 19192
+CASE_LIMIT_S = 600.0
+"""Several times what the longest one takes with its repetitions: it hangs."""
 
 
 @dataclass(frozen=True)
 class Broker:
+    """`admin`: the URL of tierlog's admin listener."""
+
     bootstrap: str
     pid: int
     label: str = "tierlog"
+    admin: str | None = None
 
 
 @contextmanager
@@ -48,14 +54,18 @@ def tierlog_broker(
         )
         try:
             ready = json.loads(process.stdout.readline())
-            yield Broker(ready["bootstrap"], ready["pid"], label)
+            yield Broker(ready["bootstrap"], ready["pid"], label, ready["admin"])
         finally:
             process.terminate()
             process.wait()
 
 
-def run_case(broker: Broker, *arguments: str) -> list[dict[str, object]]:
-    """Runs one case of bench.py; its JSON lines, each also printed."""
+class CaseFailed(Exception):
+    """Its text is the last line that the case wrote."""
+
+
+def run_case(broker: Broker, *arguments: str, limit_s: float = CASE_LIMIT_S) -> list[dict[str, object]]:
+    """Runs one case of bench.py; its JSON lines, which are also printed."""
     command = [
         sys.executable,
         str(HERE / "bench.py"),
@@ -64,17 +74,27 @@ def run_case(broker: Broker, *arguments: str) -> list[dict[str, object]]:
         "--label",
         broker.label,
     ]
-    lines = []
     process = subprocess.Popen(
-        [*command, "--pid", str(broker.pid), *arguments], stdout=subprocess.PIPE, text=True, cwd=HERE
+        [*command, "--pid", str(broker.pid), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=HERE,
+        start_new_session=True,  # its processes end with it
     )
-    for line in process.stdout:
-        print(line, end="", flush=True)
-        if line.startswith("{"):
-            lines.append(json.loads(line))
-    if process.wait():
-        raise SystemExit(f"case failed: {' '.join(arguments)}")
-    return lines
+    try:
+        written, errors = process.communicate(timeout=limit_s)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise CaseFailed(f"not done within {limit_s:g} s") from None
+        raise
+    print(written, end="", flush=True)
+    if process.returncode:
+        print(errors, file=sys.stderr, flush=True)
+        raise CaseFailed((errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1])
+    return [json.loads(line) for line in written.splitlines() if line.startswith("{")]
 
 
 def produce(broker: Broker, pace: list[str]) -> list[dict[str, object]]:
@@ -205,7 +225,10 @@ def main() -> None:
     lines: list[dict[str, object]] = []
     for case in options.cases or CASES:
         with tierlog_broker() as broker:
-            lines += CASES[case](broker, pace)
+            try:
+                lines += CASES[case](broker, pace)
+            except CaseFailed as failure:
+                raise SystemExit(f"{case}: {failure}") from None
     RESULTS.mkdir(exist_ok=True)
     summaries = [line for line in lines if line.get("kind") == "summary"]
     report = {"machine": machine(), "quick": options.quick, "summaries": summaries, "lines": lines}

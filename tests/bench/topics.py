@@ -40,6 +40,14 @@ class Topics:
             time.sleep(0.01)
         raise TimeoutError(f"{name}: not every partition got a serving leader")
 
+    def configure(self, name, setting, value, timeout=30):
+        """Changes one setting of a topic."""
+        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+        entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+        self.admin.incremental_alter_configs([resource])[resource].result(timeout)
+
     def delete(self, name, timeout=120):
         self.admin.delete_topics([name], request_timeout=timeout)[name].result(timeout)
 

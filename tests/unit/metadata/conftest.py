@@ -8,8 +8,9 @@ import pytest
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decide import decide
+from tierlog.metadata.controller.settle import check_partition
 from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.image import ClusterImage, RemotePartition
+from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition
 from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.records import RemoteSegment, decode_records, encode_records
 
@@ -27,6 +28,9 @@ class World:
         payload = encode_records(decision.records)
         self.log.append(payload)
         self.image = apply_entry(self.image, self.image.index + 1, decode_records(payload))
+        for topic in self.image.topics.values():
+            for partition in topic.partitions:
+                check_partition(partition)
         assert decode_image(encode_image(self.image)) == self.image
         return c.decode_reply(c.encode_reply(decision.reply))
 
@@ -35,19 +39,36 @@ class World:
             self.register(broker_id, rack=(racks or {}).get(broker_id))
 
     def register(self, broker_id: int, incarnation: int = 0, **more: Any) -> c.BrokerRegistered:
-        return self.do(
-            c.RegisterBroker(
-                broker_id=broker_id,
-                incarnation=uuid.UUID(int=incarnation or broker_id),
-                host="h",
-                port=9092,
-                admin_url="http://h:9644",
-                **more,
-            )
-        )
+        incarnated = uuid.UUID(int=incarnation or broker_id)
+        values = {"host": "h", "port": 9092, "admin_url": "http://h:9644"} | more
+        return self.do(c.RegisterBroker(broker_id=broker_id, incarnation=incarnated, **values))
 
     def create(self, name: str, **more: Any) -> c.TopicOutcome:
         return self.do(c.CreateTopics(topics=(c.NewTopic(name=name, **more),))).topics[0]
+
+    def partition(self, name: str = "t", number: int = 0) -> PartitionImage:
+        return self.image.topic(name).partitions[number]
+
+    def fence(self, broker_id: int, fenced: bool = True) -> c.Acknowledged:
+        epoch = self.image.brokers[broker_id].broker_epoch
+        return self.do(c.FenceBroker(broker_id=broker_id, broker_epoch=epoch, fenced=fenced))
+
+    def in_sync(self, *members: int, name: str = "t", number: int = 0, **other: Any) -> c.PartitionsAltered:
+        """What the leader of the partition asks for, if `other` says nothing else."""
+        partition = self.partition(name, number)
+        change = c.IsrChange(
+            topic_id=self.image.topic_ids[name],
+            partition=number,
+            leader_epoch=other.get("leader_epoch", partition.leader_epoch),
+            partition_epoch=other.get("partition_epoch", partition.partition_epoch),
+            in_sync=tuple(
+                c.InSync(one, self.image.brokers[one].broker_epoch if one in self.image.brokers else 0)
+                for one in members
+            ),
+        )
+        broker_id = other.get("broker_id", partition.leader)
+        epoch = other.get("broker_epoch", self.image.brokers[broker_id].broker_epoch)
+        return self.do(c.AlterPartitions(broker_id=broker_id, broker_epoch=epoch, changes=(change,)))
 
     def remote(self, name: str, partition: int = 0) -> RemotePartition:
         return self.image.remote_partition(self.image.topic_ids[name], partition)

@@ -103,11 +103,15 @@ def test_a_broker_that_starts_fenced_leads_once_it_is_let_in(world: World) -> No
     assert partition(world).leader == 1
 
 
-def test_unregistering_moves_leaders(world: World) -> None:
+def test_only_a_broker_that_does_not_serve_is_unregistered(world: World) -> None:
     world.brokers(1, 2)
-    world.create("t", assignments=((0, (1, 2)),))
-    world.do(c.UnregisterBroker(broker_id=1))
+    world.create("t", assignments=((0, (1, 2)),), configs=(("min.insync.replicas", "2"),))
+    assert world.do(c.UnregisterBroker(broker_id=1)).error == E.INVALID_REQUEST
+    fence(world, 1)
+    assert partition(world).eligible == (1,)
+    assert world.do(c.UnregisterBroker(broker_id=1)).error == E.NONE
     assert (partition(world).leader, list(world.image.brokers)) == (2, [2])
+    assert partition(world).eligible == ()
 
 
 def test_producer_ids_never_overlap(world: World) -> None:

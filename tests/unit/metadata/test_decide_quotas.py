@@ -10,7 +10,7 @@ from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import quotas
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.image_codec import UnknownSnapshotVersion, decode_image, encode_image
+from tierlog.metadata.image_codec import VERSION, UnknownSnapshotVersion, decode_image, encode_image
 from tierlog.metadata.records import QUOTA_NAME_MAX
 
 World = Any
@@ -152,6 +152,6 @@ def test_a_snapshot_of_a_newer_version_is_refused(world: World) -> None:
     alter(world, alteration(ADA, producer_byte_rate=5.0))
     data = bytearray(encode_image(world.image))
     assert data[1] == 2
-    data[1] = 3
+    data[1] = VERSION + 1
     with pytest.raises(UnknownSnapshotVersion):
         decode_image(bytes(data))

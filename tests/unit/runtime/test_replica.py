@@ -255,6 +255,8 @@ def keys(*each: bytes | None) -> memoryview:
 
 def test_acks_all_needs_min_insync_replicas(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(min_insync_replicas=2))
+    assert replica.append(batch(1), NOW, acks=-1).error == ErrorCode.NONE, "the only replica is enough"
+    replica.become_leader(replica.leader_epoch, 1, [1], [1, 2])
     assert replica.append(batch(1), NOW, acks=-1).error == ErrorCode.NOT_ENOUGH_REPLICAS
     assert replica.append(batch(1), NOW, acks=1).error == ErrorCode.NONE
 

@@ -1,12 +1,17 @@
 """Replica manager and data directory: what a crash, a lost disk or a new topic must not hide or reuse."""
 
+import asyncio
 import contextlib
+import errno
+import os
 import random
 import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
 from immutables import Map
+from structlog.testing import capture_logs
 
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
@@ -192,6 +197,54 @@ async def test_the_longest_name_can_be_set_aside(tmp_path: Path) -> None:
     await started(tmp_path, with_topic(1, name))
     await started(tmp_path, EMPTY)
     assert len(list(tmp_path.glob("*-stray"))) == 1
+
+
+class Unmovable(OsFiles):
+    """The directory of a partition cannot be renamed."""
+
+    failure: OSError | None = None
+
+    def rename(self, source: Path, target: Path) -> None:  # type: ignore[override]
+        if source.name == "t-0" and self.failure is not None:
+            raise self.failure
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
+async def test_a_topic_made_anew_waits_until_its_namesake_is_out_of_the_way(
+    tmp_path: Path, code: int
+) -> None:
+    files, old, new = Unmovable(), with_topic(1), with_topic(2)
+    node = await started(tmp_path, old, files)
+    append(node.replica, 10)
+    files.failure = OSError(code, os.strerror(code))
+    node.manager.follow(old, EMPTY)
+    with capture_logs() as told:
+        node.manager.follow(EMPTY, new)
+    assert [line["event"] for line in told if line["log_level"] == "error"][-1] == "cannot open a log for now"
+    assert node.manager.get("t", 0) is None
+    assert node.manager.is_offline(TopicPartition("t", 0))
+    files.failure = None
+    node.directory.has_room()
+    await node.manager.make_missing()
+    assert (node.replica.log_start_offset, node.replica.log_end_offset) == (0, 0)
+    assert append(node.replica, 1) == 0
+    await asyncio.sleep(0)
+    await asyncio.gather(*(one for one in asyncio.all_tasks() if one.get_name().startswith("remove ")))
+    assert node.directory.deleted() == []
+    await node.tasks.close()
+    again = await started(tmp_path, new)
+    assert again.replica.log_end_offset == 1
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["t-0"]
+
+
+async def test_a_log_made_for_a_topic_that_is_gone_by_then_is_not_its_namesakes(tmp_path: Path) -> None:
+    node = await started(tmp_path, EMPTY)
+    left = node.directory.create(TopicPartition("t", 0), uuid.UUID(int=1))
+    (left / f"{0:020d}.log").write_bytes(encode_batch([NewRecord(NOW, b"k", b"v", ())]))
+    node.manager.follow(EMPTY, with_topic(2))
+    assert append(node.replica, 1) == 0
+    await node.tasks.close()
 
 
 class FullDisk(OsFiles):

@@ -1,0 +1,109 @@
+"""In-sync sets as their leaders want them: AlterPartition (KIP-497), with broker epochs (KIP-903).
+
+A leader is believed about who caught up, not about who serves: a fenced or stopping broker, or another
+process than the one the leader knows, does not join.
+"""
+
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.decision import Decision, Refusal
+from tierlog.metadata.controller.election import partition_record
+from tierlog.metadata.controller.rules import rules_of
+from tierlog.metadata.controller.settle import settle
+from tierlog.metadata.image import ClusterImage, PartitionImage
+
+
+def alter_partitions(image: ClusterImage, command: c.AlterPartitions) -> Decision[c.PartitionsAltered]:
+    broker = image.brokers.get(command.broker_id)
+    if broker is None or broker.broker_epoch != command.broker_epoch:
+        message = f"broker {command.broker_id}: not the current registration"
+        return Decision((), c.PartitionsAltered(error=ErrorCode.STALE_BROKER_EPOCH, message=message))
+    rules = rules_of(image)
+    pending: dict[tuple[UUID, int], PartitionImage] = {}
+    outcomes: list[c.PartitionOutcome] = []
+    for change in command.changes:
+        key = change.topic_id, change.partition
+        topic = image.topics.get(change.topic_id)
+        before = pending.get(key) or image.partition(*key)
+        if topic is None or before is None:
+            outcomes.append(_unknown(change, known_topic=topic is not None))
+            continue
+        try:
+            _check(image, command.broker_id, before, change)
+        except Refusal as refusal:
+            outcomes.append(_outcome(change, before, refusal.error, refusal.message))
+            continue
+        wanted = replace(before, in_sync=tuple(member.broker_id for member in change.in_sync))
+        after = settle(before, wanted, rules(topic.name))
+        if after is not before:
+            pending[key] = after
+        if after.leader != command.broker_id:
+            message = f"broker {after.leader} leads from here on"
+            outcomes.append(_outcome(change, after, ErrorCode.NEW_LEADER_ELECTED, message))
+        else:
+            outcomes.append(_outcome(change, after))
+    records = tuple(partition_record(*key, partition) for key, partition in pending.items())
+    return Decision(records, c.PartitionsAltered(partitions=tuple(outcomes)))
+
+
+def _check(image: ClusterImage, leader: int, before: PartitionImage, change: c.IsrChange) -> None:
+    """In Kafka's order. Raises Refusal."""
+    if change.leader_epoch > before.leader_epoch or change.partition_epoch > before.partition_epoch:
+        raise Refusal(ErrorCode.NOT_CONTROLLER, "the leader knows of a later state than the controller")
+    if change.leader_epoch < before.leader_epoch:
+        raise Refusal(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {before.leader_epoch}")
+    if before.leader != leader:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"broker {leader} does not lead; {before.leader} does")
+    if change.partition_epoch < before.partition_epoch:
+        raise Refusal(ErrorCode.INVALID_UPDATE_VERSION, f"the partition epoch is {before.partition_epoch}")
+    members = [member.broker_id for member in change.in_sync]
+    if len(set(members)) != len(members) or not set(members) <= set(before.replicas):
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{members} are not replicas of {list(before.replicas)}")
+    if leader not in members:  # nor is it ever empty
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{members} lacks the leader, {leader}")
+    for member in change.in_sync:
+        if member.broker_id not in before.in_sync or member.broker_epoch >= 0:
+            _check_member(image, before, member)
+
+
+def _check_member(image: ClusterImage, before: PartitionImage, member: c.InSync) -> None:
+    """Who is in sync already may be about to stop: a leader that nobody can relieve is."""
+    broker = image.brokers.get(member.broker_id)
+    if broker is None or broker.fenced:
+        raise Refusal(ErrorCode.INELIGIBLE_REPLICA, f"broker {member.broker_id} does not serve")
+    if broker.stopping and member.broker_id not in before.in_sync:
+        raise Refusal(ErrorCode.INELIGIBLE_REPLICA, f"broker {member.broker_id} is about to stop")
+    if member.broker_epoch not in (-1, broker.broker_epoch):
+        message = f"broker {member.broker_id} is at epoch {broker.broker_epoch}, not {member.broker_epoch}"
+        raise Refusal(ErrorCode.INELIGIBLE_REPLICA, message)
+
+
+def _unknown(change: c.IsrChange, *, known_topic: bool) -> c.PartitionOutcome:
+    return c.PartitionOutcome(
+        topic_id=change.topic_id,
+        partition=change.partition,
+        error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known_topic else ErrorCode.UNKNOWN_TOPIC_ID,
+        message=f"there is no partition {change.topic_id}-{change.partition}",
+    )
+
+
+def _outcome(
+    change: c.IsrChange,
+    partition: PartitionImage,
+    error: ErrorCode = ErrorCode.NONE,
+    message: str | None = None,
+) -> c.PartitionOutcome:
+    return c.PartitionOutcome(
+        topic_id=change.topic_id,
+        partition=change.partition,
+        error=error,
+        message=message,
+        in_sync=partition.in_sync,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+    )

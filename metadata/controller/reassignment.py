@@ -1,0 +1,99 @@
+"""Moving partitions to other brokers (KIP-455).
+
+While it is under way a partition has the new replicas, in their order, and after them those that are to
+leave; `settle` ends it once all of the new ones are in sync. Another one may replace it, or cancel it, at any
+time: the replicas from before it are those that it does not add.
+"""
+
+from collections.abc import Iterator
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.decision import Decision, Refusal
+from tierlog.metadata.controller.election import partition_record
+from tierlog.metadata.controller.rules import Rules, rules_of
+from tierlog.metadata.controller.settle import settle
+from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
+
+MAX_REPLICAS = 64  # of a partition; far beyond any use, so that a record stays small
+
+
+def reassign(image: ClusterImage, command: c.Reassign) -> Decision[c.Reassigned]:
+    rules = rules_of(image)
+    pending: dict[tuple[UUID, int], PartitionImage] = {}
+    outcomes: list[c.NamedOutcome] = []
+    for name, number, target in command.changes:
+        try:
+            topic = image.topic(name)
+            if topic is None or not 0 <= number < len(topic.partitions):
+                raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{number}")
+            key = topic.topic_id, number
+            before = pending.get(key, topic.partitions[number])
+            if target is None:
+                after = _cancelled(before, rules(name))
+            else:
+                _check_target(image, target)
+                after = _begun(before, target, rules(name))
+        except Refusal as refusal:
+            outcomes.append(
+                c.NamedOutcome(topic=name, partition=number, error=refusal.error, message=refusal.message)
+            )
+            continue
+        if after is not before:
+            pending[key] = after
+        outcomes.append(c.NamedOutcome(topic=name, partition=number))
+    records = tuple(partition_record(*key, partition) for key, partition in pending.items())
+    return Decision(records, c.Reassigned(partitions=tuple(outcomes)))
+
+
+def under_way(image: ClusterImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+    """Reassignments that have not ended, by topic name: what ListPartitionReassignments tells."""
+    moving = [topic for topic in image.topics.values() if any(p.is_reassigned for p in topic.partitions)]
+    for topic in sorted(moving, key=lambda topic: topic.name):
+        for number, partition in enumerate(topic.partitions):
+            if partition.is_reassigned:
+                yield topic, number, partition
+
+
+def _begun(before: PartitionImage, target: tuple[int, ...], rules: Rules) -> PartitionImage:
+    original = _original(before)
+    removing = tuple(one for one in original if one not in target)
+    adding = tuple(one for one in target if one not in original)
+    return _moved(before, (*target, *removing), adding, removing, rules)
+
+
+def _cancelled(before: PartitionImage, rules: Rules) -> PartitionImage:
+    if not before.is_reassigned:
+        raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way")
+    return _moved(before, _original(before), (), (), rules)
+
+
+def _moved(
+    before: PartitionImage,
+    replicas: tuple[int, ...],
+    adding: tuple[int, ...],
+    removing: tuple[int, ...],
+    rules: Rules,
+) -> PartitionImage:
+    """Those that an earlier reassignment was adding may be the only ones in sync: then they must stay."""
+    in_sync = tuple(one for one in before.in_sync if one in replicas)
+    if not in_sync and not set(before.eligible) & set(replicas):
+        message = f"only {list(before.in_sync)} are in sync, and none of them would stay"
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    wanted = replace(before, replicas=replicas, in_sync=in_sync, adding=adding, removing=removing)
+    return settle(before, wanted, rules)
+
+
+def _original(partition: PartitionImage) -> tuple[int, ...]:
+    return tuple(one for one in partition.replicas if one not in partition.adding)
+
+
+def _check_target(image: ClusterImage, target: tuple[int, ...]) -> None:
+    if not target or len(set(target)) != len(target) or len(target) > MAX_REPLICAS:
+        message = f"replicas {list(target)} must be distinct, and 1 to {MAX_REPLICAS}"
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    if unknown := [broker_id for broker_id in target if broker_id not in image.brokers]:
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"brokers {unknown} are not registered")

@@ -1,0 +1,80 @@
+"""What elections and in-sync sets are judged by: who may lead, the effective min.insync.replicas, whether an
+unclean election is allowed.
+
+min.insync.replicas decides which replicas hold everything committed (KIP-966), so the leader of a partition
+must use the very number that the controller uses: `min_in_sync`. It is the topic's own setting, else the
+cluster's, else the least that a registered broker was started with. A broker alone cannot change it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from immutables import Map
+
+from tierlog.broker.settings.definitions import Setting
+from tierlog.broker.settings.topic import TOPIC_SETTINGS
+from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.records import ConfigScope
+
+MIN_IN_SYNC, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
+_NO_SETTINGS: Map[str, str] = Map()
+_MIN_IN_SYNC, _UNCLEAN = TOPIC_SETTINGS[MIN_IN_SYNC], TOPIC_SETTINGS[UNCLEAN]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """For the partitions of one topic."""
+
+    live: frozenset[int]  # registered and not fenced
+    may_lead: frozenset[int]  # and not about to stop
+    min_in_sync: int
+    unclean: bool
+
+    def effective_min(self, replicas: tuple[int, ...]) -> int:
+        return min(self.min_in_sync, len(replicas))
+
+
+def min_in_sync(image: ClusterImage, topic: str) -> int:
+    """min.insync.replicas of a topic; a partition with fewer replicas needs only all of them."""
+    return rules_of(image)(topic).min_in_sync
+
+
+def needs_more_in_sync(partition: PartitionImage, least: int) -> bool:
+    """Whether the in-sync set is below the effective min.insync.replicas, so that nothing is committed."""
+    return len(partition.in_sync) < min(least, len(partition.replicas))
+
+
+def rules_of(image: ClusterImage) -> Callable[[str], Rules]:
+    """Topic name -> its rules; what all topics share is worked out once."""
+    brokers = list(image.brokers.values())
+    cluster = image.configs.get((ConfigScope.CLUSTER, ""), _NO_SETTINGS)
+    least = min((broker.min_in_sync for broker in brokers), default=1)
+    unclean = bool(brokers) and all(broker.unclean_election for broker in brokers)
+    common = Rules(
+        live=frozenset(broker.broker_id for broker in brokers if not broker.fenced),
+        may_lead=frozenset(broker.broker_id for broker in brokers if broker.may_lead),
+        min_in_sync=_number(cluster.get(MIN_IN_SYNC), _MIN_IN_SYNC, least),
+        unclean=_truth(cluster.get(UNCLEAN), unclean),
+    )
+
+    def of(topic: str) -> Rules:
+        overrides = image.configs.get((ConfigScope.TOPIC, topic))
+        if overrides is None or (MIN_IN_SYNC not in overrides and UNCLEAN not in overrides):
+            return common
+        return Rules(
+            live=common.live,
+            may_lead=common.may_lead,
+            min_in_sync=_number(overrides.get(MIN_IN_SYNC), _MIN_IN_SYNC, common.min_in_sync),
+            unclean=_truth(overrides.get(UNCLEAN), common.unclean),
+        )
+
+    return of
+
+
+def _number(text: str | None, setting: Setting, default: int) -> int:
+    value = default if text is None else setting.parse(text)
+    return value if isinstance(value, int) else default
+
+
+def _truth(text: str | None, default: bool) -> bool:
+    return default if text is None else bool(_UNCLEAN.parse(text))

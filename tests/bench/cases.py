@@ -1,0 +1,119 @@
+"""What is measured beside Apache Kafka: each case, the figures that are read from it, and their goals."""
+
+from dataclasses import dataclass, replace
+
+from partitions import MADE, STANDING
+
+MORE, LESS = "more", "less"
+RETAINED = "256m"
+"""What a topic keeps that is produced to. A virtual machine pays for a page of memory at its first touch,
+several times what the write costs; a log that grows for ever would measure that, on either broker.
+"""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One column of a case's result; `better` says which way is ahead, `goal` which ratio tierlog wants."""
+
+    key: str
+    title: str
+    better: str
+    goal: float | None = None
+
+    def read(self, summary: dict[str, list[float]]) -> float:
+        if self.key == "mb_per_cpu_s":
+            return 1000 / max(summary["broker_cpu_s_per_gb"][1], 1e-4)
+        return summary[self.key][1]
+
+    def ratio(self, ours: float, theirs: float) -> float:
+        """Above 1: tierlog is ahead."""
+        ours, theirs = max(ours, 1e-9), max(theirs, 1e-9)
+        return ours / theirs if self.better == MORE else theirs / ours
+
+    def at_least(self, ratio: float) -> "Figure":
+        """With the goal to be so many times Kafka's."""
+        return replace(self, goal=ratio)
+
+    def at_most(self, share: float) -> "Figure":
+        """With the goal to be no more than this share of Kafka's."""
+        return replace(self, goal=1 / share)
+
+
+@dataclass(frozen=True)
+class Case:
+    """`words`: the arguments of bench.py, with {topic} a filled topic and {classpath} Kafka's jars. `length`:
+    how long it is measured, as a multiple of the others.
+    """
+
+    words: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    length: float = 1.0
+
+
+PER_CPU = Figure("mb_per_cpu_s", "MB per CPU second", MORE)
+RATE = Figure("mb_s", "MB/s", MORE)
+P50, P99, P999 = (Figure(f"p{n}_ms", f"p{t} ms", LESS) for n, t in ((50, "50"), (99, "99"), (999, "99.9")))
+CPU_SHARE = Figure("broker_cpu_pct", "CPU %", LESS)
+MEMORY = Figure("rss_mib", "resident MiB", LESS)
+PEAK = Figure("peak_rss_mib", "resident MiB at most", LESS)
+RECORDS = Figure("msgs_s", "records/s", MORE)
+PER_MILLION = Figure("broker_cpu_s_per_million", "CPU seconds per million records", LESS)
+
+WRITE = ("raw-produce", "--retain", RETAINED, "--batch")
+READ = ("raw-fetch", "--batch", "64k", "--max-bytes", "64g", "--topic", "{topic}", "--max-partition")
+PERF_TEST = (
+    "java-perf", "--size", "100", "--count", "3000000", "--retain", RETAINED, "--classpath", "{classpath}",
+    "--warm-s", "0",
+)  # fmt: skip
+EIGHT = ("--partitions", "8")
+
+CASES: dict[str, Case] = {
+    "produce 16 KiB": Case((*WRITE, "16k"), (PER_CPU.at_least(1.5), RATE)),
+    "produce 64 KiB": Case((*WRITE, "64k"), (PER_CPU.at_least(2), RATE)),
+    "produce 1 MiB": Case((*WRITE, "1m"), (PER_CPU.at_least(2), RATE)),
+    "produce 16 KiB, 8 partitions": Case((*WRITE, "16k", *EIGHT), (PER_CPU.at_least(1.5), RATE)),
+    "produce 64 KiB, 8 partitions": Case((*WRITE, "64k", *EIGHT), (PER_CPU.at_least(2), RATE)),
+    "produce 1 MiB, 8 partitions": Case((*WRITE, "1m", *EIGHT), (PER_CPU.at_least(2), RATE)),
+    "produce 64 KiB, 8 partitions, 4 connections": Case(
+        (*WRITE, "64k", *EIGHT, "--connections", "4"),
+        (RATE.at_least(1.5), CPU_SHARE, PER_CPU, PEAK.at_most(0.25)),
+    ),
+    "fetch 1 MiB": Case((*READ, "1m"), (RATE.at_least(1), PER_CPU.at_least(1)), 0.5),
+    "fetch 8 MiB": Case((*READ, "8m"), (RATE.at_least(1), PER_CPU.at_least(1)), 0.5),
+    "librdkafka produce, 1 KB": Case(("rd-produce",), (RATE.at_least(1), PER_CPU.at_most(0.5))),
+    "librdkafka end to end, 1,000/s": Case(
+        ("rd-e2e", "--rate", "1000", "--linger", "0"),
+        (P50.at_most(1), P99.at_most(0.7), P999.at_most(0.2)),
+        2.0,
+    ),
+    "produce 16 KiB at 52 MB/s": Case(
+        (*WRITE, "16k", "--rate", "3200"), (P50, P99.at_most(0.5), P999.at_most(0.5)), 2.0
+    ),
+    "produce 16 KiB at 3 MB/s while compacting": Case(
+        ("produce-while-compacting", "--batch", "16k", "--rate", "200", "--fill-bytes", "512m"),
+        (P50, P99, P999),
+    ),
+    "1,000 connections, a request a second each": Case(
+        ("connections", "--connections", "1000"), (CPU_SHARE.at_most(0.7), P99.at_most(0.7))
+    ),
+    "kafka-producer-perf-test, 100 B": Case(PERF_TEST, (RECORDS.at_least(1), PER_MILLION)),
+    "5 consumers beside a producer, 64 KiB": Case(
+        ("fan-out", "--batch", "64k", "--retain", "1g"),
+        (PER_CPU.at_least(1.5), RATE, Figure("written_mb_s", "of it written, MB/s", MORE)),
+    ),
+    "memory after the load": Case(("idle",), (MEMORY.at_most(0.25),), 0.5),
+}
+"""Of brokers that serve all of them one after the other."""
+
+PARTITIONS = "partitions"
+CREATED = f"{MADE:,} partitions created and serving"
+PROCESS_CASES: dict[str, tuple[Figure, ...]] = {
+    "start to the first Metadata answer": (Figure("start_s", "s", LESS).at_most(0.3),),
+    f"start with {STANDING:,} partitions": (Figure("start_standing_s", "s", LESS).at_most(0.3),),
+    "memory after a start": (MEMORY.at_most(0.25),),
+    CREATED: (Figure("made_s", "s", LESS).at_most(0.5),),
+    f"{MADE:,} idle partitions": (Figure("kib_per_partition", "KiB resident a partition", LESS),),
+}
+"""Of brokers that are started for them; measured together."""
+
+FIGURES = {name: case.figures for name, case in CASES.items()} | PROCESS_CASES

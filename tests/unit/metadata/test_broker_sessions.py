@@ -1,0 +1,137 @@
+"""Sessions and leases: who is fenced when, and that no lease outlives a session."""
+
+from typing import Any
+
+import pytest
+
+from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.sessions import BrokerSessions
+
+World = Any
+SESSION_MS = 3000
+
+
+@pytest.fixture
+def sessions() -> BrokerSessions:
+    return BrokerSessions(SESSION_MS)
+
+
+@pytest.fixture
+def pair(world: World) -> World:
+    world.brokers(1, 2)
+    world.create("t", assignments=((0, (1, 2)),))
+    return world
+
+
+def beat(world: World, broker_id: int, **more: Any) -> c.Heartbeat:
+    values = {"broker_epoch": world.image.brokers[broker_id].broker_epoch, "image_index": world.image.index}
+    return c.Heartbeat(broker_id=broker_id, **(values | more))
+
+
+def fenced(commands: tuple[c.FenceBroker, ...]) -> list[int]:
+    assert all(command.fenced for command in commands)
+    return [command.broker_id for command in commands]
+
+
+def test_a_new_leader_gives_everyone_a_whole_session(pair: World, sessions: BrokerSessions) -> None:
+    sessions.took_over(pair.image, 10_000)
+    assert sessions.overdue(pair.image, 12_999) == ()
+    assert fenced(sessions.overdue(pair.image, 13_000)) == [1, 2]
+
+
+def test_a_heartbeat_begins_a_session_anew(pair: World, sessions: BrokerSessions) -> None:
+    sessions.took_over(pair.image, 0)
+    heard = sessions.heartbeat(pair.image, beat(pair, 2), 2000)
+    assert (heard.reply.error, heard.reply.fenced, heard.command) == (E.NONE, False, None)
+    assert sessions.next_deadline_ms(pair.image) == 3000
+    assert fenced(sessions.overdue(pair.image, 3000)) == [1]
+    assert fenced(sessions.overdue(pair.image, 5000)) == [1, 2]  # until the image shows it
+
+
+def test_a_lease_ends_before_the_session_of_the_same_heartbeat(pair: World, sessions: BrokerSessions) -> None:
+    sent, received = 1990, 2000
+    lease_ms = sessions.heartbeat(pair.image, beat(pair, 1), received).reply.lease_ms
+    assert lease_ms > 0
+    assert sessions.overdue(pair.image, sent + lease_ms) == ()
+
+
+def test_who_is_to_be_fenced_gets_no_lease_any_more(pair: World, sessions: BrokerSessions) -> None:
+    sessions.took_over(pair.image, 0)
+    assert fenced(sessions.overdue(pair.image, 3000)) == [1, 2]
+    late = sessions.heartbeat(pair.image, beat(pair, 1), 3001)
+    assert (late.reply.fenced, late.reply.lease_ms) == (False, 0)
+    assert 1 in fenced(sessions.overdue(pair.image, 3002))
+    pair.fence(1)
+    back = sessions.heartbeat(pair.image, beat(pair, 1), 3003)
+    assert (back.reply.lease_ms, back.command.fenced) == (0, False)
+    pair.do(back.command)
+    assert sessions.answer(pair.image, beat(pair, 1)).lease_ms > 0
+    assert fenced(sessions.overdue(pair.image, 3004)) == [2]
+
+
+def test_proof_of_death_needs_no_time(pair: World, sessions: BrokerSessions) -> None:
+    sessions.took_over(pair.image, 0)
+    sessions.lost(1, pair.image.brokers[1].broker_epoch, 5)
+    assert fenced(sessions.overdue(pair.image, 5)) == [1]
+
+
+def test_news_of_an_earlier_process_changes_nothing(pair: World, sessions: BrokerSessions) -> None:
+    old = beat(pair, 1)
+    pair.register(1, incarnation=11)
+    sessions.took_over(pair.image, 0)
+    sessions.lost(1, old.broker_epoch, 5)
+    assert sessions.overdue(pair.image, 5) == ()
+    assert sessions.heartbeat(pair.image, old, 2999).reply.error == E.STALE_BROKER_EPOCH
+    assert fenced(sessions.overdue(pair.image, 3000)) == [1, 2]
+    stranger = c.Heartbeat(broker_id=9, broker_epoch=1, image_index=0)
+    assert sessions.heartbeat(pair.image, stranger, 0).reply.error == E.BROKER_ID_NOT_REGISTERED
+
+
+def test_a_broker_that_registers_later_has_a_whole_session(pair: World, sessions: BrokerSessions) -> None:
+    sessions.took_over(pair.image, 0)
+    pair.brokers(3)
+    assert 3 not in fenced(sessions.overdue(pair.image, 3000))
+    assert 3 not in fenced(sessions.overdue(pair.image, 5999))
+    assert 3 in fenced(sessions.overdue(pair.image, 6000))
+
+
+def test_a_broker_is_let_in_once_it_has_seen_its_registration(world: World, sessions: BrokerSessions) -> None:
+    world.register(1, start_fenced=True)
+    behind = beat(world, 1, image_index=world.image.index - 1)
+    assert sessions.heartbeat(world.image, behind, 0).command is None
+    assert sessions.unfence(world.image, beat(world, 1, want_fence=True)) is None
+    ready = sessions.heartbeat(world.image, beat(world, 1), 0)
+    assert (ready.reply.fenced, ready.reply.lease_ms) == (True, 0)
+    assert ready.command == sessions.unfence(world.image, beat(world, 1))
+    world.do(ready.command)
+    assert not sessions.answer(world.image, beat(world, 1)).fenced
+
+
+def test_a_broker_can_ask_to_be_fenced(pair: World, sessions: BrokerSessions) -> None:
+    command = sessions.heartbeat(pair.image, beat(pair, 1, want_fence=True), 0).command
+    assert (command.broker_id, command.fenced) == (1, True)
+
+
+def test_a_stop_is_allowed_when_nobody_is_left_to_take_over(pair: World, sessions: BrokerSessions) -> None:
+    pair.in_sync(1)
+    first = sessions.heartbeat(pair.image, beat(pair, 1, want_stop=True), 0)
+    assert isinstance(first.command, c.StopBroker)
+    pair.do(first.command)
+    again = sessions.heartbeat(pair.image, beat(pair, 1, want_stop=True), 0)
+    assert (again.reply.may_stop, type(again.command)) == (False, c.StopBroker)
+    pair.in_sync(1, 2)
+    pair.do(again.command)
+    last = sessions.heartbeat(pair.image, beat(pair, 1, want_stop=True), 0)
+    assert (last.reply.may_stop, last.command) == (True, None)
+    assert pair.partition().leader == 2
+    pair.fence(1)  # a stopping broker is not let in again
+    assert sessions.heartbeat(pair.image, beat(pair, 1), 0).command is None
+    assert sessions.answer(pair.image, beat(pair, 1, want_stop=True)).may_stop
+
+
+def test_a_heartbeat_travels_as_bytes(pair: World, sessions: BrokerSessions) -> None:
+    heartbeat = beat(pair, 1)
+    assert c.decode_heartbeat(c.encode_heartbeat(heartbeat)) == heartbeat
+    reply = sessions.answer(pair.image, heartbeat)
+    assert c.decode_heartbeat_reply(c.encode_heartbeat(reply)) == reply

@@ -1,0 +1,313 @@
+"""In-sync sets, eligible replicas (KIP-966), elections and controlled shutdown."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.balance import rebalance
+from tierlog.metadata.controller.commands import ConfigOperation, ElectionKind
+from tierlog.metadata.controller.rules import min_in_sync
+from tierlog.metadata.records import ConfigScope
+
+World = Any
+
+
+@pytest.fixture
+def three(world: World) -> World:
+    """A partition on 1, 2 and 3, all in sync, that commits with two."""
+    world.brokers(1, 2, 3)
+    world.create("t", assignments=((0, (1, 2, 3)),), configs=(("min.insync.replicas", "2"),))
+    return world
+
+
+def state(world: World) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    partition = world.partition()
+    return partition.leader, partition.in_sync, partition.eligible
+
+
+def configure(world: World, key: str, value: str, scope: ConfigScope = ConfigScope.TOPIC) -> E:
+    change = c.ConfigChange(key=key, operation=ConfigOperation.SET, value=value)
+    name = {ConfigScope.TOPIC: "t", ConfigScope.CLUSTER: "", ConfigScope.BROKER: "1"}[scope]
+    resource = c.ConfigResource(scope=scope, name=name, changes=(change,))
+    return world.do(c.AlterConfigs(resources=(resource,))).resources[0].error
+
+
+def elect(world: World, kind: ElectionKind = ElectionKind.PREFERRED) -> E:
+    return world.do(c.ElectLeaders(partitions=(("t", 0),), kind=kind)).partitions[0].error
+
+
+# --- what a leader may ask for
+
+
+def test_a_leader_shrinks_and_grows_its_in_sync_set(three: World) -> None:
+    outcome = three.in_sync(1, 3).partitions[0]
+    assert (outcome.error, outcome.in_sync, outcome.partition_epoch, outcome.leader) == (E.NONE, (1, 3), 1, 1)
+    assert three.in_sync(3, 1, 2).partitions[0].in_sync == (1, 2, 3)
+    assert (three.partition().partition_epoch, three.partition().leader_epoch) == (2, 0)
+
+
+def test_asking_for_what_is_changes_nothing(three: World) -> None:
+    assert three.in_sync(1, 2, 3).partitions[0].error == E.NONE
+    assert three.partition().partition_epoch == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ({"leader_epoch": -1}, E.FENCED_LEADER_EPOCH),
+        ({"leader_epoch": 1}, E.NOT_CONTROLLER),
+        ({"partition_epoch": 2}, E.NOT_CONTROLLER),
+        ({"partition_epoch": 0}, E.INVALID_UPDATE_VERSION),
+        ({"broker_id": 2}, E.INVALID_REQUEST),
+    ],
+)
+def test_stale_and_strange_requests_change_nothing(three: World, asked: dict[str, int], error: E) -> None:
+    three.in_sync(1, 3)
+    before = three.partition()
+    assert three.in_sync(1, **asked).partitions[0].error == error
+    assert three.partition() == before
+
+
+@pytest.mark.parametrize("members", [(), (2, 3), (1, 4), (1, 1)])
+def test_an_in_sync_set_is_of_replicas_and_holds_the_leader(three: World, members: tuple[int, ...]) -> None:
+    three.brokers(4)
+    assert three.in_sync(*members).partitions[0].error == E.INVALID_REQUEST
+
+
+def test_another_process_of_the_leader_is_refused_as_a_whole(three: World) -> None:
+    assert three.in_sync(1, broker_epoch=0).error == E.STALE_BROKER_EPOCH
+    assert three.in_sync(1, broker_epoch=0).partitions == ()
+
+
+def test_who_does_not_serve_or_is_another_process_does_not_join(three: World) -> None:
+    three.fence(3)
+    assert three.in_sync(1, 2, 3).partitions[0].error == E.INELIGIBLE_REPLICA
+    stale = c.InSync(3, three.image.brokers[3].broker_epoch)
+    three.register(3, incarnation=33)
+    change = c.IsrChange(
+        topic_id=three.image.topic_ids["t"],
+        partition=0,
+        leader_epoch=0,
+        partition_epoch=three.partition().partition_epoch,
+        in_sync=(c.InSync(1), c.InSync(2), stale),
+    )
+    epoch = three.image.brokers[1].broker_epoch
+    reply = three.do(c.AlterPartitions(broker_id=1, broker_epoch=epoch, changes=(change,)))
+    assert reply.partitions[0].error == E.INELIGIBLE_REPLICA
+    assert three.in_sync(1, 2, 3).partitions[0].error == E.NONE
+
+
+def test_a_partition_named_twice_is_judged_by_its_first_change(three: World) -> None:
+    change = c.IsrChange(
+        topic_id=three.image.topic_ids["t"],
+        partition=0,
+        leader_epoch=0,
+        partition_epoch=0,
+        in_sync=(c.InSync(1), c.InSync(2)),
+    )
+    epoch = three.image.brokers[1].broker_epoch
+    reply = three.do(c.AlterPartitions(broker_id=1, broker_epoch=epoch, changes=(change, change)))
+    assert [one.error for one in reply.partitions] == [E.NONE, E.INVALID_UPDATE_VERSION]
+
+
+def test_unknown_topics_and_partitions(three: World) -> None:
+    epoch = three.image.brokers[1].broker_epoch
+    change = {"leader_epoch": 0, "partition_epoch": 0, "in_sync": (c.InSync(1),)}
+    changes = (
+        c.IsrChange(topic_id=uuid.UUID(int=1), partition=0, **change),
+        c.IsrChange(topic_id=three.image.topic_ids["t"], partition=1, **change),
+    )
+    reply = three.do(c.AlterPartitions(broker_id=1, broker_epoch=epoch, changes=changes))
+    assert [one.error for one in reply.partitions] == [E.UNKNOWN_TOPIC_ID, E.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+# --- eligible replicas
+
+
+def test_replicas_that_leave_below_the_minimum_stay_eligible_until_it_is_reached_again(three: World) -> None:
+    three.in_sync(1, 2)
+    assert state(three) == (1, (1, 2), ())  # two commit: 3 begins to miss what they do
+    three.in_sync(1)
+    assert state(three) == (1, (1,), (2,))
+    three.in_sync(1, 3)
+    assert state(three) == (1, (1, 3), ())
+
+
+def test_an_eligible_replica_leads_when_the_last_in_sync_one_is_lost(three: World) -> None:
+    three.in_sync(1)
+    assert state(three) == (1, (1,), (2, 3))
+    three.fence(1)
+    assert state(three) == (2, (2,), (1, 3))
+    assert three.partition().leader_epoch == 1
+
+
+def test_with_nobody_left_the_first_to_return_leads_if_it_is_eligible(three: World) -> None:
+    for broker_id in (3, 2, 1):
+        three.fence(broker_id)
+    assert state(three) == (-1, (1,), (2,))
+    assert three.partition().last_leader == 1
+    three.fence(3, fenced=False)
+    assert state(three) == (-1, (1,), (2,))  # two committed after it left
+    three.fence(2, fenced=False)
+    assert state(three) == (2, (2,), (1,))
+    assert three.partition().last_leader == -1
+
+
+def test_a_replica_that_may_have_lost_data_is_not_eligible(three: World) -> None:
+    three.in_sync(1)
+    three.register(2, incarnation=22, may_have_lost=True)
+    assert state(three) == (1, (1,), (3,))
+    three.register(1, incarnation=11, may_have_lost=True)
+    assert state(three) == (3, (3,), ())
+
+
+def test_the_last_of_all_leads_on_though_it_may_have_lost_data(three: World) -> None:
+    three.in_sync(1)
+    for broker_id in (2, 3, 1):
+        three.register(broker_id, incarnation=20 + broker_id, may_have_lost=True)
+    assert state(three) == (1, (1,), ())
+    assert three.partition().leader_epoch == 1
+
+
+def test_a_killed_process_keeps_its_bytes_so_it_is_eligible(three: World) -> None:
+    three.in_sync(1, 2)
+    three.register(1, incarnation=11)
+    assert state(three) == (2, (2,), (1,))
+
+
+def test_lowering_the_minimum_ends_eligibility_at_once(three: World) -> None:
+    three.in_sync(1)
+    assert configure(three, "min.insync.replicas", "1") == E.NONE
+    assert state(three) == (1, (1,), ())  # from here on 1 commits alone
+
+
+def test_the_minimum_is_that_of_the_topic_then_the_cluster_then_the_least_of_brokers(world: World) -> None:
+    world.register(1, min_in_sync=3)
+    world.register(2, min_in_sync=2)
+    world.create("t", assignments=((0, (1, 2)),))
+    assert min_in_sync(world.image, "t") == 2
+    assert configure(world, "min.insync.replicas", "4", ConfigScope.CLUSTER) == E.NONE
+    assert min_in_sync(world.image, "t") == 4
+    assert configure(world, "min.insync.replicas", "1") == E.NONE
+    assert min_in_sync(world.image, "t") == 1
+    assert configure(world, "min.insync.replicas", "1", ConfigScope.BROKER) == E.INVALID_CONFIG
+
+
+def test_a_broker_that_registers_with_a_lower_minimum_ends_eligibility(world: World) -> None:
+    world.register(1, min_in_sync=2)
+    world.register(2, min_in_sync=2)
+    world.create("t", assignments=((0, (1, 2)),))
+    world.in_sync(1)
+    assert state(world) == (1, (1,), (2,))
+    world.register(3, min_in_sync=1)
+    assert state(world) == (1, (1,), ())
+
+
+# --- elections
+
+
+def test_the_preferred_leader_is_elected_when_in_sync(three: World) -> None:
+    assert elect(three) == E.ELECTION_NOT_NEEDED
+    three.fence(1)
+    three.fence(1, fenced=False)
+    assert elect(three) == E.PREFERRED_LEADER_NOT_AVAILABLE
+    three.in_sync(1, 2, 3)
+    assert elect(three) == E.NONE
+    assert (three.partition().leader, three.partition().leader_epoch) == (1, 2)
+
+
+def test_electing_everywhere_tells_only_of_those_that_needed_it(three: World) -> None:
+    three.create("u", assignments=((0, (3, 1)),))
+    three.fence(1)
+    three.fence(1, fenced=False)
+    three.in_sync(1, 2, 3)
+    reply = three.do(c.ElectLeaders(partitions=None))
+    assert [(one.topic, one.error) for one in reply.partitions] == [("t", E.NONE)]
+    unknown = three.do(c.ElectLeaders(partitions=(("nope", 0), ("t", 7))))
+    assert {one.error for one in unknown.partitions} == {E.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_no_unclean_election_unless_allowed(three: World) -> None:
+    assert elect(three, ElectionKind.UNCLEAN) == E.ELECTION_NOT_NEEDED
+    three.in_sync(1, 2)
+    three.fence(1)
+    three.register(2, incarnation=22, may_have_lost=True, start_fenced=True)
+    assert state(three) == (-1, (1,), ())
+    assert elect(three, ElectionKind.UNCLEAN) == E.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert configure(three, "unclean.leader.election.enable", "true") == E.NONE
+    assert state(three) == (3, (3,), ())
+    three.fence(1, fenced=False)
+    assert state(three) == (3, (3,), ())  # what 1 holds may differ: it follows
+
+
+def test_unclean_election_is_a_setting_of_the_cluster_too(world: World) -> None:
+    world.brokers(1, 2)
+    world.create("t", assignments=((0, (1, 2)),))
+    world.in_sync(1)
+    world.fence(1)
+    assert world.partition().leader == -1
+    configure(world, "unclean.leader.election.enable", "true", ConfigScope.CLUSTER)
+    assert world.partition().leader == 2
+
+
+def test_leaders_go_back_to_who_is_preferred_when_too_many_are_elsewhere(world: World) -> None:
+    world.brokers(1, 2)
+    world.create("t", assignments=tuple((n, (1 + n % 2, 2 - n % 2)) for n in range(20)))
+    assert rebalance(world.image) is None
+    world.fence(1)
+    world.fence(1, fenced=False)
+    assert rebalance(world.image) is None  # none of them can yet
+    for number in range(0, 20, 2):
+        world.in_sync(1, 2, number=number)
+    assert len(rebalance(world.image, most=3).partitions) == 3
+    reply = world.do(rebalance(world.image))
+    assert [one.error for one in reply.partitions] == [E.NONE] * 10
+    assert rebalance(world.image) is None
+    world.do(c.StopBroker(broker_id=1, broker_epoch=world.image.brokers[1].broker_epoch))
+    assert rebalance(world.image) is None
+
+
+# --- controlled shutdown
+
+
+def stop(world: World, broker_id: int) -> c.BrokerStopping:
+    epoch = world.image.brokers[broker_id].broker_epoch
+    return world.do(c.StopBroker(broker_id=broker_id, broker_epoch=epoch))
+
+
+def test_a_stopping_broker_hands_over_and_joins_nothing(three: World) -> None:
+    assert stop(three, 1).leads == 0
+    assert state(three) == (2, (2, 3), ())
+    assert three.in_sync(1, 2, 3).partitions[0].error == E.INELIGIBLE_REPLICA
+    three.create("u", partitions=4, replication_factor=2)
+    assert all(1 not in partition.replicas for partition in three.image.topic("u").partitions)
+    three.register(1, incarnation=11)
+    assert not three.image.brokers[1].stopping
+    assert three.in_sync(1, 2, 3).partitions[0].error == E.NONE
+
+
+def test_it_leads_on_where_nobody_can_take_over_until_somebody_can(three: World) -> None:
+    three.in_sync(1)
+    three.create("alone", assignments=((0, (1,)),))
+    assert stop(three, 1).leads == 1  # nobody else has "alone"
+    assert state(three) == (1, (1,), (2, 3))
+    outcome = three.in_sync(1, 2).partitions[0]
+    assert (outcome.error, outcome.leader) == (E.NEW_LEADER_ELECTED, 2)
+    assert stop(three, 1).leads == 0
+    assert state(three) == (2, (2,), (1,))
+    assert three.partition("alone").leader == 1
+
+
+def test_a_stop_of_another_process_is_refused(three: World) -> None:
+    assert three.do(c.StopBroker(broker_id=1, broker_epoch=0)).error == E.STALE_BROKER_EPOCH
+    assert three.do(c.StopBroker(broker_id=9, broker_epoch=0)).error == E.BROKER_ID_NOT_REGISTERED
+
+
+def test_a_retried_registration_goes_on_stopping(three: World) -> None:
+    stop(three, 1)
+    three.register(1)
+    assert three.image.brokers[1].stopping
+    assert not three.image.brokers[1].fenced

@@ -1,0 +1,145 @@
+"""Moving partitions (KIP-455), and the version of the formats."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.brokers import update_format
+from tierlog.metadata.controller.reassignment import under_way
+from tierlog.metadata.evolve import evolve_all
+
+World = Any
+
+
+@pytest.fixture
+def pair(world: World) -> World:
+    """A partition on 1 and 2, in a cluster of 1 to 5."""
+    world.brokers(1, 2, 3, 4, 5)
+    world.create("t", assignments=((0, (1, 2)),))
+    return world
+
+
+def move(world: World, *replicas: int) -> E:
+    return world.do(c.Reassign(changes=(("t", 0, replicas),))).partitions[0].error
+
+
+def cancel(world: World) -> E:
+    return world.do(c.Reassign(changes=(("t", 0, None),))).partitions[0].error
+
+
+def test_a_move_ends_when_all_new_replicas_are_in_sync(pair: World) -> None:
+    assert move(pair, 3, 1) == E.NONE
+    partition = pair.partition()
+    assert (partition.replicas, partition.adding, partition.removing) == ((3, 1, 2), (3,), (2,))
+    assert (partition.leader, partition.in_sync, partition.leader_epoch) == (1, (1, 2), 0)
+    assert [(topic.name, number) for topic, number, _ in under_way(pair.image)] == [("t", 0)]
+    outcome = pair.in_sync(1, 2, 3).partitions[0]
+    assert (outcome.error, outcome.in_sync, outcome.leader) == (E.NONE, (3, 1), 1)
+    partition = pair.partition()
+    assert (partition.replicas, partition.adding, partition.removing) == ((3, 1), (), ())
+    assert partition.leader_epoch == 1  # 2 must not be counted any more
+    assert list(under_way(pair.image)) == []
+
+
+def test_a_leader_that_is_moved_away_learns_who_leads(pair: World) -> None:
+    assert move(pair, 3, 4) == E.NONE
+    assert pair.in_sync(1, 2, 3).partitions[0].error == E.NONE
+    outcome = pair.in_sync(1, 2, 3, 4).partitions[0]
+    assert (outcome.error, outcome.leader, outcome.in_sync) == (E.NEW_LEADER_ELECTED, 3, (3, 4))
+    assert pair.partition().leader_epoch == 1
+
+
+def test_a_change_of_order_or_fewer_replicas_is_done_at_once(pair: World) -> None:
+    assert move(pair, 2, 1) == E.NONE
+    assert (pair.partition().replicas, pair.partition().leader) == ((2, 1), 1)
+    assert move(pair, 2) == E.NONE
+    partition = pair.partition()
+    assert (partition.replicas, partition.in_sync, partition.leader) == ((2,), (2,), 2)
+    assert list(under_way(pair.image)) == []
+
+
+def test_fewer_replicas_wait_for_one_that_lags(pair: World) -> None:
+    pair.in_sync(1)
+    assert move(pair, 2) == E.NONE
+    assert pair.partition().removing == (1,)
+    pair.in_sync(1, 2)
+    assert (pair.partition().replicas, pair.partition().leader) == ((2,), 2)
+
+
+def test_cancelling_puts_the_replicas_back(pair: World) -> None:
+    assert cancel(pair) == E.NO_REASSIGNMENT_IN_PROGRESS
+    move(pair, 3, 4)
+    pair.in_sync(1, 2, 3)
+    assert cancel(pair) == E.NONE
+    partition = pair.partition()
+    assert (partition.replicas, partition.in_sync, partition.leader) == ((1, 2), (1, 2), 1)
+    assert (partition.adding, partition.removing) == ((), ())
+
+
+def test_one_move_replaces_another(pair: World) -> None:
+    move(pair, 3, 4)
+    pair.in_sync(1, 2, 3)
+    assert move(pair, 4, 5) == E.NONE
+    partition = pair.partition()
+    assert (partition.replicas, partition.adding, partition.removing) == ((4, 5, 1, 2), (4, 5), (1, 2))
+    assert partition.in_sync == (1, 2)
+    pair.in_sync(1, 2, 4, 5)
+    assert pair.partition().replicas == (4, 5)
+
+
+def test_a_move_is_not_taken_back_from_the_only_replicas_in_sync(pair: World) -> None:
+    move(pair, 3, 4)
+    pair.in_sync(1, 2, 3)
+    pair.fence(2)
+    pair.fence(1)
+    assert (pair.partition().in_sync, pair.partition().leader) == ((3,), 3)
+    assert cancel(pair) == E.INVALID_REPLICA_ASSIGNMENT
+    assert move(pair, 1, 5) == E.INVALID_REPLICA_ASSIGNMENT
+    assert move(pair, 3, 5) == E.NONE
+
+
+@pytest.mark.parametrize("replicas", [(), (1, 1), (1, 9), tuple(range(100))])
+def test_targets_that_make_no_sense(pair: World, replicas: tuple[int, ...]) -> None:
+    before = pair.partition()
+    assert move(pair, *replicas) == E.INVALID_REPLICA_ASSIGNMENT
+    assert pair.partition() == before
+
+
+def test_unknown_partitions(pair: World) -> None:
+    reply = pair.do(c.Reassign(changes=(("t", 1, (1,)), ("nope", 0, None), ("t", 0, (2, 1)))))
+    unknown = E.UNKNOWN_TOPIC_OR_PARTITION
+    assert [one.error for one in reply.partitions] == [unknown, unknown, E.NONE]
+
+
+def test_new_partitions_have_as_many_replicas_as_the_move_leaves(pair: World) -> None:
+    move(pair, 3, 4, 5)
+    assert pair.do(c.CreatePartitions(topics=(c.MorePartitions(name="t", count=2),))).topics[0].error == 0
+    assert len(pair.partition("t", 1).replicas) == 3
+
+
+def test_the_format_version_only_grows_and_only_where_every_broker_follows(world: World) -> None:
+    def update(version: int, supported: tuple[int, int] = (1, 2), **more: bool) -> E:
+        decision = update_format(world.image, c.UpdateFormat(version=version, **more), supported)
+        world.image = evolve_all(world.image, decision.records)
+        return decision.reply.error
+
+    world.register(1, formats=(1, 2))
+    world.register(2)
+    assert update(2) == E.FEATURE_UPDATE_FAILED
+    world.register(2, incarnation=22, formats=(1, 3))
+    assert update(2, supported=(1, 1)) == E.FEATURE_UPDATE_FAILED
+    assert update(2, validate_only=True) == E.NONE
+    assert world.image.format_version == 1
+    assert update(2) == E.NONE
+    assert world.image.format_version == 2
+    assert update(1) == E.FEATURE_UPDATE_FAILED
+    assert world.register(3).error == E.INVALID_REGISTRATION
+    assert world.do(c.UpdateFormat(version=7)).error == E.FEATURE_UPDATE_FAILED
+
+
+def test_directories_are_kept_with_the_registration(world: World) -> None:
+    world.register(1, directories=(uuid.UUID(int=7),))
+    assert world.image.brokers[1].directories == (uuid.UUID(int=7),)
