@@ -51,7 +51,7 @@ from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
-from tierlog.metadata.api import raft_routes
+from tierlog.metadata.api import quorum_routes, raft_routes
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
 from tierlog.metadata.image import ClusterImage
@@ -144,10 +144,11 @@ class Broker:
         )
         self.metadata = MetadataClient(self.metadata_node)
         self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag)
-        raft = raft_routes(self.metadata_node, secret) if len(settings.voters) > 1 else []
-        self.admin = AdminServer([*admin_routes(self.admin_node), *raft])
+        raft = raft_routes(self.metadata_node, secret) if secret else []
+        self.admin = AdminServer([*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft])
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
+        self.metadata_node.url = settings.voters.get(settings.node_id, self.admin_url)
 
         self._parts.push_async_callback(self.metadata_node.stop)
         await self.metadata_node.start()
@@ -379,11 +380,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGroup) -> "HttpPeers | None":
-    if len(settings.voters) < 2:
+    if not secret:
         return None
-    from tierlog.metadata.transport import HttpPeers  # a quorum of one needs no HTTP client
+    from tierlog.metadata.transport import HttpPeers  # a quorum that stays alone needs no HTTP client
 
-    return HttpPeers(settings.node_id, cluster_id, settings.voters, secret, tasks)
+    return HttpPeers(settings.node_id, cluster_id, secret, tasks)
 
 
 def _note(connection: Connection, why: Why, detail: str) -> None:

@@ -5,15 +5,17 @@ A request is read only up to a bound, and acted on only if it is signed, of this
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
 from tierlog.metadata.auth import MAX_BODY_BYTES, Envelope, Unauthenticated
-from tierlog.metadata.controller.commands import decode_command, encode_reply
-from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.controller.commands import Heartbeat, decode_command, encode_reply
+from tierlog.metadata.node import MetadataNode, MetadataUnavailable, NotTheLeader
+from tierlog.metadata.pages import encode_page
+from tierlog.metadata.raft.membership import ChangeRefused
 from tierlog.metadata.raft.messages import decode_messages
 
 T = TypeVar("T")
@@ -21,7 +23,16 @@ T = TypeVar("T")
 STEP_PATH = "/raft/v1/step"
 SUBMIT_PATH = "/raft/v1/submit"
 STATUS_PATH = "/raft/v1/status"
+HEARTBEAT_PATH = "/metadata/v1/heartbeat"
+LOG_PATH = "/metadata/v1/log"
+SNAPSHOT_PATH = "/metadata/v1/snapshot"
+QUORUM_PATH = "/v1/quorum"
 INDEX_HEADER = "X-Tierlog-Index"
+
+
+class NewVoter(msgspec.Struct, frozen=True):
+    id: int
+    url: str
 
 
 class Unavailable(msgspec.Struct, frozen=True):
@@ -29,6 +40,10 @@ class Unavailable(msgspec.Struct, frozen=True):
 
     message: str
     applied_unknown: bool
+
+
+_heartbeats = msgspec.msgpack.Decoder(Heartbeat)
+_new_voters = msgspec.json.Decoder(NewVoter)
 
 
 def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
@@ -45,14 +60,86 @@ def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         try:
             reply = await node.submit(_decoded(decode_command, body), forward=False)
         except MetadataUnavailable as unavailable:
-            told = Unavailable(str(unavailable), unavailable.applied_unknown)
-            return web.Response(status=503, body=msgspec.json.encode(told))
+            return _told(unavailable)
         return web.Response(body=encode_reply(reply), headers={INDEX_HEADER: str(node.image.index)})
 
     async def status(_: web.Request) -> web.Response:
         return web.Response(body=msgspec.json.encode(node.status()), content_type="application/json")
 
-    return [web.post(STEP_PATH, step), web.post(SUBMIT_PATH, submit), web.get(STATUS_PATH, status)]
+    return [
+        web.post(STEP_PATH, step),
+        web.post(SUBMIT_PATH, submit),
+        web.get(STATUS_PATH, status),
+        *_broker_routes(node, secret),
+    ]
+
+
+def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
+    """For brokers, voters or not: heartbeats, and the committed log."""
+
+    async def heartbeat(request: web.Request) -> web.Response:
+        _, body = await _authenticated(node, secret, request, HEARTBEAT_PATH)
+        try:
+            reply = await node.heartbeat(_decoded(_heartbeats.decode, body), forward=False)
+        except MetadataUnavailable as unavailable:
+            return _told(unavailable)
+        return web.Response(body=msgspec.msgpack.encode(reply))
+
+    async def log(request: web.Request) -> web.Response:
+        await _authenticated(node, secret, request, request.path_qs)
+        try:
+            page = await node.log_page(_number(request, "after"), _number(request, "wait_ms"))
+        except MetadataUnavailable as unavailable:
+            return _told(unavailable)
+        return web.Response(body=encode_page(page))
+
+    async def snapshot(request: web.Request) -> web.Response:
+        await _authenticated(node, secret, request, request.path_qs)
+        chunk = node.snapshot_chunk(_number(request, "index"), _number(request, "offset"))
+        if chunk is None:
+            raise web.HTTPNotFound(text="there is a newer snapshot")
+        return web.Response(body=chunk)
+
+    return [web.post(HEARTBEAT_PATH, heartbeat), web.get(LOG_PATH, log), web.get(SNAPSHOT_PATH, snapshot)]
+
+
+def quorum_routes(node: MetadataNode) -> list[web.RouteDef]:
+    """For operators, on the admin server: GET /v1/quorum, POST /v1/quorum/voters {"id", "url"}, DELETE
+    /v1/quorum/voters/ID. Changes that another node has to make are redirected to it (307)."""
+
+    async def status(_: web.Request) -> web.Response:
+        return web.Response(body=msgspec.json.encode(node.status()), content_type="application/json")
+
+    async def add(request: web.Request) -> web.Response:
+        voter = _decoded(_new_voters.decode, await _bounded_body(request))
+        return await _changed(node, request, node.add_voter(voter.id, voter.url))
+
+    async def remove(request: web.Request) -> web.Response:
+        try:
+            node_id = int(request.match_info["id"])
+        except ValueError:
+            raise web.HTTPBadRequest(text="the id of a voter is a number") from None
+        return await _changed(node, request, node.remove_voter(node_id))
+
+    return [
+        web.get(QUORUM_PATH, status),
+        web.post(QUORUM_PATH + "/voters", add),
+        web.delete(QUORUM_PATH + "/voters/{id}", remove),
+    ]
+
+
+async def _changed(node: MetadataNode, request: web.Request, change: Awaitable[None]) -> web.Response:
+    try:
+        await change
+    except NotTheLeader as elsewhere:
+        if not elsewhere.url:
+            return _told(elsewhere)
+        raise web.HTTPTemporaryRedirect(elsewhere.url + request.path_qs) from None
+    except ChangeRefused as refused:
+        raise web.HTTPConflict(text=str(refused)) from None
+    except MetadataUnavailable as unavailable:
+        return _told(unavailable)
+    return web.Response(body=msgspec.json.encode(node.status()), content_type="application/json")
 
 
 class RaftServer:
@@ -81,13 +168,17 @@ async def _authenticated(
         raise web.HTTPUnauthorized(text=str(refused)) from None
     if envelope.cluster_id != node.cluster_id:
         raise web.HTTPForbidden(text=f"this is a node of cluster {node.cluster_id}")
-    if envelope.receiver != node.node_id or envelope.sender not in node.voters:
-        raise web.HTTPForbidden(text=f"this is node {node.node_id} of voters {sorted(node.voters)}")
+    if envelope.receiver != node.node_id or envelope.receiver_directory not in (None, node.directory_id):
+        raise web.HTTPForbidden(text=f"this is node {node.node_id} with directory {node.directory_id}")
+    if not node.admits(envelope.sender, envelope.directory):
+        raise web.HTTPForbidden(text=f"node {envelope.sender} is known with another directory")
     return envelope, body
 
 
 async def _bounded_body(request: web.Request) -> bytes:
     """Refused by its length before a byte of it is read."""
+    if not request.body_exists:
+        return b""
     length = request.content_length
     if length is None:
         raise web.HTTPLengthRequired()
@@ -97,6 +188,21 @@ async def _bounded_body(request: web.Request) -> bytes:
         return await request.content.readexactly(length)
     except asyncio.IncompleteReadError:
         raise web.HTTPBadRequest(text="the body is cut short") from None
+
+
+def _told(unavailable: MetadataUnavailable) -> web.Response:
+    told = Unavailable(str(unavailable), unavailable.applied_unknown)
+    return web.Response(status=503, body=msgspec.json.encode(told))
+
+
+def _number(request: web.Request, name: str) -> int:
+    try:
+        number = int(request.query[name])
+    except (KeyError, ValueError):
+        raise web.HTTPBadRequest(text=f"{name}: a number is needed") from None
+    if number < 0:
+        raise web.HTTPBadRequest(text=f"{name} is negative")
+    return number
 
 
 def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:

@@ -1,4 +1,5 @@
-"""Who speaks on the quorum's HTTP routes: cluster, sender, receiver, signed with the shared secret.
+"""Who speaks on the quorum's HTTP routes: cluster, sender, receiver, and the directories in which both keep
+their promises, signed with the shared secret.
 
 HMAC-SHA256 over all of it and the body. This authenticates nodes on a trusted network; it does not hide
 what they say, and a recorded request can be replayed (harmless to Raft, not to commands): across networks
@@ -9,6 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 CLUSTER, SENDER, RECEIVER, SIGNATURE = (
     "X-Tierlog-Cluster",
@@ -16,6 +18,7 @@ CLUSTER, SENDER, RECEIVER, SIGNATURE = (
     "X-Tierlog-To",
     "X-Tierlog-Signature",
 )
+FROM_DIRECTORY, TO_DIRECTORY = "X-Tierlog-From-Directory", "X-Tierlog-To-Directory"
 MAX_BODY_BYTES = 16 << 20
 
 
@@ -25,32 +28,52 @@ class Unauthenticated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What is signed besides the body."""
+    """What is signed besides the body. Directories are None where they are not known; a receiver of -1 is
+    whoever reads it."""
 
     cluster_id: str
     sender: int
     receiver: int
+    directory: UUID | None = None
+    receiver_directory: UUID | None = None
 
     def headers(self, secret: bytes, path: str, body: bytes) -> dict[str, str]:
         return {
             CLUSTER: self.cluster_id,
             SENDER: str(self.sender),
             RECEIVER: str(self.receiver),
+            FROM_DIRECTORY: _text(self.directory),
+            TO_DIRECTORY: _text(self.receiver_directory),
             SIGNATURE: self._signature(secret, path, body),
         }
 
     def _signature(self, secret: bytes, path: str, body: bytes) -> str:
-        signed = f"{path}\n{self.cluster_id}\n{self.sender}\n{self.receiver}\n".encode()
-        return hmac.new(secret, signed + body, hashlib.sha256).hexdigest()
+        directories = f"{_text(self.directory)}\n{_text(self.receiver_directory)}\n"
+        signed = f"{path}\n{self.cluster_id}\n{self.sender}\n{self.receiver}\n{directories}"
+        return hmac.new(secret, signed.encode() + body, hashlib.sha256).hexdigest()
 
     @classmethod
     def check(cls, headers: Mapping[str, str], secret: bytes, path: str, body: bytes) -> "Envelope":
         """Raises Unauthenticated unless the signature is right; says nothing about who may do what."""
         try:
-            envelope = cls(headers[CLUSTER], int(headers[SENDER]), int(headers[RECEIVER]))
+            envelope = cls(
+                headers[CLUSTER],
+                int(headers[SENDER]),
+                int(headers[RECEIVER]),
+                _directory(headers[FROM_DIRECTORY]),
+                _directory(headers[TO_DIRECTORY]),
+            )
             given = headers[SIGNATURE].encode()
         except (KeyError, ValueError):
             raise Unauthenticated("headers are missing or malformed") from None
         if not hmac.compare_digest(given, envelope._signature(secret, path, body).encode()):
             raise Unauthenticated("the signature is wrong: the nodes' secrets differ")
         return envelope
+
+
+def _text(directory: UUID | None) -> str:
+    return "" if directory is None else str(directory)
+
+
+def _directory(text: str) -> UUID | None:
+    return UUID(text) if text else None

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import overload
+from typing import Protocol, overload
 
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.feed import Subscriber
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.node import MetadataNode, MetadataUnavailable, Subscriber
+from tierlog.metadata.peers import MetadataUnavailable
 
 Acknowledgeable = (
     c.UnregisterBroker
@@ -21,8 +22,18 @@ Acknowledgeable = (
 )
 
 
+class MetadataSource(Protocol):
+    """A member of the quorum (MetadataNode), or a node that only follows it (MetadataObserver)."""
+
+    @property
+    def image(self) -> ClusterImage: ...
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]: ...
+    async def submit(self, command: c.AnyCommand, timeout_s: float = 30.0) -> c.AnyReply: ...
+    async def heartbeat(self, heartbeat: c.Heartbeat, timeout_s: float = 2.0) -> c.HeartbeatReply: ...
+
+
 class MetadataClient:
-    def __init__(self, node: MetadataNode) -> None:
+    def __init__(self, node: MetadataSource) -> None:
         self._node = node
 
     @property
@@ -60,6 +71,12 @@ class MetadataClient:
             raise MetadataUnavailable(message, applied_unknown=True) from None
         finally:
             unsubscribe()
+
+    async def heartbeat(self, heartbeat: c.Heartbeat, timeout_s: float = 2.0) -> c.HeartbeatReply:
+        """Tells the leader that this broker lives. Its lease ends `lease_ms` after this was called.
+
+        Raises MetadataUnavailable if no leader answered in time: the lease goes on as it was."""
+        return await self._node.heartbeat(heartbeat, timeout_s)
 
     @overload
     async def submit(self, command: c.RegisterBroker, timeout_s: float = 30.0) -> c.BrokerRegistered: ...

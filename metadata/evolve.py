@@ -12,7 +12,7 @@ from uuid import UUID
 from immutables import Map
 from msgspec.structs import replace
 
-from tierlog.broker.ports.types import TopicIdPartition, require
+from tierlog.broker.ports.types import InvariantViolation, TopicIdPartition, require
 from tierlog.metadata import records as r
 from tierlog.metadata.image import (
     BrokerImage,
@@ -160,41 +160,41 @@ def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
 
 
 def _partitions(image: ClusterImage, changes: Mapping[UUID, Iterable[r.PartitionRecord]]) -> ClusterImage:
+    """The hot path of a lost broker: no message is made up before something is wrong."""
     topics = image.topics.mutate()
     for topic_id, records in changes.items():
         topic = topics.get(topic_id)
-        require(topic is not None, f"partition of unknown topic {topic_id}")
-        if topic is not None:
-            topics[topic_id] = replace(topic, partitions=_changed(topic, records))
+        if topic is None:
+            raise InvariantViolation(f"partition of unknown topic {topic_id}")
+        partitions = list(topic.partitions)
+        for record in records:
+            _put(topic, partitions, record)
+        topics[topic_id] = TopicImage(topic_id=topic_id, name=topic.name, partitions=tuple(partitions))
     return replace(image, topics=topics.finish())
 
 
-def _changed(topic: TopicImage, records: Iterable[r.PartitionRecord]) -> tuple[PartitionImage, ...]:
-    partitions = list(topic.partitions)
-    for record in records:
-        number = record.partition
-        require(0 <= number <= len(partitions), f"{topic.name}: partition {number} leaves a gap")
-        partition = PartitionImage(
-            replicas=record.replicas,
-            in_sync=record.in_sync,
-            leader=record.leader,
-            leader_epoch=record.leader_epoch,
-            partition_epoch=record.partition_epoch,
-            eligible=record.eligible,
-            last_leader=record.last_leader,
-            adding=record.adding,
-            removing=record.removing,
-        )
-        if number == len(partitions):
-            partitions.append(partition)
-            continue
-        before = partitions[number]
-        require(
-            before.leader_epoch <= record.leader_epoch and before.partition_epoch <= record.partition_epoch,
-            f"{topic.name}-{number}: an epoch went back",
-        )
-        partitions[number] = partition
-    return tuple(partitions)
+def _put(topic: TopicImage, partitions: list[PartitionImage], record: r.PartitionRecord) -> None:
+    number = record.partition
+    partition = PartitionImage(
+        replicas=record.replicas,
+        in_sync=record.in_sync,
+        leader=record.leader,
+        leader_epoch=record.leader_epoch,
+        partition_epoch=record.partition_epoch,
+        eligible=record.eligible,
+        last_leader=record.last_leader,
+        adding=record.adding,
+        removing=record.removing,
+    )
+    if number == len(partitions):
+        partitions.append(partition)
+        return
+    if not 0 <= number < len(partitions):
+        raise InvariantViolation(f"{topic.name}: partition {number} leaves a gap")
+    before = partitions[number]
+    if record.leader_epoch < before.leader_epoch or record.partition_epoch < before.partition_epoch:
+        raise InvariantViolation(f"{topic.name}-{number}: an epoch went back")
+    partitions[number] = partition
 
 
 def _config(image: ClusterImage, record: r.ConfigRecord) -> ClusterImage:

@@ -1,99 +1,58 @@
 """The metadata node: drives the Raft core, the storage, the controller and the peers, on one event loop.
 
 One task takes `ready()` after `ready()` and does it in order; fsyncs run in a worker thread, and whatever was
-proposed meanwhile shares the next one (group commit). The draft image exists only while this node leads, and
-is dropped the moment it does not. Subscribers see committed images only. Failure of the storage stops the
-node.
+proposed meanwhile shares the next one (group commit). What leading means is in `leadership`, who the members
+are in `membership`. Subscribers see committed images only. Failure of the storage stops the node.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, TypeVar
-
-import msgspec
-import structlog
+from typing import TypeVar
+from uuid import UUID
 
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import InvariantViolation, Rng
-from tierlog.metadata.controller.commands import AnyCommand, AnyReply
-from tierlog.metadata.controller.decide import decide
+from tierlog.broker.ports.types import Rng, random_uuid
+from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
+from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.evolve import apply_entry
+from tierlog.metadata.feed import ImageFeed, Subscriber
+from tierlog.metadata.fencing import Fencing
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image, encode_image
-from tierlog.metadata.raft.core import NotLeader, RaftCore, Ready
+from tierlog.metadata.leadership import Leadership
+from tierlog.metadata.membership import Membership, NodeStatus
+from tierlog.metadata.pages import LogPage, read_chunk, read_page
+from tierlog.metadata.peers import LeadershipLost, MetadataUnavailable, NoPeers, NotTheLeader, Peers
+from tierlog.metadata.raft.core import RaftCore, Ready
 from tierlog.metadata.raft.log import RaftLog
-from tierlog.metadata.raft.messages import NOBODY, AnyMessage, Entry, Snapshot
+from tierlog.metadata.raft.membership import Configuration, Member
+from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, AnyMessage, Entry, Snapshot
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.records import NoOp, decode_records, encode_records
 from tierlog.metadata.storage import MetadataStorage
+
+__all__ = [
+    "LeadershipLost",
+    "MetadataNode",
+    "MetadataUnavailable",
+    "NoPeers",
+    "NodeStatus",
+    "NotTheLeader",
+    "Peers",
+    "Subscriber",
+]
 
 TICK_MS = 100  # elections after 1 to 2 s without a leader
 SNAPSHOT_ENTRIES = 10_000  # applied since the last snapshot
 SNAPSHOT_BYTES = 16 << 20
 KEEP_ENTRIES = 1_000  # in memory behind a snapshot, for followers that lag a little
-MAX_ENTRY_BYTES = 8 << 20  # must fit into one HTTP request with room to spare
-MAX_WAITING = 10_000  # commands whose commit is awaited
 
-_log = structlog.get_logger("tierlog.metadata")
 R = TypeVar("R")
-Subscriber = Callable[[ClusterImage, ClusterImage], None]
-
-
-class MetadataUnavailable(Exception):
-    """No quorum answers now. `applied_unknown`: the command may have been, or may yet be, committed."""
-
-    def __init__(self, message: str, *, applied_unknown: bool) -> None:
-        super().__init__(message)
-        self.applied_unknown = applied_unknown
-
-
-class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator sees of a voter."""
-
-    node_id: int
-    cluster_id: str
-    role: str
-    leader: int
-    term: int
-    applied_index: int
-    commit_index: int
-    last_index: int
-    snapshot_index: int
-    voters: dict[int, str]
-
-
-class Peers(Protocol):
-    """The other voters. Sending never waits and may lose messages."""
-
-    def start(self, unreachable: Callable[[int], None]) -> None:
-        """`unreachable(peer)` is called when messages to it were lost."""
-
-    def send(self, message: AnyMessage) -> None: ...
-    async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
-        """Forwards to the leader: its reply, and the log index that holds what it says."""
-
-    async def close(self) -> None: ...
-
-
-class NoPeers:
-    """The peers of a quorum of one."""
-
-    def start(self, unreachable: Callable[[int], None]) -> None:
-        return
-
-    def send(self, message: AnyMessage) -> None:
-        raise InvariantViolation("a quorum of one sends no messages")
-
-    async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
-        raise MetadataUnavailable("this node is the whole quorum", applied_unknown=False)
-
-    async def close(self) -> None:
-        return
 
 
 class MetadataNode:
@@ -109,23 +68,28 @@ class MetadataNode:
         cluster_id: str,
         *,
         peers: Peers | None = None,
+        url: str = "",
         tick_ms: int = TICK_MS,
         snapshot_entries: int = SNAPSHOT_ENTRIES,
         snapshot_bytes: int = SNAPSHOT_BYTES,
         keep_entries: int = KEEP_ENTRIES,
         settings: RaftSettings | None = None,
+        sessions: BrokerSessions | None = None,
         worker: Executor | None = None,
         reserve_bytes: int = 0,
         short_of_room: Callable[[], None] = lambda: None,
     ) -> None:
-        """`voters`: id -> URL of its admin server; empty: this node is the whole quorum. `peers` is needed
-        for more than one. `worker`: one thread for the files; its own if not given."""
+        """`voters`: id -> URL of its admin server, until the log says who they are; empty: this node is the
+        whole quorum; without this node: it waits until a leader takes it in. `url`: this node's own, needed
+        once there is more than one. `peers` too. `sessions`: None if no broker is fenced for its silence.
+        `worker`: one thread for the files; its own if not given."""
         self.node_id = node_id
         self.cluster_id = cluster_id
-        self.voters = dict(voters) or {node_id: ""}
-        if peers is None and len(self.voters) > 1:
-            raise ValueError("a quorum of several voters needs peers")
+        self.url = url
+        self._addresses = dict(voters)  # they hold against what the log says, so that nodes may move
+        self._initial = Configuration({n: Member(u) for n, u in (voters or {node_id: url}).items()})
         self._peers: Peers = peers or NoPeers()
+        self._has_peers = peers is not None
         self._clock, self._rng, self._tasks = clock, rng, tasks
         self._tick_ms = tick_ms
         self._snapshot_entries, self._snapshot_bytes = snapshot_entries, snapshot_bytes
@@ -136,21 +100,24 @@ class MetadataNode:
             directory,
             cluster_id=cluster_id,
             node_id=node_id,
+            new_directory_id=random_uuid(rng),
             reserve_bytes=reserve_bytes,
             short_of_room=short_of_room,
         )
         self._own_worker = None if worker else ThreadPoolExecutor(1, f"metadata-{node_id}")
         self._worker = worker or self._own_worker
         self._core: RaftCore | None = None
-        self._image = ClusterImage(cluster_id=cluster_id)
-        self._image_term = 0  # of the entry that the image ends with
-        self._draft: ClusterImage | None = None
-        self._waiting: dict[int, list[tuple[int, asyncio.Future[None]]]] = {}
-        self._subscribers: list[Subscriber] = []
+        self._feed = ImageFeed(ClusterImage(cluster_id=cluster_id), node_id)
+        self._leadership: Leadership | None = None
+        self._membership: Membership | None = None
+        self._sessions = sessions
+        self._fencing: Fencing | None = None
+        self._watched: object = None  # brokers that the peers were told to watch
+        self._members: Configuration | None = None  # that the peers were told
         self._work = asyncio.Event()
         self._standing: tuple[object, ...] = ()
         self._standing_changed = asyncio.Event()
-        self._image_changed = asyncio.Event()
+        self._ticking = False
         self._running: list[asyncio.Task[None]] = []
         self._bytes_since_snapshot = 0
         self._encoding: asyncio.Task[None] | None = None
@@ -162,18 +129,35 @@ class MetadataNode:
     @property
     def image(self) -> ClusterImage:
         """The latest committed image."""
-        return self._image
+        return self._feed.image
 
     @property
     def core(self) -> RaftCore:
-        if self._core is None:
-            raise MetadataUnavailable("the metadata node is not started", applied_unknown=False)
-        return self._core
+        return self._started(self._core)
+
+    @property
+    def directory_id(self) -> UUID:
+        """Of the directory that holds this node's promises; known once it is started."""
+        return self._storage.directory_id
+
+    @property
+    def voters(self) -> dict[int, str]:
+        """Id -> URL, as the log says, committed or not; before the start: as the settings say."""
+        members = self._core.configuration.voters if self._core is not None else self._initial.voters
+        return {node: self.url_of(node) for node in members}
+
+    def url_of(self, node_id: int) -> str:
+        """Of its admin server; empty if it is not known."""
+        if node_id == self.node_id and self.url:
+            return self.url
+        configuration = self._core.configuration if self._core is not None else self._initial
+        member = configuration.members.get(node_id, Member())
+        return self._addresses.get(node_id) or member.url
 
     @property
     def is_leader(self) -> bool:
         """Leads, and its image holds all that earlier leaders committed."""
-        return self._draft is not None
+        return self._leadership is not None and self._leadership.draft is not None
 
     @property
     def leader(self) -> int:
@@ -183,31 +167,33 @@ class MetadataNode:
     async def start(self) -> None:
         """Returns once the files are read; a quorum of one also leads.
 
-        Raises DamagedLog, ForeignDirectory.
+        Raises DamagedLog, ForeignDirectory, ValueError (several members and no peers).
         """
         loaded = await self._in_worker(self._storage.open)
         if loaded.snapshot.index:
-            self._image = decode_image(loaded.snapshot.data)
-            self._image_term = loaded.snapshot.term
+            self._feed.image = decode_image(loaded.snapshot.data)
+            self._feed.term = loaded.snapshot.term
         self._core = RaftCore(
             self.node_id,
-            self.voters,
+            self._initial,
             RaftLog(loaded.snapshot, loaded.entries, loaded.hard_state.commit),
             loaded.hard_state,
             self._rng,
             first_payload=encode_records((NoOp(),)),
             settings=self._settings,
         )
-        self._peers.start(self._unreachable)
-        self._running = [self._tasks.spawn(f"metadata {self.node_id}", self._run())]
-        if len(self.voters) > 1:
-            self._running.append(self._tasks.spawn(f"metadata {self.node_id} ticks", self._tick()))
-            self._work.set()
-        else:
+        self._leadership = Leadership(self._core, self._feed, self._clock, self._rng, self._work.set)
+        self._membership = Membership(self, self._core, self._leadership)
+        self._fencing = Fencing(self._sessions, self._leadership, self._feed, self._clock, self._tasks)
+        self._peers.start(self._unreachable, self._died)
+        self._follow_configuration()
+        self._running.append(self._tasks.spawn(f"metadata {self.node_id}", self._run()))
+        alone = self._core.configuration.members.keys() == {self.node_id}
+        if alone:
             self._core.campaign()
-            self._work.set()
-            while not self.is_leader:
-                await self._standing_change()
+        self._work.set()
+        while alone and not self.is_leader:
+            await self._standing_change()
 
     async def stop(self) -> None:
         """Abrupt by design: what is not acknowledged may be lost, what is acknowledged is on disk."""
@@ -244,26 +230,56 @@ class MetadataNode:
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Calls subscriber(old, new) after each change, on the loop; what it raises is only logged."""
-        self._subscribers.append(subscriber)
-        return lambda: self._subscribers.remove(subscriber)
+        return self._feed.subscribe(subscriber)
 
     async def submit(self, command: AnyCommand, timeout_s: float = 30.0, *, forward: bool = True) -> AnyReply:
         """Has the leader, here or elsewhere, judge and commit the command; raises MetadataUnavailable."""
+        return await self._ask(
+            lambda: self._started(self._leadership).commit(command),
+            lambda leader: self._submit_to(leader, command),
+            timeout_s,
+            forward,
+        )
+
+    async def heartbeat(
+        self, heartbeat: Heartbeat, timeout_s: float = 2.0, *, forward: bool = True
+    ) -> HeartbeatReply:
+        """Tells the leader that a broker lives; raises MetadataUnavailable."""
+        return await self._ask(
+            lambda: self._started(self._fencing).heartbeat(heartbeat),
+            lambda leader: self._peers.heartbeat(leader, heartbeat),
+            timeout_s,
+            forward,
+        )
+
+    async def _ask(
+        self,
+        here: Callable[[], Awaitable[R]],
+        there: Callable[[int], Awaitable[R]],
+        timeout_s: float,
+        forward: bool,
+    ) -> R:
+        """Of whoever leads; again, as long as it certainly had no effect."""
         sent = False
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
                     self._raise_failure()
-                    if self._draft is not None:
+                    if self.is_leader:
                         sent = True
-                        return await self._commit(command)
-                    if not forward and not self.core.is_leader:
-                        raise MetadataUnavailable("this node does not lead", applied_unknown=False)
-                    if self.core.leader not in (NOBODY, self.node_id):
+                        with contextlib.suppress(LeadershipLost):
+                            return await here()
+                        sent = False
+                        await asyncio.sleep(0)  # the loss may not have shown yet
+                    elif not forward and not self.core.is_leader:
+                        raise NotTheLeader(self.core.leader, self.url_of(self.core.leader))
+                    elif self.core.leader not in (NOBODY, self.node_id):
                         sent = True
-                        reply = await self._forward(self.core.leader, command)
-                        if reply is not None:
-                            return reply
+                        try:
+                            return await there(self.core.leader)
+                        except MetadataUnavailable as unavailable:
+                            if unavailable.applied_unknown:
+                                raise
                         sent = False
                         await self._standing_change(self._tick_ms / 1000)
                     else:
@@ -273,59 +289,43 @@ class MetadataNode:
                 "no quorum of metadata nodes answered in time", applied_unknown=sent
             ) from None
 
-    def status(self) -> NodeStatus:
-        core = self.core
-        return NodeStatus(
-            node_id=self.node_id,
-            cluster_id=self.cluster_id,
-            role=core.role.value,
-            leader=core.leader,
-            term=core.term,
-            applied_index=self._image.index,
-            commit_index=core.log.commit,
-            last_index=core.log.last_index,
-            snapshot_index=core.log.snapshot.index,
-            voters=self.voters,
-        )
-
-    async def _forward(self, leader: int, command: AnyCommand) -> AnyReply | None:
-        """None: that node did not take it, so it may be sent again. The reply is held until it shows here."""
-        try:
-            reply, index = await self._peers.submit(leader, command)
-        except MetadataUnavailable as unavailable:
-            if unavailable.applied_unknown:
-                raise
-            return None
-        while self._image.index < index:
+    async def _submit_to(self, leader: int, command: AnyCommand) -> AnyReply:
+        """The reply is held until it shows here."""
+        reply, index = await self._peers.submit(leader, command)
+        while self.image.index < index:
             self._raise_failure()
-            await self._image_changed.wait()
+            await self._feed.changed.wait()
         return reply
 
-    # --- the leader's side
+    async def log_page(self, after: int, wait_ms: int) -> LogPage:
+        """Committed entries after that index, for observers."""
+        return await read_page(self.core, self._feed, self.voters, after, wait_ms)
 
-    async def _commit(self, command: AnyCommand) -> AnyReply:
-        """A reply that changes nothing is also held until what it was judged by is committed, and among
-        several voters until the quorum confirms that this node still leads."""
-        draft = self._draft
-        if draft is None or len(self._waiting) >= MAX_WAITING:
-            raise MetadataUnavailable("too many commands are waiting", applied_unknown=False)
-        decision = decide(draft, command, self._clock.now_ms(), self._rng)
-        if decision.records or len(self.voters) > 1:
-            records = decision.records or (NoOp(),)
-            payload = encode_records(records)
-            if len(payload) > MAX_ENTRY_BYTES:
-                raise MetadataUnavailable("the command makes too large an entry", applied_unknown=False)
-            try:
-                index = self.core.propose(payload)
-            except NotLeader:
-                raise MetadataUnavailable("leadership is being handed over", applied_unknown=False) from None
-            self._draft = apply_entry(draft, index, records)
-            self._work.set()
-        if self._draft is not None and self._draft.index > self._image.index:
-            applied = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(self._draft.index, []).append((self.core.term, applied))
-            await applied
-        return decision.reply
+    def snapshot_chunk(self, index: int, offset: int) -> bytes | None:
+        """Of the snapshot that a page named; None if there is a newer one by now."""
+        return read_chunk(self.core, index, offset)
+
+    def status(self) -> NodeStatus:
+        return self._started(self._membership).status()
+
+    async def status_when(self, reached: Callable[[NodeStatus], bool], timeout_s: float = 30.0) -> NodeStatus:
+        """The first status that is as awaited; raises MetadataUnavailable."""
+        return await self._started(self._membership).status_when(reached, timeout_s)
+
+    async def add_voter(self, node_id: int, url: str, timeout_s: float = 60.0) -> None:
+        """Takes a node in: first as a learner, as a voter once it has caught up. Only the leader does it.
+
+        Raises NotTheLeader, ChangeRefused, MetadataUnavailable (in time, or at all: asking again goes on).
+        """
+        await self._started(self._membership).add_voter(node_id, url, timeout_s)
+
+    async def remove_voter(self, node_id: int, timeout_s: float = 30.0) -> None:
+        """Removes a voter or learner; a leader may remove itself, and hands over. Raises as `add_voter`."""
+        await self._started(self._membership).remove_voter(node_id, timeout_s)
+
+    def admits(self, sender: int, directory: UUID | None) -> bool:
+        """Whether a node that signed as `sender` has the directory that it was known with."""
+        return self._started(self._membership).admits(sender, directory)
 
     # --- the loop
 
@@ -339,6 +339,7 @@ class MetadataNode:
                     await self._keep_snapshot()
                 self._raise_broken()
                 self._note_standing()
+                self._started(self._membership).turned()
         except asyncio.CancelledError:
             raise
         except BaseException as failure:
@@ -356,6 +357,7 @@ class MetadataNode:
             self._install(ready.snapshot)
         self._apply(ready.committed)
         self._note_standing()
+        self._started(self._leadership).confirmed(ready.reads)
 
     def _send(self, messages: tuple[AnyMessage, ...]) -> None:
         for message in messages:
@@ -364,60 +366,55 @@ class MetadataNode:
     def _apply(self, committed: tuple[Entry, ...]) -> None:
         if not committed:
             return
-        old = image = self._image
+        image = self.image
         for entry in committed:
-            image = apply_entry(image, entry.index, decode_records(entry.payload))
+            records = () if entry.kind == CONFIGURATION else decode_records(entry.payload)
+            image = apply_entry(image, entry.index, records)
             self._bytes_since_snapshot += len(entry.payload)
-        self._publish(old, image, committed[-1].term)
-        for entry in committed:
-            for term, applied in self._waiting.pop(entry.index, ()):
-                if applied.done():
-                    continue
-                if term == entry.term:
-                    applied.set_result(None)
-                else:
-                    applied.set_exception(
-                        MetadataUnavailable(
-                            "another leader took over before this was committed", applied_unknown=False
-                        )
-                    )
+        self._feed.publish(image, committed[-1].term)
+        self._started(self._leadership).applied(committed)
         self._begin_snapshot()
 
     def _install(self, snapshot: Snapshot) -> None:
-        """The leader's snapshot jumps over entries; what waited for one of them cannot know its fate."""
-        self._publish(self._image, decode_image(snapshot.data), snapshot.term)
-        unknown = MetadataUnavailable("another leader took over", applied_unknown=True)
-        for index in [index for index in self._waiting if index <= snapshot.index]:
-            for _, applied in self._waiting.pop(index):
-                if not applied.done():
-                    applied.set_exception(unknown)
-
-    def _publish(self, old: ClusterImage, new: ClusterImage, term: int) -> None:
-        self._image, self._image_term = new, term
-        self._image_changed.set()
-        self._image_changed = asyncio.Event()
-        for subscriber in tuple(self._subscribers):
-            try:
-                subscriber(old, new)
-            except Exception:
-                # what is committed stands: one follower that fails must not cost the quorum a voter
-                _log.exception("a subscriber of the metadata failed", node=self.node_id, index=new.index)
+        self._feed.publish(decode_image(snapshot.data), snapshot.term)
+        self._started(self._leadership).installed(snapshot)
 
     def _note_standing(self) -> None:
-        """Takes up or drops the draft, and wakes who waits for a change of leadership."""
-        leads = self.core.is_leader and self._image_term == self.core.term
-        if not leads:
-            self._draft = None
-        elif self._draft is None or self._standing[:1] != (self.core.term,):
-            self._draft = self._image
-        standing = (self.core.term, self.core.role, self.core.leader, leads)
+        """Follows the core's role and configuration, and wakes who waits for a change of leadership."""
+        core = self.core
+        self._started(self._leadership).follow_core()
+        self._started(self._fencing).follow_leadership()
+        if self._members is not core.configuration:
+            self._follow_configuration()
+        if self._sessions is not None and self._watched is not self.image.brokers:
+            self._watched = brokers = self.image.brokers
+            self._peers.watch({n: brokers[n].admin_url for n in sorted(brokers) if n != self.node_id})
+        standing = (core.term, core.role, core.leader, self.is_leader)
         if standing != self._standing:
             self._standing = standing
             self._standing_changed.set()
             self._standing_changed = asyncio.Event()
 
+    def _follow_configuration(self) -> None:
+        """Who may be sent to; a node alone needs no ticks."""
+        self._members = self.core.configuration
+        others = {n: m for n, m in self._members.members.items() if n != self.node_id}
+        if others and not self._has_peers:
+            raise ValueError("a quorum of several voters needs peers")
+        members = {n: Member(self.url_of(n), m.directory) for n, m in others.items()}
+        self._peers.configure({**members, self.node_id: Member(self.url, self.directory_id)})
+        fences = self._sessions is not None
+        if not self._ticking and (others or fences or self.node_id not in self._members.voters):
+            self._ticking = True
+            self._running.append(self._tasks.spawn(f"metadata {self.node_id} ticks", self._tick()))
+
     def _unreachable(self, peer: int) -> None:
         self.core.unreachable(peer)
+        self._work.set()
+
+    def _died(self, peer: int) -> None:
+        self.core.peer_died(peer)
+        self._started(self._fencing).died(peer)
         self._work.set()
 
     async def _standing_change(self, at_most_s: float | None = None) -> None:
@@ -429,23 +426,26 @@ class MetadataNode:
         while True:
             await asyncio.sleep(self._tick_ms / 1000)
             self.core.tick()
+            self._started(self._membership).tick()
+            self._started(self._fencing).tick()
             self._work.set()
 
     # --- snapshots of its own
 
     def _begin_snapshot(self) -> None:
         """Encodes in a thread: the image is immutable, so the node goes on meanwhile."""
-        entries = self._image.index - self.core.log.snapshot.index
+        entries = self.image.index - self.core.log.snapshot.index
         due = entries >= self._snapshot_entries or self._bytes_since_snapshot >= self._snapshot_bytes
         if due and self._encoding is None:
             self._bytes_since_snapshot = 0
             self._encoding = self._tasks.spawn(
-                f"metadata {self.node_id} snapshot", self._encode(self._image, self._image_term)
+                f"metadata {self.node_id} snapshot", self._encode(self.image, self._feed.term)
             )
 
     async def _encode(self, image: ClusterImage, term: int) -> None:
+        configuration = self.core.log.configuration_at(image.index)
         data = await asyncio.to_thread(encode_image, image)
-        self._encoded = Snapshot(image.index, term, data)
+        self._encoded = Snapshot(image.index, term, data, configuration)
         self._work.set()
 
     async def _keep_snapshot(self) -> None:
@@ -472,10 +472,9 @@ class MetadataNode:
     def _stop_serving(self, failure: BaseException) -> None:
         """For good; who waits learns it."""
         self._failure = failure
-        self._draft = None
         self._fail(MetadataUnavailable(f"the metadata node failed: {failure}", applied_unknown=True))
         self._standing_changed.set()
-        self._image_changed.set()
+        self._feed.wake()
         self._work.set()
 
     def _raise_broken(self) -> None:
@@ -483,10 +482,13 @@ class MetadataNode:
             raise self._failure
 
     def _fail(self, reason: MetadataUnavailable) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for _, applied in (item for items in waiting.values() for item in items):
-            if not applied.done():
-                applied.set_exception(reason)
+        if self._leadership is not None:
+            self._leadership.fail(reason)
+
+    def _started(self, part: R | None) -> R:
+        if part is None:
+            raise MetadataUnavailable("the metadata node is not started", applied_unknown=False)
+        return part
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -61,7 +61,7 @@ class QuotaKey(StrEnum):
     CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 
-class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """A manifest entry: one rolled segment in the object store. Offsets are inclusive here, as in its key."""
 
     uuid: uuid.UUID
@@ -84,7 +84,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         return self.last_offset + 1
 
 
-class PageRef(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class PageRef(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """A manifest page in the bucket that holds older entries; offsets inclusive."""
 
     uuid: uuid.UUID
@@ -96,7 +96,7 @@ class PageRef(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     crc32c: int
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="type"):
+class Record(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="type", gc=False):
     """Base of all records; the first element of the array is the record's number."""
 
 

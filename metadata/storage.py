@@ -13,18 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import TypeVar
+from uuid import UUID
 
 from crc32c import crc32c
 
 from tierlog.broker.ports.files import NO_ROOM, Files, write_atomically
 from tierlog.broker.ports.types import require
+from tierlog.metadata.raft.membership import decode_configuration, encode_configuration
 from tierlog.metadata.raft.messages import Entry, HardState, Snapshot
 from tierlog.metadata.reserve import Reserve
 from tierlog.metadata.wal import MAGIC, DamagedLog, Reset, WalRecord, encode_frames, read_segment
 
 SEGMENT_BYTES = 16 << 20
 PROPERTIES = "quorum.properties"
+_DIRECTORY_ID = "directory.id="
 SNAPSHOT_MAGIC = b"TLSNAP\x00\x01"  # the last byte is the version
+SNAPSHOT_MAGIC_2 = b"TLSNAP\x00\x02"  # with a configuration; written only where there is one
 _SNAPSHOT_HEADER = Struct(
     ">8sQQQI"
 )  # magic, index, term, length of the data, CRC-32C of the three and the data
@@ -58,14 +62,17 @@ class MetadataStorage:
         cluster_id: str,
         node_id: int,
         segment_bytes: int = SEGMENT_BYTES,
+        new_directory_id: UUID,
         reserve_bytes: int = 0,
         short_of_room: Callable[[], None] = lambda: None,
     ) -> None:
-        """`short_of_room` is called in the storage's thread when the disk is full, and the reserve of
-        `reserve_bytes` is given up or cannot be made."""
+        """`new_directory_id` becomes the directory's own if it has none yet. `short_of_room` is called in
+        the storage's thread when the disk is full, and the reserve of `reserve_bytes` is given up or cannot
+        be made."""
         self._files = files
         self._directory = directory
-        self._owner = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\n".encode()
+        self._owner = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\n"
+        self.directory_id = new_directory_id  # of what lies there, once opened
         self._segment_bytes = segment_bytes
         self._segments: list[_Segment] = []
         self._fd = -1
@@ -239,30 +246,44 @@ class MetadataStorage:
     # --- whose directory it is
 
     def _claim(self) -> None:
+        """The directory's own id tells a node with its memory from one whose disk was replaced (KIP-853)."""
         path = self._directory / PROPERTIES
-        if not self._files.exists(path):
-            write_atomically(self._files, path, self._owner)
-        elif (found := self._files.read_whole(path)) != self._owner:
-            raise ForeignDirectory(
-                f"{path} says {found.decode(errors='replace')!r}, not {self._owner.decode()!r}"
-            )
+        found = self._files.read_whole(path).decode(errors="replace") if self._files.exists(path) else ""
+        if not found.startswith(self._owner) and found:
+            raise ForeignDirectory(f"{path} says {found!r}, not {self._owner!r}")
+        directory_id = found.removeprefix(self._owner).removeprefix(_DIRECTORY_ID).strip()
+        if directory_id:
+            try:
+                self.directory_id = UUID(directory_id)
+            except ValueError:
+                raise ForeignDirectory(f"{path}: {directory_id!r} is not the id of a directory") from None
+        else:
+            own = f"{self._owner}{_DIRECTORY_ID}{self.directory_id}\n"
+            write_atomically(self._files, path, own.encode())
 
 
 def encode_snapshot_file(snapshot: Snapshot) -> bytes:
-    head = _SNAPSHOT_HEADER.pack(SNAPSHOT_MAGIC, snapshot.index, snapshot.term, len(snapshot.data), 0)
-    crc = crc32c(snapshot.data, crc32c(head[8:-4]))
-    return head[:-4] + crc.to_bytes(4, "big") + snapshot.data
+    magic, data = SNAPSHOT_MAGIC, snapshot.data
+    if snapshot.configuration is not None:
+        configuration = encode_configuration(snapshot.configuration)
+        magic, data = SNAPSHOT_MAGIC_2, len(configuration).to_bytes(4, "big") + configuration + data
+    head = _SNAPSHOT_HEADER.pack(magic, snapshot.index, snapshot.term, len(data), 0)
+    crc = crc32c(data, crc32c(head[8:-4]))
+    return head[:-4] + crc.to_bytes(4, "big") + data
 
 
 def decode_snapshot_file(content: bytes) -> Snapshot:
     """Raises DamagedLog: the file was written atomically, so half a file is damage too."""
-    if len(content) < _SNAPSHOT_HEADER.size or content[:8] != SNAPSHOT_MAGIC:
+    if len(content) < _SNAPSHOT_HEADER.size or content[:8] not in (SNAPSHOT_MAGIC, SNAPSHOT_MAGIC_2):
         raise DamagedLog("a metadata snapshot does not begin with its magic")
     _, index, term, length, crc = _SNAPSHOT_HEADER.unpack_from(content)
     data = content[_SNAPSHOT_HEADER.size :]
     if len(data) != length or crc32c(data, crc32c(content[8 : _SNAPSHOT_HEADER.size - 4])) != crc:
         raise DamagedLog(f"the metadata snapshot of {index} is damaged")
-    return Snapshot(index, term, data)
+    if content[:8] == SNAPSHOT_MAGIC:
+        return Snapshot(index, term, data)
+    end = 4 + int.from_bytes(data[:4], "big")
+    return Snapshot(index, term, data[end:], decode_configuration(data[4:end]))
 
 
 def _parted(snapshot: Snapshot, entries: list[Entry]) -> bool:

@@ -1,4 +1,4 @@
-"""The other voters over HTTP: one connection and one bounded queue each; a slow peer delays nobody else.
+"""The other members over HTTP: one connection and one bounded queue each; a slow peer delays nobody else.
 
 Raft tolerates loss: what does not fit or cannot be sent is dropped, and the core is told to probe. Messages
 that queued up while a request was under way travel together in the next.
@@ -7,44 +7,84 @@ that queued up while a request was under way travel together in the next.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from uuid import UUID
 
 import aiohttp
 import msgspec
 
 from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.metadata.api import INDEX_HEADER, STEP_PATH, SUBMIT_PATH, Unavailable
+from tierlog.metadata.api import (
+    HEARTBEAT_PATH,
+    INDEX_HEADER,
+    LOG_PATH,
+    SNAPSHOT_PATH,
+    STEP_PATH,
+    SUBMIT_PATH,
+    Unavailable,
+)
 from tierlog.metadata.auth import Envelope
-from tierlog.metadata.controller.commands import AnyCommand, AnyReply, decode_reply, encode_command
-from tierlog.metadata.node import MetadataUnavailable
+from tierlog.metadata.controller.commands import (
+    AnyCommand,
+    AnyReply,
+    Heartbeat,
+    HeartbeatReply,
+    decode_reply,
+    encode_command,
+)
+from tierlog.metadata.pages import LogPage, decode_page
+from tierlog.metadata.peers import MetadataUnavailable
+from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage, Append, SnapshotChunk, encode_messages
+from tierlog.metadata.watch import Address, DeathWatch, address_of
 
 QUEUE_BYTES = 32 << 20  # per peer
 REQUEST_BYTES = 4 << 20  # of messages that travel together
 MESSAGE_OVERHEAD = 128
 STEP_TIMEOUT_S = 5.0
 SUBMIT_TIMEOUT_S = 30.0
+HEARTBEAT_TIMEOUT_S = 1.0  # a lease is worth more than this answer: rather ask again
 
 
 class HttpPeers:
-    def __init__(
-        self, node_id: int, cluster_id: str, voters: Mapping[int, str], secret: bytes, tasks: TaskGroup
-    ) -> None:
+    def __init__(self, node_id: int, cluster_id: str, secret: bytes, tasks: TaskGroup) -> None:
+        """Whom to talk to, `configure` says."""
         self._node_id, self._cluster_id, self._secret, self._tasks = node_id, cluster_id, secret, tasks
-        self._queues = {peer: _Queue(url.rstrip("/")) for peer, url in voters.items() if peer != node_id}
+        self._directory: UUID | None = None
+        self._queues: dict[int, _Queue] = {}
         self._session: aiohttp.ClientSession | None = None
-        self._senders: list[asyncio.Task[None]] = []
+        self._senders: set[asyncio.Task[None]] = set()
+        self._unreachable: Callable[[int], None] = lambda peer: None
+        self._watch: DeathWatch | None = None
+        self._watched: dict[int, Address] = {}  # besides the members
 
-    def start(self, unreachable: Callable[[int], None]) -> None:
-        self._session = aiohttp.ClientSession()
-        self._senders = [
-            self._tasks.spawn(f"metadata {self._node_id} to {peer}", self._send_all(peer, queue, unreachable))
-            for peer, queue in self._queues.items()
-        ]
+    def start(self, unreachable: Callable[[int], None], died: Callable[[int], None]) -> None:
+        self._unreachable = unreachable
+        self._watch = DeathWatch(f"metadata {self._node_id}", self._tasks, died)
+
+    def configure(self, members: Mapping[int, Member]) -> None:
+        """A peer that is dropped still gets what waits for it: it may be its own removal."""
+        self._directory = members[self._node_id].directory
+        others = {peer: member for peer, member in members.items() if peer != self._node_id and member.url}
+        for peer, queue in list(self._queues.items()):
+            if peer not in others or others[peer].url.rstrip("/") != queue.url:
+                queue.leave()
+                del self._queues[peer]
+        for peer, member in others.items():
+            if peer not in self._queues:
+                queue = self._queues[peer] = _Queue(member.url.rstrip("/"))
+                sender = self._tasks.spawn(f"metadata {self._node_id} to {peer}", self._send_all(peer, queue))
+                self._senders.add(sender)
+                sender.add_done_callback(self._senders.discard)
+            self._queues[peer].directory = member.directory
+        self._watch_all()
 
     async def close(self) -> None:
-        for sender in self._senders:
+        if self._watch is not None:
+            await self._watch.close()
+        senders = list(self._senders)
+        for sender in senders:
             sender.cancel()
-        await asyncio.gather(*self._senders, return_exceptions=True)
+        await asyncio.gather(*senders, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
 
@@ -52,59 +92,133 @@ class HttpPeers:
         if queue := self._queues.get(message.to):
             queue.put(message)
 
+    def watch(self, urls: Mapping[int, str]) -> None:
+        self._watched = {node: address_of(url) for node, url in urls.items() if url}
+        self._watch_all()
+
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
-        queue = self._queues.get(leader)
-        if queue is None or self._session is None:
-            raise MetadataUnavailable(f"no address of node {leader}", applied_unknown=False)
-        body = encode_command(command)
+        answer, headers = await self._post(leader, SUBMIT_PATH, encode_command(command), SUBMIT_TIMEOUT_S)
         try:
-            async with self._session.post(
-                queue.url + SUBMIT_PATH,
-                data=body,
-                headers=self._headers(leader, SUBMIT_PATH, body),
-                timeout=aiohttp.ClientTimeout(SUBMIT_TIMEOUT_S),
-            ) as response:
-                answer = await response.read()
-                if response.status == 200:
-                    return decode_reply(answer), int(response.headers[INDEX_HEADER])
-                raise _refusal(leader, response.status, answer)
-        except aiohttp.ClientConnectorError as failure:
-            raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=False) from failure
-        except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, KeyError) as failure:
+            return decode_reply(answer), int(headers[INDEX_HEADER])
+        except (msgspec.DecodeError, KeyError, ValueError) as failure:
             raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=True) from failure
 
-    async def _send_all(self, peer: int, queue: "_Queue", unreachable: Callable[[int], None]) -> None:
-        while True:
-            await queue.filled.wait()
-            if not await self._step(peer, queue.url, encode_messages(queue.take())) or queue.overflowed:
-                queue.clear()
-                unreachable(peer)
-
-    async def _step(self, peer: int, url: str, body: bytes) -> bool:
-        if self._session is None:
-            return False
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply:
+        """Safe to repeat, whatever became of it."""
         try:
-            async with self._session.post(
-                url + STEP_PATH,
+            answer, _ = await self._post(
+                leader, HEARTBEAT_PATH, msgspec.msgpack.encode(heartbeat), HEARTBEAT_TIMEOUT_S
+            )
+            return msgspec.msgpack.decode(answer, type=HeartbeatReply)
+        except (MetadataUnavailable, msgspec.DecodeError) as failure:
+            raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=False) from failure
+
+    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
+        timeout_s = wait_ms / 1000 + STEP_TIMEOUT_S
+        answer = await self._get(voter, f"{LOG_PATH}?after={after}&wait_ms={wait_ms}", timeout_s)
+        try:
+            return decode_page(answer)
+        except msgspec.DecodeError as failure:
+            raise MetadataUnavailable(f"node {voter}: {failure}", applied_unknown=False) from failure
+
+    async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
+        return await self._get(voter, f"{SNAPSHOT_PATH}?index={index}&offset={offset}", SUBMIT_TIMEOUT_S)
+
+    async def _post(
+        self, peer: int, path: str, body: bytes, timeout_s: float
+    ) -> tuple[bytes, Mapping[str, str]]:
+        queue = self._queue_of(peer)
+        try:
+            async with self._client().post(
+                queue.url + path,
                 data=body,
-                headers=self._headers(peer, STEP_PATH, body),
+                headers=self._headers(peer, queue, path, body),
+                timeout=aiohttp.ClientTimeout(timeout_s),
+            ) as response:
+                answer = await response.read()
+                if response.status != 200:
+                    raise _refusal(peer, response.status, answer)
+                return answer, response.headers
+        except aiohttp.ClientConnectorError as failure:
+            raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=False) from failure
+        except (aiohttp.ClientError, TimeoutError) as failure:
+            raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=True) from failure
+
+    async def _get(self, peer: int, path: str, timeout_s: float) -> bytes:
+        queue = self._queue_of(peer)
+        try:
+            async with self._client().get(
+                queue.url + path,
+                headers=self._headers(peer, queue, path, b""),
+                timeout=aiohttp.ClientTimeout(timeout_s),
+            ) as response:
+                answer = await response.read()
+                if response.status != 200:
+                    raise _refusal(peer, response.status, answer)
+                return answer
+        except (aiohttp.ClientError, TimeoutError) as failure:
+            raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=False) from failure
+
+    def _queue_of(self, peer: int) -> "_Queue":
+        queue = self._queues.get(peer)
+        if queue is None:
+            raise MetadataUnavailable(f"no address of node {peer}", applied_unknown=False)
+        return queue
+
+    async def _send_all(self, peer: int, queue: "_Queue") -> None:
+        while not queue.left:
+            await queue.filled.wait()
+            batch = queue.take()
+            if (batch and not await self._step(peer, queue, encode_messages(batch))) or queue.overflowed:
+                queue.clear()
+                self._unreachable(peer)
+
+    async def _step(self, peer: int, queue: "_Queue", body: bytes) -> bool:
+        try:
+            async with self._client().post(
+                queue.url + STEP_PATH,
+                data=body,
+                headers=self._headers(peer, queue, STEP_PATH, body),
                 timeout=aiohttp.ClientTimeout(STEP_TIMEOUT_S),
             ) as response:
                 return response.status == 204
         except (aiohttp.ClientError, TimeoutError):
             return False
 
-    def _headers(self, peer: int, path: str, body: bytes) -> dict[str, str]:
-        return Envelope(self._cluster_id, self._node_id, peer).headers(self._secret, path, body)
+    def _watch_all(self) -> None:
+        if self._watch is not None:
+            members = {peer: address_of(queue.url) for peer, queue in self._queues.items()}
+            self._watch.watch({**self._watched, **members})
+
+    def _client(self) -> aiohttp.ClientSession:
+        """Made when it is first needed: a quorum of one may have peers one day."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        return self._session
+
+    def _headers(self, peer: int, queue: "_Queue", path: str, body: bytes) -> dict[str, str]:
+        envelope = Envelope(self._cluster_id, self._node_id, peer, self._directory, queue.directory)
+        return envelope.headers(self._secret, path, body)
 
 
 class _Queue:
     def __init__(self, url: str) -> None:
         self.url = url
+        self.directory: UUID | None = None
         self.filled = asyncio.Event()
         self.overflowed = False
+        self._leaving = False
         self._messages: deque[AnyMessage] = deque()
         self._bytes = 0
+
+    @property
+    def left(self) -> bool:
+        """Nothing more will be sent."""
+        return self._leaving and not self._messages
+
+    def leave(self) -> None:
+        self._leaving = True
+        self.filled.set()
 
     def put(self, message: AnyMessage) -> None:
         size = _size(message)
@@ -116,7 +230,7 @@ class _Queue:
         self.filled.set()
 
     def take(self) -> tuple[AnyMessage, ...]:
-        """At least one; as many as may travel together."""
+        """As many as may travel together."""
         taken: list[AnyMessage] = []
         size = 0
         while self._messages and (not taken or size + _size(self._messages[0]) <= REQUEST_BYTES):
@@ -124,7 +238,7 @@ class _Queue:
             size += _size(message)
             taken.append(message)
         self._bytes -= size
-        if not self._messages:
+        if not self._messages and not self._leaving:
             self.filled.clear()
         return tuple(taken)
 
@@ -132,7 +246,8 @@ class _Queue:
         self._messages.clear()
         self._bytes = 0
         self.overflowed = False
-        self.filled.clear()
+        if not self._leaving:
+            self.filled.clear()
 
 
 def _size(message: AnyMessage) -> int:

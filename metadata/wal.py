@@ -13,7 +13,7 @@ from struct import Struct
 import msgspec
 from crc32c import crc32c
 
-from tierlog.metadata.raft.messages import Entry, HardState
+from tierlog.metadata.raft.messages import CONFIGURATION, Entry, HardState
 
 MAGIC = b"TLWAL\x00\x00\x01"  # the last byte is the version
 _FRAME = Struct(
@@ -29,6 +29,7 @@ class FrameType(IntEnum):
     ENTRY = 1  # replaces everything at or after its index
     HARD_STATE = 2
     RESET = 3  # a snapshot came from the leader: nothing before this frame counts
+    CONFIGURATION = 4  # an entry whose payload says who the voters are
 
 
 class Reset(msgspec.Struct, frozen=True, array_like=True):
@@ -38,13 +39,9 @@ class Reset(msgspec.Struct, frozen=True, array_like=True):
 
 WalRecord = Entry | HardState | Reset
 
-_TYPES: dict[type, FrameType] = {
-    Entry: FrameType.ENTRY,
-    HardState: FrameType.HARD_STATE,
-    Reset: FrameType.RESET,
-}
 _DECODERS: dict[FrameType, msgspec.msgpack.Decoder[WalRecord]] = {
     FrameType.ENTRY: msgspec.msgpack.Decoder(Entry),
+    FrameType.CONFIGURATION: msgspec.msgpack.Decoder(Entry),
     FrameType.HARD_STATE: msgspec.msgpack.Decoder(HardState),
     FrameType.RESET: msgspec.msgpack.Decoder(Reset),
 }
@@ -67,11 +64,20 @@ def encode_frames(records: tuple[WalRecord, ...]) -> bytes:
     """The frames of one write."""
     out = bytearray()
     for record in records:
-        payload = _encoder.encode(record)
-        head = _FRAME.pack(len(payload), 0, len(out), _TYPES[type(record)])
+        number, fields = _frame_of(record)
+        payload = _encoder.encode(fields)
+        head = _FRAME.pack(len(payload), 0, len(out), number)
         crc = crc32c(payload, crc32c(head[8:]))
         out += head[:4] + crc.to_bytes(4, "big") + head[8:] + payload
     return bytes(out)
+
+
+def _frame_of(record: WalRecord) -> tuple[FrameType, object]:
+    """An entry's kind is its frame's type: an older version refuses a kind that it does not know."""
+    if isinstance(record, Entry):
+        number = FrameType.CONFIGURATION if record.kind == CONFIGURATION else FrameType.ENTRY
+        return number, (record.term, record.index, record.payload)
+    return (FrameType.HARD_STATE if isinstance(record, HardState) else FrameType.RESET), record
 
 
 def read_frame(segment: bytes, at: int) -> Frame | None:
@@ -84,6 +90,8 @@ def read_frame(segment: bytes, at: int) -> Frame | None:
         return None
     try:
         record = _DECODERS[FrameType(number)].decode(segment[at + FRAME_HEADER : end])
+        if number == FrameType.CONFIGURATION and isinstance(record, Entry):
+            record = Entry(record.term, record.index, record.payload, CONFIGURATION)
     except (ValueError, KeyError) as failure:
         raise DamagedLog(f"frame at {at} has a good checksum but cannot be read: {failure}") from failure
     return Frame(record, at, end, at - back)

@@ -16,10 +16,12 @@ import tempfile
 from pathlib import Path
 
 HOT = (
+    "broker/handlers/fetch.py",
     "broker/handlers/produce.py",
     "broker/log/log.py",
     "broker/net/connection.py",
     "broker/net/dispatch.py",
+    "broker/net/outbox.py",
     "broker/net/receive.py",
     "broker/partition/leader.py",
     "broker/partition/producers.py",
@@ -28,6 +30,8 @@ HOT = (
     "broker/ports/histogram.py",
     "broker/records/batch.py",
     "broker/records/indexes.py",
+    "broker/runtime/fetch_sessions.py",
+    "broker/runtime/purgatory.py",
     "broker/runtime/replica.py",
     "broker/wire/api.py",
     "broker/wire/codec.py",

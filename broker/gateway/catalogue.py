@@ -74,7 +74,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _counter(
             "tierlog_purgatory_refused_total",
-            "Requests answered at once since purgatory.max.operations was reached",
+            "Requests answered at once since purgatory.max.operations was reached, or the partitions "
+            "that fetches may wait for",
             "delayedOperation",
         ),
         _gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions (KIP-227)"),

@@ -5,7 +5,6 @@ waits in the purgatory. The first batch of the answer is returned even if larger
 Remote partitions are read in parallel, each with the part of the budget that its turn in the request gives.
 """
 
-import asyncio
 import uuid
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from tierlog.broker.handlers.context import Handler, Meter, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
+from tierlog.broker.handlers.remote_fetch import RemoteRead, RemoteReads, aborted_of, fail
 from tierlog.broker.ports.slices import LogSlice
 from tierlog.broker.runtime.fetch_sessions import (
     FetchScope,
@@ -25,7 +25,6 @@ from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.api import FETCH_KEY
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.messages.fetch import (
-    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
@@ -34,7 +33,6 @@ from tierlog.broker.wire.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from tierlog.tiering.object_store import ObjectStoreError
 
 TOPIC_IDS_FROM = 13  # KIP-516
 SESSIONS_FROM = 7  # KIP-227
@@ -61,17 +59,6 @@ class _Asked:
 
 
 @dataclass(slots=True)
-class _RemoteRead:
-    """A partition whose offset lies below the local files; `max_bytes` is its part of the budget."""
-
-    replica: Replica
-    offset: int
-    max_bytes: int
-    min_one: bool
-    answer: PartitionData
-
-
-@dataclass(slots=True)
 class _Reading:
     """One pass over the partitions of a request."""
 
@@ -81,7 +68,7 @@ class _Reading:
     answers: list[PartitionData] = field(default_factory=list)
     sources: list[tuple[Replica, int]] = field(default_factory=list)
     """Whose records are in the answer, and how many bytes of them."""
-    remote: list[_RemoteRead] = field(default_factory=list)
+    remote: list[RemoteRead] = field(default_factory=list)
 
 
 def fetch_handler(deps: Dependencies) -> Handler:
@@ -92,6 +79,7 @@ def fetch_handler(deps: Dependencies) -> Handler:
 class _Fetcher:
     def __init__(self, deps: Dependencies) -> None:
         self._deps = deps
+        self._remote = RemoteReads(deps)
         self._errors = deps.stats.of(FETCH_KEY).errors
 
     def handle(self, context: RequestContext, request: FetchRequest) -> Reply | Awaitable[Reply]:
@@ -129,7 +117,12 @@ class _Fetcher:
     def _answer(self, asked: _Asked, max_wait_ms: int) -> Reply | Awaitable[Reply]:
         reading = self._read(asked)
         if reading.remote:
-            return self._with_remote(asked, reading)
+
+            def respond(sources: list[tuple[Replica, int]]) -> FetchResponse:
+                reading.sources += sources
+                return self._respond(asked, reading)
+
+            return self._remote.answer(reading.remote, asked.committed_only, respond)
         enough = reading.size >= asked.min_bytes or reading.at_once or not asked.scope.partitions
         if enough or max_wait_ms <= 0:
             return self._respond(asked, reading)
@@ -191,10 +184,10 @@ class _Fetcher:
             records=b"",
         )
         if asked.committed_only:
-            answer.aborted_transactions = _aborted(result.aborted)
+            answer.aborted_transactions = aborted_of(result.aborted)
         if result.remote:
             share = max(min(item.max_bytes, reading.left), 0)
-            reading.remote.append(_RemoteRead(replica, item.fetch_offset, share, first, answer))
+            reading.remote.append(RemoteRead(replica, item.fetch_offset, share, first, answer))
             reading.left -= max(share, 1)
         elif result.slice is not None and result.slice.size:
             answer.records = result.slice
@@ -202,47 +195,6 @@ class _Fetcher:
             reading.sources.append((replica, result.slice.size))
             reading.left -= result.slice.size
         return answer
-
-    async def _with_remote(self, asked: _Asked, reading: _Reading) -> Reply:
-        """Waits for the remote reads, not for ever: what comes late is in the cache for the next fetch."""
-        tasks = [
-            self._deps.tasks.spawn(f"remote read of {item.replica.name}", self._read_remote(asked, item))
-            for item in reading.remote
-        ]
-        await asyncio.wait(tasks, timeout=self._deps.settings.remote_fetch_max_wait_ms / 1000)
-        for task, item in zip(tasks, reading.remote, strict=True):
-            if not task.done():
-                continue
-            found, aborted = task.result()
-            if isinstance(found, LogSlice):
-                item.answer.records = found if found.size else b""
-                reading.sources.append((item.replica, found.size))
-                if asked.committed_only:
-                    item.answer.aborted_transactions = _aborted(aborted)
-            else:
-                _fail(item.answer, found)
-        return self._respond(asked, reading)
-
-    async def _read_remote(
-        self, asked: _Asked, item: _RemoteRead
-    ) -> tuple[LogSlice | ErrorCode, list[tuple[int, int]]]:
-        reader = self._deps.remote
-        if reader is None:
-            return ErrorCode.KAFKA_STORAGE_ERROR, []
-        topic_id, partition = item.replica.topic_id, item.replica.name.partition
-        remote = self._deps.metadata.image.remote_partition(topic_id, partition)
-        try:
-            found = await reader.read(
-                topic_id, partition, remote, item.offset, item.max_bytes, min_one=item.min_one
-            )
-            aborted: list[tuple[int, int]] = []
-            if asked.committed_only and found.size:
-                aborted = list(
-                    await reader.aborted(topic_id, partition, remote, item.offset, found.end_offset)
-                )
-        except (ObjectStoreError, OSError):  # the store is away, or the cache's disk
-            return ErrorCode.KAFKA_STORAGE_ERROR, []  # retriable: never a skip, never a false end of the log
-        return found, aborted
 
     # -- answering --
 
@@ -273,7 +225,7 @@ class _Fetcher:
             scope.session.rotate(with_records)
         for item, answer in told:
             _add(response, item.topic, answer)
-        if asked.version >= LEADERS_FROM:
+        if asked.version >= LEADERS_FROM and reading.at_once:  # as with every refusal
             self._name_leaders(response, told)
         return response
 
@@ -340,15 +292,7 @@ def _partitions(request: FetchRequest, by_id: bool) -> Iterable[SessionPartition
 
 def _refusal(reading: _Reading, item: SessionPartition, code: ErrorCode) -> PartitionData:
     reading.at_once = True
-    return _fail(PartitionData(partition_index=item.partition), code)
-
-
-def _fail(answer: PartitionData, code: ErrorCode) -> PartitionData:
-    answer.error_code = code
-    answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
-    answer.aborted_transactions = None
-    answer.records = b""
-    return answer
+    return fail(PartitionData(partition_index=item.partition), code)
 
 
 def _diverged(
@@ -365,10 +309,6 @@ def _diverged(
         aborted_transactions=None,
         records=b"",
     )
-
-
-def _aborted(found: Iterable[tuple[int, int]]) -> list[AbortedTransaction]:
-    return [AbortedTransaction(producer_id=producer, first_offset=first) for producer, first in found]
 
 
 def _add(response: FetchResponse, topic: str | uuid.UUID, answer: PartitionData) -> None:

@@ -1,8 +1,9 @@
 """The small text files beside the logs, in Kafka's formats. Each is replaced atomically, so a crash leaves
 old or new.
 
-Per data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint` and a copy of it,
-`cleaner-offset-checkpoint`, `meta.properties` and the marker of a clean stop. Per partition:
+Per data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint` and
+`replication-offset-checkpoint` with a copy of each, `cleaner-offset-checkpoint`, `meta.properties` and the
+marker of a clean stop. Per partition:
 `partition.metadata`. Called by the replica manager.
 """
 
@@ -20,6 +21,9 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 LOG_STARTS_COPY = "log-start-offset-checkpoint.copy"
 """The same again, since nothing else knows which records of a first segment were deleted."""
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+HIGH_WATERMARKS_COPY = "replication-offset-checkpoint.copy"
+"""Of partitions with other replicas: what is known to be committed, whoever leads next."""
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"

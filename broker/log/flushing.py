@@ -7,7 +7,8 @@ appends.
 
 import errno
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -109,6 +110,16 @@ class Flushing:
             self.recovery_point = max(self.recovery_point, end)
             return self.recovery_point
 
+    @contextmanager
+    def held(self) -> Iterator[bool]:
+        """No flush begins within; False if one is under way, which nobody waits for on the event loop."""
+        taken = self._lock.acquire(blocking=False)
+        try:
+            yield taken
+        finally:
+            if taken:
+                self._lock.release()
+
     def flush_clean(self, log: Flushed) -> None:
         """As `flush`, and of the active segment, whose files were just written, the indexes and the snapshot
         too. Raises OSError.
@@ -143,9 +154,9 @@ class Flushing:
         self._directory_dirty = self.files_changed = True
 
     def cut(self, log: Flushed) -> None:
-        """The log ends earlier now; its active segment may be one that was rolled."""
+        """The log ends earlier now, as do its epochs; its active segment may be one that was rolled."""
         self.recovery_point = min(self.recovery_point, log.log_end_offset)
-        self._directory_dirty = self.files_changed = True
+        self._directory_dirty = self._epochs_dirty = self.files_changed = True
         self._unsynced = [segment for segment in self._unsynced if segment.rolled and log.has(segment)]
 
     def epochs_changed(self) -> None:

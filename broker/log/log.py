@@ -10,23 +10,25 @@ beside appends.
 import random
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tierlog.broker.log.flushing import Flushing
+from tierlog.broker.log.found import FoundTimestamp, SegmentExport, export, info_of
 from tierlog.broker.log.graveyard import Graveyard
-from tierlog.broker.log.names import DELETED, LOG, SNAPSHOT, segment_file
+from tierlog.broker.log.names import DELETED, SNAPSHOT, segment_file
 from tierlog.broker.log.recovery import Loaded, load, read_marker, rebuild_producers, write_plain
 from tierlog.broker.log.segment import BatchAt, Segment
 from tierlog.broker.log.swap import Swaps
 from tierlog.broker.partition.epochs import EpochEntry
-from tierlog.broker.partition.retention import age_limit_ms, idle_must_roll, must_roll
+from tierlog.broker.partition.producers import ProducerState
+from tierlog.broker.partition.retention import count_fitting, draw_age_limit_ms, idle_must_roll, must_roll
 from tierlog.broker.partition.segments import SegmentInfo
 from tierlog.broker.ports.files import Files, FileSlice
 from tierlog.broker.ports.slices import LogSlice, empty_slice
 from tierlog.broker.ports.types import require
 from tierlog.broker.records.batch import BatchHeader
-from tierlog.broker.records.indexes import AbortedTxn, encode_txn_entry, find_aborted
+from tierlog.broker.records.indexes import AbortedTxn, find_aborted
 from tierlog.broker.records.record import iter_records
 from tierlog.broker.settings.topic import TopicConfig
 
@@ -39,27 +41,6 @@ READ_HINTS = 128
 """Ends of recent reads and where they lie: the next fetch of that consumer starts there without a search."""
 
 LARGEST_BATCH_BYTES = 100 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentExport:
-    """All that tiering uploads of a rolled segment; the producer snapshot is that of the next base offset."""
-
-    info: SegmentInfo
-    log_path: Path
-    offset_index: bytes
-    time_index: bytes
-    txn_index: bytes  # of all aborted transactions that touch it: a marker above may not be tiered yet
-    producer_snapshot: bytes
-    leader_epochs: tuple[EpochEntry, ...]
-    has_transactions: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FoundTimestamp:
-    offset: int
-    timestamp: int
-    leader_epoch: int
 
 
 class PartitionLog:
@@ -87,7 +68,7 @@ class PartitionLog:
         self._bases = [segment.base_offset for segment in loaded.segments]
         self._active = loaded.segments[-1]
         self._rng = rng
-        self._age_limit_ms = self._draw_age_limit()
+        self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
         self._graveyard = Graveyard(files, directory)
         self.swaps = Swaps(files, directory, self._graveyard)
         self._hints: dict[int, tuple[Segment, int]] = {}
@@ -104,7 +85,7 @@ class PartitionLog:
             files,
             directory,
             loaded.epochs,
-            unsynced=[s for s in loaded.segments[:-1] if s.end_offset > recovery_point],
+            unsynced=loaded.unsynced(recovery_point),
             epochs_dirty=bool(loaded.rebuilt),
             recovery_point=recovery_point,
             now_ms=self._active.created_ms,
@@ -229,6 +210,33 @@ class PartitionLog:
         if header.producer_id >= 0:
             self._apply_producer(active, buffer, header, base_offset, now_ms)
 
+    def append_run(self, buffer: memoryview, batches: Sequence[BatchAt], now_ms: int) -> None:
+        """Appends batches as another log has them (positions are within the buffer), those for one segment in
+        one write. Raises OSError, and then a part of them may have been appended.
+        """
+        while batches:
+            first, active = batches[0].header, self._active
+            if first.base_offset == self._flushing.recovery_point:
+                self._flushing.unflushed_since_ms = now_ms
+            last, newest, limit = first.last_offset, first.max_timestamp, self._age_limit_ms
+            if must_roll(active, self.config, first.size, last, newest, now_ms, limit) and self.roll(now_ms):
+                active = self._active
+            if active.size == 0:
+                self._flushing.named()
+                if self.config.preallocate:
+                    active.reserve(self.config.segment_bytes)
+            run = batches[: count_fitting(active, self.config, batches, limit)]
+            batches = batches[len(run) :]
+            end = run[-1].position + run[-1].header.size
+            active.append_run(buffer[run[0].position : end], run, self.config.index_interval_bytes, now_ms)
+            if active.size > active.reserved_to:
+                active.reserve_ahead(self.config.segment_bytes)
+            self.log_end_offset = run[-1].header.next_offset
+            for at, header in run:
+                self.assign_epoch(header.leader_epoch, header.base_offset)
+                if header.producer_id >= 0:
+                    self._apply_producer(active, buffer[at:], header, header.base_offset, now_ms)
+
     def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
         """Begins a leader epoch. Its file is written with the next flush; until then, after a crash, the
         batches tell.
@@ -257,7 +265,7 @@ class PartitionLog:
         self._bases.append(following.base_offset)
         self._flushing.rolled(active)
         self._active = following
-        self._age_limit_ms = self._draw_age_limit()
+        self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
         self._used(active)
         return True
 
@@ -412,7 +420,9 @@ class PartitionLog:
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Cuts the log so that no record at or above `offset` remains (a batch that holds it goes whole)."""
-        if offset >= self.log_end_offset:
+        if offset >= self.log_end_offset:  # an epoch that began here, and got no record, is not the leader's
+            if self.epochs.truncate_from_end(self.log_end_offset):
+                self._flushing.epochs_changed()
             return False
         self.swaps.complete(self, now_ms)
         if offset <= self._bases[0]:
@@ -443,6 +453,22 @@ class PartitionLog:
         self.epochs.clear()
         self._after_cut(segment, now_ms)
 
+    def drop_empty_epochs(self) -> None:
+        """Forgets epochs in which nothing was appended: who led in them and leads no more."""
+        if self.epochs.truncate_from_end(self.log_end_offset):
+            self._flushing.epochs_changed()
+
+    def adopt_history(self, epochs: Sequence[EpochEntry], producers: ProducerState) -> None:
+        """What an empty log that begins where others hold what came before knows of it. Raises OSError."""
+        write_plain(self._files, self._snapshot_path(self.log_end_offset), producers.encode())
+        self.producers = producers
+        for entry in epochs:
+            self.assign_epoch(entry.epoch, entry.start_offset)
+
+    def held(self) -> AbstractContextManager[bool]:
+        """For truncation: no flush begins within; False if one is under way."""
+        return self._flushing.held()
+
     # -- compaction --
 
     def rolled_below(self, offset: int) -> tuple[Segment, ...]:
@@ -468,29 +494,18 @@ class PartitionLog:
 
     def export_segment(self, base_offset: int) -> SegmentExport | None:
         """A rolled segment and all that goes with it; None if none has that base. Raises OSError."""
-        at = self._index_of(base_offset)
-        segment = self._segments[at]
+        segment = self._segments[self._index_of(base_offset)]
         if segment.base_offset != base_offset or not segment.rolled:
             return None
-        if segment.has_transactions is None:
-            segment.has_transactions = any(batch.header.is_transactional for batch in segment.scan(0))
-        info = self._info(segment)
-        export = SegmentExport(
-            info,
-            segment.path(LOG),
-            bytes(segment.offset_index),
-            bytes(segment.time_index),
-            b"".join(map(encode_txn_entry, self.aborted(base_offset, segment.end_offset))),
-            self._files.read_whole(self._snapshot_path(segment.end_offset)),
-            info.leader_epochs,
-            segment.has_transactions,
-        )
+        segment.look_for_transactions()
+        aborted = self.aborted(base_offset, segment.end_offset)
+        found = export(segment, self._info(segment), aborted)
         self._used(segment)
-        return export
+        return found
 
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
-        self._age_limit_ms = self._draw_age_limit()
+        self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
 
     def batches(self, offset: int) -> Iterator[tuple[BatchAt, bytes]]:
         """Every local batch from the one that holds an offset on, with its bytes: for replay by a
@@ -537,7 +552,6 @@ class PartitionLog:
         self.cleaned_to = self.cleaned_to and min(self.cleaned_to, self.log_end_offset)
         self._flushing.cut(self)
         self.epochs.truncate_from_end(self.log_end_offset)
-        self._flushing.epochs_changed()
         loaded = Loaded(self._segments, self.epochs, self.producers)
         rebuild_producers(loaded, self._files, self.directory, now_ms)
         self.producers = loaded.producers
@@ -576,24 +590,7 @@ class PartitionLog:
         return max(0, bisect_right(self._bases, offset) - 1)
 
     def _info(self, segment: Segment) -> SegmentInfo:
-        return SegmentInfo(
-            base_offset=segment.base_offset,
-            end_offset=segment.end_offset,
-            size_bytes=segment.size,
-            first_timestamp=segment.first_timestamp,
-            max_timestamp=segment.max_timestamp,
-            last_modified_ms=segment.last_modified_ms,
-            rolled=segment.rolled,
-            has_transactions=segment.has_transactions,
-            has_aborts=segment.has_aborts,
-            leader_epochs=self.epochs.covering(segment.base_offset, segment.end_offset),
-            path_log=segment.path(LOG),
-        )
+        return info_of(segment, self.epochs.covering(segment.base_offset, segment.end_offset))
 
     def _snapshot_path(self, offset: int) -> Path:
         return segment_file(self.directory, offset, SNAPSHOT)
-
-    def _draw_age_limit(self) -> int:
-        """How old the active segment may be, less a random part, so that not all are rolled at once."""
-        most = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        return age_limit_ms(self.config) - (self._rng.randrange(most) if most > 0 else 0)

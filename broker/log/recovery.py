@@ -39,6 +39,7 @@ from tierlog.broker.partition.producers import (
 )
 from tierlog.broker.partition.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.ports.files import Files
+from tierlog.broker.ports.types import NO_EPOCH
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.records.indexes import (
@@ -74,6 +75,12 @@ class Loaded:
     rebuilt: list[int] = field(default_factory=list)
     snapshot_offset: int = -1
 
+    def unsynced(self, recovery_point: int) -> list[Segment]:
+        """Rolled segments of which some file may not be on the disk; a rebuilt one's indexes are not."""
+        return [
+            s for s in self.segments[:-1] if s.end_offset > recovery_point or s.base_offset in self.rebuilt
+        ]
+
 
 def load(
     files: Files,
@@ -102,7 +109,8 @@ def load(
         segment = Segment(files, directory, base, now_ms)
         segment.size = files.size_of(segment.path())
         synced = end is not None and recovery_point is not None and end <= recovery_point
-        intact = (clean or synced) and _load_segment(segment, end)
+        # One that ends there may have been rolled after that flush: then its indexes never were on the disk.
+        intact = (clean or (synced and end != recovery_point)) and _load_segment(segment, end)
         if intact:
             if epochs is None:
                 _note_epochs(segment, loaded.epochs)
@@ -267,10 +275,11 @@ def _is_whole(producer: Producer) -> bool:
 
 
 def verified_batches(segment: Segment, *, gaps: bool) -> Iterator[tuple[BatchAt, BatchHeader]]:
-    """Each batch that is whole, has its CRC, and goes on where offsets may go on; stops at the first that
-    is not.
+    """Each batch that is whole, has its CRC, and goes on where offsets and leader epochs may go on; stops at
+    the first that is not. An epoch that goes back is what a follower had cut off, and a crash brought back
+    behind what it fetched instead.
     """
-    at, expected = 0, segment.base_offset
+    at, expected, last_epoch = 0, segment.base_offset, int(NO_EPOCH)
     window, window_at = b"", 0
     files, file = segment.files, segment.file
     while at + HEADER_SIZE <= segment.size:
@@ -287,10 +296,12 @@ def verified_batches(segment: Segment, *, gaps: bool) -> Iterator[tuple[BatchAt,
             return
         if header.base_offset < expected or (header.base_offset > expected and not gaps):
             return  # the CRC does not cover the offset
+        if header.leader_epoch < last_epoch:
+            return
         if header.last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET:
             return
         yield BatchAt(at, header), header
-        at, expected = at + size, header.next_offset
+        at, expected, last_epoch = at + size, header.next_offset, header.leader_epoch
 
 
 def write_plain(files: Files, path: Path, content: bytes) -> None:

@@ -13,7 +13,7 @@ Recovery owns them before, the cleaner those that it writes.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -174,6 +174,22 @@ class Segment:
         """Writes one batch at the end. An OSError leaves the segment as it was (the bytes beyond `size` are
         void).
         """
+        position = self.size
+        self._write(buffer, now_ms)
+        self.note(position, header, base_offset, interval_bytes)
+
+    def append_run(
+        self, buffer: Buffer, batches: Sequence[BatchAt], interval_bytes: int, now_ms: int
+    ) -> None:
+        """Writes batches that lie one after the other in the buffer, from its start to its end, at once; as
+        `append` where it fails. They keep their offsets.
+        """
+        start, first = self.size, batches[0].position
+        self._write(buffer, now_ms)
+        for position, header in batches:
+            self.note(start + position - first, header, header.base_offset, interval_bytes)
+
+    def _write(self, buffer: Buffer, now_ms: int) -> None:
         if self._ragged:
             self.trim()
         position = self.size
@@ -187,7 +203,6 @@ class Segment:
                 self.trim()
             raise
         self.size = position + len(buffer)
-        self.note(position, header, base_offset, interval_bytes)
         self.last_modified_ms = now_ms
         if position == 0:
             self.created_ms = now_ms
@@ -401,6 +416,11 @@ class Segment:
         for batch in self.scan(find_position(self.offset_index, self.base_offset, start)):
             if batch.header.max_timestamp >= timestamp and batch.header.last_offset >= from_offset:
                 yield batch
+
+    def look_for_transactions(self) -> None:
+        """After a start it is not known whether a segment has any."""
+        if self.has_transactions is None:
+            self.has_transactions = any(batch.header.is_transactional for batch in self.scan(0))
 
     def read_batch(self, batch: BatchAt) -> bytes:
         file = self.file

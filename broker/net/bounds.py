@@ -15,8 +15,12 @@ SPARE_BUFFER_BYTES = 16 * MIB
 SEND_BUFFERS = 64
 """Buffers given to one sendmsg; the kernel's limit is 1024, and beyond some dozens nothing is gained."""
 
-SENDFILE_BYTES = 4 * MIB
-"""The most that one connection sends from a file before the others have their turn."""
+COPIED_BYTES = 32 * KIB
+"""Of slices of files, what one sendmsg takes along: to read so much costs less than to call sendfile and to
+wake the client twice."""
+
+SEND_TURN_BYTES = 4 * MIB
+"""The most that one connection sends before the others have their turn."""
 
 FRAMES_PER_TURN = 64
 """Requests of one connection handled before the others have their turn: a few milliseconds."""

@@ -10,14 +10,12 @@ that has room in the budget arrives all the same, and in time: others wait for t
 """
 
 import asyncio
-import os
 import select
 import socket
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
-from itertools import islice
 from types import CoroutineType
 from typing import Any, Protocol
 
@@ -26,13 +24,12 @@ from tierlog.broker.net.bounds import (
     ABANDONED_REQUESTS,
     BLOCKED_AFTER_S,
     FRAMES_PER_TURN,
-    SEND_BUFFERS,
-    SENDFILE_BYTES,
     Bounds,
 )
 from tierlog.broker.net.dispatch import Call, Dispatcher
+from tierlog.broker.net.outbox import Outbox
 from tierlog.broker.net.receive import SIZE_PREFIX, Buffers, Partial, frame_size
-from tierlog.broker.ports.files import FileSlice, Part
+from tierlog.broker.ports.files import Part
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.wire.primitives import MalformedFrame
 
@@ -110,9 +107,7 @@ class Pump:
         self._wanted: int | None = None  # what it waits for in the line of the budget
         self._waiting: deque[_Slot] = deque()
         self._waiting_bytes = 0  # of their requests
-        self._out: deque[Part] = deque()
-        self._out_bytes = 0  # of all answers that are there
-        self._file_bytes = 0  # of these, what lies in files
+        self._out = Outbox(sock)
         self._reading = self._writing = self._closed = self._abandoned = False
         self._halted = 0
         self._most_waiting = owner.bounds.in_flight
@@ -184,7 +179,7 @@ class Pump:
         bounds = self._owner.bounds
         if self._writing and now - self.blocked_at > bounds.blocked_s:
             blocked_s = now - self.blocked_at
-            return self.close(Why.BLOCKED, f"{self._out_bytes} bytes not taken for {blocked_s:.0f} s")
+            return self.close(Why.BLOCKED, f"{self._out.bytes} bytes not taken for {blocked_s:.0f} s")
         if not self._reading:
             self._look_for_its_end()
         frame = self._partial
@@ -412,7 +407,7 @@ class Pump:
         if self._halted or len(self._waiting) >= self._most_waiting:
             return True
         bounds = self._owner.bounds
-        return self._out_bytes >= bounds.queued_response_bytes or self._waiting_bytes >= bounds.frame_bytes
+        return self._out.bytes >= bounds.queued_response_bytes or self._waiting_bytes >= bounds.frame_bytes
 
     @property
     def _is_stopped(self) -> bool:
@@ -476,7 +471,7 @@ class Pump:
 
     def _ready(self, parts: list[Part] | None) -> None:
         """An answer that is there at once."""
-        self._count(parts)
+        self._out.count(parts or ())
         if self._waiting:
             slot = _Slot()
             slot.done, slot.parts = True, parts
@@ -510,31 +505,27 @@ class Pump:
         except Exception as failure:
             dispatcher.report(f"an answer to {self.connection.peer_host}", failure)
             return self.close(Why.UNANSWERED, str(failure))
-        self._count(slot.parts)
+        self._out.count(slot.parts or ())
         slot.done = True
         while self._waiting and self._waiting[0].done:
             self._queue(self._waiting.popleft().parts)
         return self._send()
-
-    def _count(self, parts: list[Part] | None) -> None:
-        for part in parts or ():
-            self._out_bytes += len(part)
-            if isinstance(part, FileSlice):
-                self._file_bytes += len(part)
 
     def _queue(self, parts: list[Part] | None) -> None:
         """Queues an answer for sending; None ends the connection when all before it has been sent."""
         if parts is None:
             self._halted |= _ENDING
         elif not self._halted & _ENDING:
-            self._out.extend(parts)
+            self._out.queue(parts)
 
     def _send(self) -> None:
         """Sends what is queued, as far as the socket takes it."""
+        out = self._out
         try:
-            finished = self._send_queued()
+            self._owner.sent_bytes += out.send()
         except OSError as failure:
             return self.close(Why.NETWORK, str(failure))
+        finished = out.is_empty
         if finished and self._halted & _ENDING:
             return self.close(Why.UNANSWERED)
         if finished and self._writing:
@@ -544,54 +535,11 @@ class Pump:
             self._owner.loop.add_writer(self._fd, self._timed(self._on_writable))
             self._writing = True
             self.blocked_at = self._owner.loop.time()
-        if self._out_bytes or self.kept_bytes:
-            kept_bytes, self.kept_bytes = self.kept_bytes, self._out_bytes - self._file_bytes
+        if out.bytes or self.kept_bytes:
+            kept_bytes, self.kept_bytes = self.kept_bytes, out.memory_bytes
             self._owner.kept_more(self.kept_bytes - kept_bytes)
         return self._resume()
 
     def _on_writable(self) -> None:
         self.active_at = self.blocked_at = self._owner.loop.time()
         self._send()
-
-    def _send_queued(self) -> bool:
-        """Whether all was sent; after SENDFILE_BYTES of a file others have their turn."""
-        out = self._out
-        turn = SENDFILE_BYTES
-        try:
-            while out and turn > 0:
-                first = out[0]
-                if isinstance(first, FileSlice):
-                    sent = os.sendfile(self._fd, first.file.fd, first.position, min(first.count, turn))
-                    if not sent and first.count:
-                        raise OSError(f"{first.file.path} ends inside a slice of it")
-                    turn -= sent
-                    self._file_bytes -= sent
-                else:
-                    sent = self._send_buffers()
-                self._sent(sent)
-        except (BlockingIOError, InterruptedError):
-            pass
-        return not out
-
-    def _send_buffers(self) -> int:
-        buffers: list[bytes | bytearray | memoryview] = []
-        flags = 0
-        for part in islice(self._out, SEND_BUFFERS):
-            if isinstance(part, FileSlice):
-                flags = socket.MSG_MORE  # the file's first bytes share the packet
-                break
-            buffers.append(part)
-        return self._socket.sendmsg(buffers, (), flags)
-
-    def _sent(self, count: int) -> None:
-        out = self._out
-        self._out_bytes -= count
-        self._owner.sent_bytes += count
-        while out and count >= len(out[0]):
-            count -= len(out.popleft())
-        if count:
-            first = out[0]
-            if isinstance(first, FileSlice):
-                out[0] = FileSlice(first.file, first.position + count, first.count - count)
-            else:
-                out[0] = memoryview(first)[count:]

@@ -50,7 +50,6 @@ class LeaderCore:
         "_joining",
         "_lag_max_ms",
         "_live",
-        "_may_commit",
         "_out",
         "_replicas",
         "_told",
@@ -63,6 +62,7 @@ class LeaderCore:
         "leader_epoch",
         "leads",
         "log_end_offset",
+        "may_commit",
         "min_in_sync",
     )
 
@@ -90,7 +90,8 @@ class LeaderCore:
         self._replicas: frozenset[int] = frozenset({broker_id})
         self._followers: dict[int, Follower] = {}
         self._waits_on: tuple[Follower, ...] = ()  # whose log ends bound the high watermark
-        self._may_commit = False
+        self.may_commit = False
+        """Whether it leads, and enough are in sync for the high watermark to move."""
         self._joining: frozenset[int] = frozenset()  # not in sync, and near enough that they soon will be
         self._live: Mapping[int, int] = {}
         self._lag_max_ms = 0
@@ -166,6 +167,11 @@ class LeaderCore:
         self.min_in_sync = min(min_in_sync, len(self._replicas))
         return self._recount()
 
+    @property
+    def has_peers(self) -> bool:
+        """Whether other brokers have replicas; who does not lead yet takes it that they have."""
+        return not self.leads or bool(self._followers)
+
     # -- appends --
 
     def decide_append(
@@ -176,7 +182,7 @@ class LeaderCore:
         """
         if not self.leads:
             return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica does not lead the partition")
-        if acks == ALL_IN_SYNC and not self._may_commit:
+        if acks == ALL_IN_SYNC and not self.may_commit:
             return Refused(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.in_sync)} in sync, min.insync.replicas is {self.min_in_sync}",
@@ -211,7 +217,7 @@ class LeaderCore:
             return ErrorCode.NONE if self.log_end_offset >= end_offset else None
         if self.high_watermark >= end_offset:
             return ErrorCode.NONE
-        if not self._may_commit and self._in_sync_end() >= end_offset:
+        if not self.may_commit and self._in_sync_end() >= end_offset:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return None
 
@@ -330,8 +336,8 @@ class LeaderCore:
     def truncated(self, log_end_offset: int) -> None:
         """The log was cut."""
         require(not self.leads, "a leader's log is never cut")
-        self.log_end_offset = log_end_offset
-        self.high_watermark = self._told = min(self.high_watermark, log_end_offset)
+        self.log_end_offset = min(self.log_end_offset, log_end_offset)
+        self.high_watermark = self._told = min(self.high_watermark, self.log_end_offset)
 
     def started_at(self, offset: int) -> None:
         """The log is empty and begins anew; all that was below was committed once."""
@@ -391,7 +397,7 @@ class LeaderCore:
         self._joining -= in_sync.maximal
         waits_on = in_sync.maximal | self._joining
         self._waits_on = tuple(other for id_, other in self._followers.items() if id_ in waits_on)
-        self._may_commit = self.leads and len(in_sync.committed) >= self.min_in_sync
+        self.may_commit = self.leads and len(in_sync.committed) >= self.min_in_sync
         return self._advance()
 
     def _in_sync_end(self) -> int:
@@ -399,7 +405,7 @@ class LeaderCore:
         return min([self.log_end_offset, *(other.end_offset for other in self._waits_on)])
 
     def _advance(self) -> bool:
-        if self._may_commit:
+        if self.may_commit:
             committed = self._in_sync_end() if self._waits_on else self.log_end_offset
         elif self.leads:
             return False

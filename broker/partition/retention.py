@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tierlog.broker.partition.segments import SegmentInfo
-from tierlog.broker.ports.types import NO_TIMESTAMP
+from tierlog.broker.ports.types import NO_TIMESTAMP, Rng
+from tierlog.broker.records.batch import BatchHeader
 from tierlog.broker.settings.topic import TopicConfig
 
 LARGEST_RELATIVE_OFFSET = 2**31 - 1
@@ -56,10 +57,42 @@ def must_roll(
     )
 
 
+def count_fitting(
+    fill: Fill, config: TopicConfig, batches: Sequence[tuple[int, BatchHeader]], age_limit_ms: int
+) -> int:
+    """How many of the batches certainly belong into the same segment as the first: they are written at once.
+    Of the next one `must_roll` decides.
+    """
+    size, first = fill.size, batches[0][1]
+    oldest = fill.first_timestamp if fill.size else first.first_timestamp
+    entries = max(fill.index_entries * 8, fill.time_entries * 12)
+    count = 0
+    for _, header in batches:
+        size += header.size
+        entries += 12
+        fits = (
+            size <= config.segment_bytes
+            and header.last_offset - fill.base_offset <= LARGEST_RELATIVE_OFFSET
+            and entries <= config.segment_index_bytes
+            and NO_TIMESTAMP not in (oldest, header.max_timestamp)
+            and header.max_timestamp - oldest <= age_limit_ms
+        )
+        if count and not fits:
+            break
+        count += 1
+    return count
+
+
 def age_limit_ms(config: TopicConfig) -> int:
     """How old the active segment of a topic may be: what is compacted must be rolled first (KIP-354)."""
     compacts = "compact" in config.cleanup_policy
     return min(config.segment_ms, config.max_compaction_lag_ms) if compacts else config.segment_ms
+
+
+def draw_age_limit_ms(config: TopicConfig, rng: Rng) -> int:
+    """How old the next active segment may be, less a random part, so that not all are rolled at once."""
+    most = min(config.segment_jitter_ms, config.segment_ms)
+    return age_limit_ms(config) - (rng.randrange(most) if most > 0 else 0)
 
 
 def idle_must_roll(fill: Fill, now_ms: int, age_limit_ms: int) -> bool:

@@ -206,11 +206,12 @@ class DataDirectories:
         self, directory: DataDirectory, opened: Mapping[TopicPartition, object]
     ) -> list[CheckpointRow]:
         """Checkpoint rows of those in it that are not open now: as the last run left them."""
-        points, starts = directory.checkpoints.recovery_points or {}, directory.checkpoints.log_starts
+        left = directory.checkpoints
+        points, starts, marks = left.recovery_points or {}, left.log_starts, left.high_watermarks
         return [
-            (name, points.get(name, 0), starts.get(name, 0))
+            CheckpointRow(name, points.get(name, 0), starts.get(name, 0), marks.get(name))
             for name in tuple(self._held[directory])
-            if name not in opened and (name in points or name in starts)
+            if name not in opened and (name in points or name in starts or name in marks)
         ]
 
     def deleted(self) -> Iterator[tuple[DataDirectory, Path]]:

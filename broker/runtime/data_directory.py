@@ -19,12 +19,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 
 from tierlog.broker.log.checkpoints import (
     CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    HIGH_WATERMARKS_COPY,
     LOG_STARTS,
     LOG_STARTS_COPY,
     META_PROPERTIES,
@@ -53,8 +55,17 @@ REMOVED_AT_A_TIME = 2
 """Deleted partitions: the threads are there for those first who wait for an fsync."""
 
 T = TypeVar("T")
-CheckpointRow = tuple[TopicPartition, int, int]
-"""Partition, recovery point, log start."""
+Offsets = Mapping[TopicPartition, int]
+
+
+class CheckpointRow(NamedTuple):
+    """What is kept of one log. `high_watermark`: None if no other broker has a replica of it."""
+
+    partition: TopicPartition
+    recovery_point: int
+    log_start: int
+    high_watermark: int | None = None
+
 
 _log = structlog.get_logger("tierlog.directories")
 
@@ -86,6 +97,7 @@ class Checkpoints:
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     cleaned: Mapping[TopicPartition, int] | None = field(default_factory=dict)
     """Up to where compaction has been; every log in which it ever was has an entry. None: unreadable."""
+    high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def recovery_point(self, partition: TopicPartition) -> int | None:
         """None: nobody knows."""
@@ -120,7 +132,7 @@ class DataDirectory:
         self._taking = threading.Lock()
         self._checkpointed: set[TopicPartition] = set()
         self._cleaned: set[TopicPartition] = set()
-        self._starts: Mapping[TopicPartition, int] | None = None  # as they stand in both files
+        self._twice: dict[str, Offsets] = {}  # what stands in a file and in its copy
 
     # -- whose it is --
 
@@ -321,9 +333,9 @@ class DataDirectory:
         if not points and not self.files.exists(self.path / RECOVERY_POINTS):
             points = None if self.files.exists(self.path / LOG_STARTS) else {}  # which is written after it
         cleaned = self._read(CLEANER_OFFSETS, "any log may have gaps, and is compacted from its start")
-        found = Checkpoints(clean, points, self._read_starts(), cleaned)
+        found = Checkpoints(clean, points, self._read_starts(), cleaned, self._read_high_watermarks())
         self._cleaned = set(cleaned or ())
-        self._checkpointed = {*(points or ()), *found.log_starts}
+        self._checkpointed = {*(points or ()), *found.log_starts, *found.high_watermarks}
         self.checkpoints = found
         return found
 
@@ -338,9 +350,13 @@ class DataDirectory:
         with self._checkpointing:
             with self._taking:
                 rows = take_rows()
-                self._checkpointed |= {name for name, _, _ in rows}
-            self._write({name: point for name, point, _ in rows}, {name: start for name, _, start in rows})
-            self._checkpointed = {name for name, _, _ in rows}
+                self._checkpointed |= {row.partition for row in rows}
+            self._write(
+                {row.partition: row.recovery_point for row in rows},
+                {row.partition: row.log_start for row in rows},
+                {row.partition: row.high_watermark for row in rows if row.high_watermark is not None},
+            )
+            self._checkpointed = {row.partition for row in rows}
 
     def write_cleaned(self, take_offsets: Callable[[], Mapping[TopicPartition, int]]) -> None:
         """Up to where each log is compacted; in a thread, as `write_checkpoints`."""
@@ -356,7 +372,7 @@ class DataDirectory:
         with self._taking:  # rows of a topic that is deleted meanwhile may be on their way to the disk
             left = self.checkpoints
             known = (self._checkpointed, self._cleaned, left.recovery_points, left.log_starts, left.cleaned)
-            return any(partition in names for names in known if names)
+            return any(partition in names for names in (*known, left.high_watermarks) if names)
 
     def _forget_checkpoints(self, partition: TopicPartition) -> None:
         """A topic made anew must not start where the old one of its name did: records would be hidden."""
@@ -365,8 +381,13 @@ class DataDirectory:
         with self._checkpointing:  # wholly: several threads make partitions
             left = self.checkpoints
             points = left.recovery_points and _without(partition, left.recovery_points)
-            starts, cleaned = _without(partition, left.log_starts), self._forget_cleaned(partition)
-            self.checkpoints = replace(left, recovery_points=points, log_starts=starts, cleaned=cleaned)
+            self.checkpoints = replace(
+                left,
+                recovery_points=points,
+                log_starts=_without(partition, left.log_starts),
+                cleaned=self._forget_cleaned(partition),
+                high_watermarks=_without(partition, left.high_watermarks),
+            )
             if partition in self._checkpointed:
                 self._forget_offsets(partition)
 
@@ -385,34 +406,48 @@ class DataDirectory:
 
     def _forget_offsets(self, partition: TopicPartition) -> None:
         points = self._read(RECOVERY_POINTS, "after a crash everything is checked") or {}
-        starts = self._read_starts()
-        kept = {name for name in {*points, *starts} if self.holds(name)} - {partition}
+        starts, high_watermarks = self._read_starts(), self._read_high_watermarks()
+        kept = {name for name in {*points, *starts, *high_watermarks} if self.holds(name)} - {partition}
         self._write(
-            {name: point for name, point in points.items() if name in kept},
-            {name: start for name, start in starts.items() if name in kept},
+            *(
+                {name: at for name, at in offsets.items() if name in kept}
+                for offsets in (points, starts, high_watermarks)
+            )
         )
         self._checkpointed = kept
 
-    def _write(self, points: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]) -> None:
+    def _write(self, points: Offsets, starts: Offsets, high_watermarks: Offsets) -> None:
         write_offsets(self.files, self.path / RECOVERY_POINTS, points)
-        if starts != self._starts:  # they seldom change
-            self._starts = None
-            write_offsets(self.files, self.path / LOG_STARTS, starts)
-            write_offsets(self.files, self.path / LOG_STARTS_COPY, starts)
-            self._starts = dict(starts)
+        self._write_twice(LOG_STARTS, LOG_STARTS_COPY, starts)  # they seldom change
+        if high_watermarks or self.files.exists(self.path / HIGH_WATERMARKS):
+            self._write_twice(HIGH_WATERMARKS, HIGH_WATERMARKS_COPY, high_watermarks)
+
+    def _write_twice(self, name: str, copy: str, offsets: Offsets) -> None:
+        if offsets != self._twice.get(name):
+            self._twice.pop(name, None)
+            write_offsets(self.files, self.path / name, offsets)
+            write_offsets(self.files, self.path / copy, offsets)
+            self._twice[name] = dict(offsets)
 
     def mark_clean(self) -> None:
         mark_clean_shutdown(self.files, self.path)
 
-    def _read_starts(self) -> dict[TopicPartition, int]:
+    def _read_starts(self) -> Offsets:
         """From the copy where the file is damaged or gone: without either, as in Kafka, a log begins with its
         first segment, and deleted records that are still in it come back.
         """
-        is_there = self.files.exists(self.path / LOG_STARTS)
-        starts = self._read(LOG_STARTS, "its copy is taken") if is_there else None
-        if starts is None:
-            starts = self._read(LOG_STARTS_COPY, "logs begin with their first segments")
-        return starts or {}
+        return self._read_either(LOG_STARTS, LOG_STARTS_COPY, "logs begin with their first segments")
+
+    def _read_high_watermarks(self) -> Offsets:
+        """Without either, what is committed is known again once a leader has told."""
+        return self._read_either(HIGH_WATERMARKS, HIGH_WATERMARKS_COPY, "leaders tell them again")
+
+    def _read_either(self, name: str, copy: str, without: str) -> Offsets:
+        is_there = self.files.exists(self.path / name)
+        offsets = self._read(name, "its copy is taken") if is_there else None
+        if offsets is None:
+            offsets = self._read(copy, without)
+        return offsets or {}
 
     def _read(self, name: str, instead: str) -> dict[TopicPartition, int] | None:
         """None if it is unreadable, and the operator is told what that means; empty if there is none."""

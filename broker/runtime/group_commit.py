@@ -17,7 +17,8 @@ import structlog
 from tierlog.broker.log.flushing import LogClosed
 from tierlog.broker.ports.histogram import Histogram
 from tierlog.broker.runtime.disk_threads import all_end
-from tierlog.broker.runtime.replica import Replica, Room
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica_roles import Room
 
 FLUSH_BOUNDS_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 Waiters = list["asyncio.Future[None]"]

@@ -10,39 +10,46 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 FETCH, PRODUCE = "Fetch", "Produce"
 DELAYED_OPERATIONS = (FETCH, PRODUCE)
 """What waits here, under Kafka's names; a label of metrics."""
 
+WATCHED_MAX = 1_000_000
+"""Keys that may be watched when one more Fetch comes to wait: as long as it waits, it keeps what it asks of
+each partition in memory, some hundred bytes. A Produce is not refused for it: to be answered early is an
+error to it, and what it holds is bounded (queued.max.request.bytes).
+"""
+
 
 @dataclass(slots=True, eq=False)
-class Waiting(Generic[T]):
+class Waiting:
     """One operation: `attempt` answers None while there is not enough, `expire` answers in any case."""
 
     keys: tuple[Hashable, ...]
-    attempt: Callable[[], T | None]
-    expire: Callable[[], T]
-    future: "asyncio.Future[T]"
+    attempt: Callable[[], Any]
+    expire: Callable[[], Any]
+    future: "asyncio.Future[Any]"
     kind: str
 
 
 class Purgatory:
     """Waiting operations by key, and one heap of deadlines."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, watched_max: int = WATCHED_MAX) -> None:
         self.waiting: Counter[str] = Counter()
         self.expired: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         """Answered at once, for want of room."""
         self._limit = limit
+        self._watched_max = watched_max
         self._loop = asyncio.get_running_loop()
-        self._watchers: dict[Hashable, dict[Waiting[Any], None]] = {}
-        self._deadlines: list[tuple[float, int, Waiting[Any]]] = []
+        self._watchers: dict[Hashable, dict[Waiting, None]] = {}
+        self._deadlines: list[tuple[float, int, Waiting]] = []
         self._sequence = 0
-        self._waiting = 0
+        self._waiting = self._watched = 0
         self._touched: dict[Hashable, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -65,13 +72,16 @@ class Purgatory:
         """
         if wait_ms <= 0 or self._closed:
             return expire()
-        if self._waiting >= self._limit:
+        watched = tuple(keys)
+        too_many = kind == FETCH and self._watched + len(watched) > self._watched_max
+        if too_many or self._waiting >= self._limit:
             self.refused[kind] += 1
             return expire()
-        operation = Waiting(tuple(keys), attempt, expire, self._loop.create_future(), kind)
+        operation = Waiting(watched, attempt, expire, self._loop.create_future(), kind)
         for key in operation.keys:
             self._watchers.setdefault(key, {})[operation] = None
         self._waiting += 1
+        self._watched += len(watched)
         self.waiting[kind] += 1
         operation.future.add_done_callback(lambda _: self._forget(operation))
         self._sequence += 1
@@ -106,8 +116,9 @@ class Purgatory:
         for operation in operations:
             _settle(operation, operation.attempt)
 
-    def _forget(self, operation: Waiting[Any]) -> None:
+    def _forget(self, operation: Waiting) -> None:
         self._waiting -= 1
+        self._watched -= len(operation.keys)
         self.waiting[operation.kind] -= 1
         for key in operation.keys:
             watchers = self._watchers.get(key)
@@ -142,7 +153,7 @@ class Purgatory:
         self._arm()
 
 
-def _settle(operation: Waiting[Any], answer: Callable[[], Any]) -> None:
+def _settle(operation: Waiting, answer: Callable[[], Any]) -> None:
     if operation.future.done():
         return
     try:

@@ -9,22 +9,23 @@ event loop; only `flush` may run in a thread. Called by the replica manager.
 
 import random
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tierlog.broker.log.flushing import SyncFailed
 from tierlog.broker.log.log import FoundTimestamp, PartitionLog, SegmentExport, SegmentInfo
 from tierlog.broker.log.segment import CorruptLog
-from tierlog.broker.partition.epochs import EpochEnd
-from tierlog.broker.partition.leader import ALL_IN_SYNC, LeaderCore
+from tierlog.broker.partition.epochs import UNKNOWN_END, EpochEnd
+from tierlog.broker.partition.follower import FollowerCore
+from tierlog.broker.partition.leader import LeaderCore
 from tierlog.broker.partition.producers import BadRecord, Duplicate, Refused
 from tierlog.broker.partition.retention import expired
 from tierlog.broker.partition.validation import decompressed_limit, judge_header, judge_records, refusal
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.slices import LogSlice, empty_slice
-from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.ports.types import NO_EPOCH, TopicPartition
 from tierlog.broker.records.batch import (
     BatchHeader,
     assign,
@@ -37,6 +38,7 @@ from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.records.record import iter_records
 from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.replica_roles import ReplicaRoles, Room
 from tierlog.broker.settings.topic import TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 
@@ -79,6 +81,8 @@ class ReadResult(NamedTuple):
     log_start_offset: int
     aborted: list[tuple[int, int]]
     remote: bool = False
+    diverging: EpochEnd = UNKNOWN_END
+    """For a follower: where this log stops agreeing with its own."""
 
 
 class Traffic(NamedTuple):
@@ -93,21 +97,6 @@ class Traffic(NamedTuple):
 
 
 NO_TRAFFIC = Traffic(0, 0, 0)
-
-
-class Room(Protocol):
-    """The log directory of a replica, as far as appends and flushes ask."""
-
-    @property
-    def refusal(self) -> str | None:
-        """Why nothing may be appended: it is full, or offline."""
-
-    @property
-    def threads(self) -> Executor | None:
-        """Where to wait for its disk."""
-
-    def found_hanging(self, patience_s: float) -> None:
-        """Nothing in it has ended for so long."""
 
 
 class _Always:
@@ -128,7 +117,7 @@ def flush_at_once(replica: "Replica") -> None:
         replica.flushed()
 
 
-class Replica:
+class Replica(ReplicaRoles):
     def __init__(
         self,
         name: TopicPartition,
@@ -136,6 +125,7 @@ class Replica:
         broker_id: int,
         log: PartitionLog,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        high_watermark: int = 0,
     ) -> None:
         self.name = name
         self.topic_id = topic_id
@@ -150,9 +140,10 @@ class Replica:
         self._core = LeaderCore(
             broker_id,
             log.log_end_offset,
-            log.log_start_offset,
+            max(log.log_start_offset, min(high_watermark, log.log_end_offset)),
             min_in_sync=log.config.min_insync_replicas,
         )
+        self._follower = FollowerCore(broker_id)
         self.bytes_in = 0
         self.bytes_out = 0
         """What was sent to consumers, from either tier; counted by the Fetch handler."""
@@ -176,9 +167,11 @@ class Replica:
         cleaned_to: int | None = None,
         rng: random.Random,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        high_watermark: int = 0,
     ) -> "Replica":
         """Opens the log in the partition's own directory; raises OSError. May run in a thread.
 
+        `high_watermark`: as far as it was known to be committed, if the log still reaches so far.
         What a killed process left unsynced is synced here if flush.messages would have: a retry of it is
         acknowledged at once.
         """
@@ -193,7 +186,7 @@ class Replica:
             cleaned_to=cleaned_to,
             rng=rng,
         )
-        replica = cls(name, topic_id, broker_id, log, producer_expiration_ms)
+        replica = cls(name, topic_id, broker_id, log, producer_expiration_ms, high_watermark)
         if replica.wants_flush:
             replica.flush()
         return replica
@@ -203,22 +196,6 @@ class Replica:
     @property
     def config(self) -> TopicConfig:
         return self.log.config
-
-    @property
-    def leader_epoch(self) -> int:
-        return self._core.leader_epoch
-
-    @property
-    def leads(self) -> bool:
-        return self._core.leads and self.failed is None
-
-    @property
-    def in_sync(self) -> frozenset[int]:
-        return self._core.in_sync
-
-    @property
-    def high_watermark(self) -> int:
-        return self._core.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
@@ -248,33 +225,6 @@ class Replica:
     @property
     def traffic(self) -> Traffic:
         return Traffic(self.bytes_in, self.log_end_offset - self._opened_at, self.bytes_out)
-
-    def become_leader(
-        self,
-        leader_epoch: int,
-        partition_epoch: int,
-        in_sync: Collection[int],
-        replicas: Collection[int] | None = None,
-        now_ms: int = 0,
-    ) -> None:
-        """The controller's word: this broker leads in that epoch, with these replicas in sync, of these
-        (those in sync, if none are given). `now_ms` is monotonic.
-        """
-        core = self._core
-        began = leader_epoch > core.leader_epoch
-        moved = core.become_leader(
-            leader_epoch,
-            partition_epoch,
-            in_sync if replicas is None else replicas,
-            in_sync,
-            now_ms,
-            min_in_sync=self.config.min_insync_replicas,
-            epoch_start_offset=self.log_end_offset,
-        )
-        if began:
-            self.log.assign_epoch(leader_epoch, self.log_end_offset)
-        if moved:
-            self._moved()
 
     def update_config(self, config: TopicConfig) -> None:
         self.log.update_config(config)
@@ -359,20 +309,6 @@ class Replica:
             self.log.producers.high_watermark_moved(self._core.high_watermark)
         self._tell()
 
-    def acknowledgement(
-        self, end_offset: int, acks: int = -1, leader_epoch: int | None = None
-    ) -> ErrorCode | None:
-        """NONE when a batch that ends there, appended in that leader epoch, may be acknowledged, an error if
-        it may not be, None as long as neither is known; listeners hear when that changes.
-        """
-        core = self._core
-        known = core.acknowledgement(end_offset, acks, leader_epoch)
-        if known is not None:
-            return known
-        reached = core.high_watermark if acks == ALL_IN_SYNC else core.log_end_offset
-        refused = self.failed is not None or reached < end_offset <= self._refused_end
-        return ErrorCode.KAFKA_STORAGE_ERROR if refused else None
-
     def _answer(self, verdict: Duplicate | Refused) -> AppendResult:
         if isinstance(verdict, Refused):
             return self._refuse(verdict)
@@ -435,9 +371,40 @@ class Replica:
         *,
         aborted: list[tuple[int, int]] | None = None,
         remote: bool = False,
+        diverging: EpochEnd = UNKNOWN_END,
     ) -> ReadResult:
         high, stable, start = self._core.high_watermark, self.last_stable_offset, self.log.log_start_offset
-        return ReadResult(error, found, high, stable, start, aborted or [], remote)
+        return ReadResult(error, found, high, stable, start, aborted or [], remote, diverging)
+
+    def read_for_follower(
+        self, offset: int, max_bytes: int, *, last_fetched_epoch: int = NO_EPOCH, min_one: bool = True
+    ) -> ReadResult:
+        """As `read`, up to the log end, for a replica whose last record before `offset` is of that epoch. It
+        gets nothing, but `diverging`, where this log does not agree (KIP-595), and 109 where it is remote.
+        """
+        log = self.log
+        if not self.leads:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER if self.failed is None else ErrorCode.KAFKA_STORAGE_ERROR
+            return self._read_result(error, None)
+        if offset < log.log_start_offset:
+            return self._read_result(ErrorCode.OFFSET_OUT_OF_RANGE, None)
+        if last_fetched_epoch != NO_EPOCH:
+            end = log.epochs.end_offset_for(last_fetched_epoch, log.log_end_offset)
+            if end != UNKNOWN_END and (end.epoch < last_fetched_epoch or end.end_offset < offset):
+                return self._read_result(ErrorCode.NONE, None, diverging=end)
+            if end == UNKNOWN_END:
+                return self._read_result(ErrorCode.OFFSET_OUT_OF_RANGE, None)
+        if offset > log.log_end_offset:
+            return self._read_result(ErrorCode.OFFSET_OUT_OF_RANGE, None)
+        if offset < log.local_log_start_offset:
+            return self._read_result(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, None)
+        try:
+            found = log.read(offset, max_bytes, log.log_end_offset, min_one=min_one)
+        except OSError:
+            return self._read_result(ErrorCode.KAFKA_STORAGE_ERROR, None)
+        except CorruptLog:
+            return self._read_result(ErrorCode.CORRUPT_MESSAGE, None)
+        return self._read_result(ErrorCode.NONE, found)
 
     def offset_for_timestamp(self, timestamp: int, *, committed_only: bool = False) -> FoundTimestamp | None:
         """The first local record at or after a timestamp that a consumer may see. Raises OSError."""
@@ -504,12 +471,6 @@ class Replica:
 
     def take_due(self, now_ms: int) -> list[Path]:
         return self.log.take_due(now_ms)
-
-    def start_at(self, offset: int, now_ms: int) -> None:
-        """Forgets the local log, which goes on at an offset; only before it leads."""
-        self.log.truncate_fully_and_start_at(offset, now_ms)
-        self._opened_at = offset
-        self._core.started_at(offset)
 
     # -- durability --
 

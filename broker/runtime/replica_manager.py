@@ -248,15 +248,15 @@ class ReplicaManager:
             cleaned_to=known.cleaned_to(name),
             rng=self._rng,
             producer_expiration_ms=self._settings.producer_id_expiration_ms,
+            high_watermark=known.high_watermarks.get(name, 0),
         )
         replica.room = directory
         used_end = remote.end_offset or remote.copied_end_offset or 0
         if replica.log_end_offset < used_end:
             # The disk is new or lost its end, the history is remote: no offset of it is used twice.
             replica.start_at(used_end, self._clock.now_ms())
-        cut = replica.log.recovered_cut_bytes
-        if cut or replica.log.recovered_dropped_segments:
-            dropped = replica.log.recovered_dropped_segments
+        cut, dropped = replica.log.recovered_cut_bytes, replica.log.recovered_dropped_segments
+        if cut or dropped:
             _log.warning("cut a damaged end off a log", partition=str(name), bytes=cut, segments=dropped)
         return replica
 
@@ -333,7 +333,7 @@ class ReplicaManager:
         for name in self.directories.held_by(directory):
             replica = replicas.get(name)
             if replica is not None:
-                rows.append((name, replica.recovery_point, replica.log_start_offset))
+                rows.append(CheckpointRow(name, *replica.checkpoint))
         return rows
 
     async def write_cleaned(self, replica: Replica) -> None:

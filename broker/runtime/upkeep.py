@@ -21,8 +21,9 @@ from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.runtime.data_directory import DataDirectory
 from tierlog.broker.runtime.group_commit import GroupCommit
-from tierlog.broker.runtime.replica import Replica, Room
+from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.replica_roles import Room
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import MAX_LONG, TopicConfig
 

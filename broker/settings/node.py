@@ -154,7 +154,10 @@ class NodeSettings:
     fetch_max_bytes: int = _int(55 * MIB, "The most that one Fetch answers with.", least=1024)
     max_incremental_fetch_session_cache_slots: int = _int(1000, "Fetch sessions kept (KIP-227).", least=0)
     purgatory_max_operations: int = _int(
-        100_000, "Waiting fetches and produces; beyond, a request is answered at once.", least=0
+        100_000,
+        "Waiting fetches and produces; beyond, a request is answered at once. "
+        "So is a fetch beyond a million partitions that fetches wait for.",
+        least=0,
     )
 
     # Topics

@@ -134,14 +134,14 @@ class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
 # --- leaders and replicas
 
 
-class InSync(msgspec.Struct, frozen=True):
+class InSync(msgspec.Struct, frozen=True, gc=False):
     """A member of an in-sync set, with the epoch that the leader knows it by (KIP-903); -1: unknown."""
 
     broker_id: int
     broker_epoch: int = -1
 
 
-class IsrChange(msgspec.Struct, frozen=True, kw_only=True):
+class IsrChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topic_id: UUID
     partition: int
     leader_epoch: int
@@ -157,7 +157,7 @@ class AlterPartitions(Command, frozen=True, kw_only=True, tag=True):
     changes: tuple[IsrChange, ...]
 
 
-class PartitionOutcome(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Of one partition, with its state after the command as far as the partition is known."""
 
     topic_id: UUID
@@ -221,7 +221,7 @@ class Reassigned(Reply, frozen=True, kw_only=True, tag=True):
 # --- topics
 
 
-class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
+class NewTopic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`assignments`: (partition, replicas with the preferred leader first), or empty for placement by us."""
 
     name: str
@@ -238,7 +238,7 @@ class CreateTopics(Command, frozen=True, kw_only=True, tag=True):
     validate_only: bool = False
 
 
-class TopicOutcome(msgspec.Struct, frozen=True, kw_only=True):
+class TopicOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     topic_id: UUID = UUID(int=0)
     error: ErrorCode = ErrorCode.NONE

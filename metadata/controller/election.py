@@ -4,7 +4,7 @@ Each pass looks at every partition once and yields a record per change. What a s
 `settle`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from tierlog.metadata.controller.rules import Rules, rules_of
 from tierlog.metadata.controller.settle import NO_LEADER, NOBODY, settle
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
-from tierlog.metadata.records import AnyRecord, PartitionRecord
+from tierlog.metadata.records import AnyRecord, ConfigScope, PartitionRecord
 
 NextState = Callable[[PartitionImage, Rules], PartitionImage]
 
@@ -84,14 +84,34 @@ def settings_changed(before: ClusterImage, after: ClusterImage) -> list[Partitio
     """In the same entry as a change of min.insync.replicas: eligible replicas go where the in-sync set is now
     large enough to commit without them. And of unclean election: who waits for it is elected."""
     was, now = rules_of(before), rules_of(after)
-    records: list[PartitionRecord] = []
-    for topic in _by_id(after.topics.values()):
-        old, new = was(topic.name), now(topic.name)
-        if new.min_in_sync < old.min_in_sync or new.unclean > old.unclean:
-            records += _changes(
-                topic, new, _is_weak, lambda partition, rules: settle(partition, partition, rules)
-            )
-    return records
+    if _eased(was(""), now("")):
+        topics = _by_id(after.topics.values())
+    else:
+        topics = [topic for name in _reconfigured(before, after) if (topic := after.topic(name)) is not None]
+    return [
+        partition_record(topic.topic_id, number, state)
+        for topic in topics
+        if _eased(was(topic.name), rules := now(topic.name))
+        for number, partition in enumerate(topic.partitions)
+        if (partition.eligible or partition.leader == NO_LEADER)
+        and (state := settle(partition, partition, rules)) is not partition
+    ]
+
+
+def _eased(old: Rules, new: Rules) -> bool:
+    return new.min_in_sync < old.min_in_sync or new.unclean > old.unclean
+
+
+def _reconfigured(before: ClusterImage, after: ClusterImage) -> list[str]:
+    """Names of topics whose own settings differ."""
+    if before.configs is after.configs:
+        return []
+    return sorted(
+        name
+        for scope, name in {*before.configs, *after.configs}
+        if scope is ConfigScope.TOPIC
+        and before.configs.get((scope, name)) is not after.configs.get((scope, name))
+    )
 
 
 def elect_leaders(image: ClusterImage, command: c.ElectLeaders) -> Decision[c.LeadersElected]:
@@ -177,21 +197,18 @@ def _each(
 ) -> list[PartitionRecord]:
     """Only topics with changes are put in order: there may be 100,000 that are not concerned."""
     rules = rules_of(image)
-    touched = [topic for topic in image.topics.values() if any(map(concerned, topic.partitions))]
-    records: list[PartitionRecord] = []
-    for topic in _by_id(touched):
-        records += _changes(topic, rules(topic.name), concerned, next_state)
-    return records
-
-
-def _changes(
-    topic: TopicImage, rules: Rules, concerned: Callable[[PartitionImage], bool], next_state: NextState
-) -> Iterator[PartitionRecord]:
-    for number, partition in enumerate(topic.partitions):
-        if concerned(partition):
-            after = next_state(partition, rules)
-            if after is not partition:
-                yield partition_record(topic.topic_id, number, after)
+    touched: list[tuple[TopicImage, list[int]]] = []
+    for topic in image.topics.values():
+        numbers = [number for number, partition in enumerate(topic.partitions) if concerned(partition)]
+        if numbers:
+            touched.append((topic, numbers))
+    touched.sort(key=lambda each: each[0].topic_id.int)
+    return [
+        partition_record(topic.topic_id, number, after)
+        for topic, numbers in touched
+        for number in numbers
+        if (after := next_state(before := topic.partitions[number], rules(topic.name))) is not before
+    ]
 
 
 def _by_id(topics: Iterable[TopicImage]) -> list[TopicImage]:
@@ -200,10 +217,6 @@ def _by_id(topics: Iterable[TopicImage]) -> list[TopicImage]:
 
 def _concerns(partition: PartitionImage, broker_id: int) -> bool:
     return broker_id in partition.in_sync or broker_id == partition.leader or broker_id in partition.eligible
-
-
-def _is_weak(partition: PartitionImage) -> bool:
-    return bool(partition.eligible) or partition.leader == NO_LEADER
 
 
 def _without(partition: PartitionImage, broker_id: int) -> PartitionImage:

@@ -70,6 +70,14 @@ class BrokerSessions:
         if known is None or known.broker_epoch <= broker_epoch:
             self._sessions[broker_id] = _Session(broker_epoch, now_ms)
 
+    def held_up(self, for_ms: int) -> None:
+        """This node did not run for so long (its tick came late): heartbeats of that time wait unread, so it
+        counts against nobody."""
+        self._sessions = {
+            broker_id: session._replace(until_ms=session.until_ms + for_ms)
+            for broker_id, session in self._sessions.items()
+        }
+
     def overdue(self, image: ClusterImage, now_ms: int) -> tuple[FenceBroker, ...]:
         """Those to fence. One that registered since is given a session: it has not had the time."""
         found = []

@@ -29,14 +29,13 @@ def settle(
     *,
     forget: frozenset[int] = NOBODY,
     prefer: bool = False,
-    unclean: bool = False,
     leads_anew: int = NO_LEADER,
 ) -> PartitionImage:
     """`before` itself if nothing changes.
 
     `wanted`: replicas, adding, removing and in-sync set as they are to be; an empty in-sync set stands for
     "whoever holds all". `forget`: may have lost data, so is not eligible. `prefer`: the preferred leader
-    takes over if it is in sync. `unclean`: elect anyone if need be. `leads_anew`: this broker restarted.
+    takes over if it is in sync. `leads_anew`: this broker restarted.
     """
     after = _completed(wanted)
     replicas = after.replicas
@@ -48,7 +47,7 @@ def settle(
         leader = _first(eligible, rules)
         if leader != NO_LEADER:
             in_sync = (leader,)
-        elif unclean or rules.unclean:
+        elif rules.unclean:
             leader = _first((before.leader, before.last_leader, *replicas), rules, within=replicas)
             if leader != NO_LEADER:  # what the others hold may differ from what it holds
                 in_sync, whole = (leader,), set()

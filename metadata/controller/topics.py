@@ -179,13 +179,15 @@ def _check_partition_count(count: int) -> None:
 
 
 def _check_replication_factor(placement: Placement, factor: int) -> None:
-    live = len(placement.brokers)
+    known = len(placement.brokers)
     if factor <= 0:
         raise Refusal(
             ErrorCode.INVALID_REPLICATION_FACTOR, f"the replication factor must be 1 or more, not {factor}"
         )
-    if factor > live:
-        message = f"replication factor {factor} needs {factor} live brokers; there are {live}"
+    if factor > known or not placement.serving:
+        message = (
+            f"replication factor {factor}: there are {known} brokers, of which {placement.serving} serve"
+        )
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, message)
 
 

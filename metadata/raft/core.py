@@ -2,8 +2,9 @@
 
 Invariants: at most one vote per term; a leader never overwrites its own log; only an entry of the current
 term commits by counting (thesis 3.6.2). Pre-vote (9.6) and check-quorum (6.2) keep a rejoining or cut-off
-node from disturbing the others; hence a vote is refused while a leader is heard from. The set of voters is
-fixed here.
+node from disturbing the others; hence a vote is refused while a leader is heard from. Voters change one at a
+time (4.1), and only once the leader has committed an entry of its term. Messages are taken from nodes of any
+configuration, since the sender's may be newer than ours (4.1); only who counts is a matter of configuration.
 """
 
 from collections.abc import Collection
@@ -13,11 +14,21 @@ from enum import Enum
 from tierlog.broker.ports.types import Rng, require
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.log import RaftLog
-from tierlog.metadata.raft.messages import NOBODY, Entry, HardState, Snapshot
+from tierlog.metadata.raft.membership import (
+    ChangeRefused,
+    Configuration,
+    Member,
+    check_change,
+    encode_configuration,
+)
+from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, PAYLOAD, Entry, HardState, Snapshot
 from tierlog.metadata.raft.quorum import VoteResult, count_votes
+from tierlog.metadata.raft.reads import Reads
 from tierlog.metadata.raft.replication import Replication
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.raft.snapshots import IncomingSnapshot
+
+RANK_TICKS = 2  # head start of each survivor of a dead leader before the next: an election fits into it
 
 
 class Role(Enum):
@@ -34,7 +45,8 @@ class Ready:
     `hurried` may leave before anything is written: a leader's own copy counts only after `persisted`
     (10.2.1). `snapshot`, `entries` and `hard_state` are then made durable, in this order, with one fsync at
     their end. Only when that is done: `persisted(ready)` is called, `messages` leave (votes and
-    acknowledgements, which promise what was just written), and `committed` is applied.
+    acknowledgements, which promise what was just written), and `committed` is applied. Then every question
+    up to number `reads` may be answered from what is applied.
     """
 
     hurried: tuple[m.AnyMessage, ...]
@@ -43,6 +55,7 @@ class Ready:
     hard_state: HardState | None
     messages: tuple[m.AnyMessage, ...]
     committed: tuple[Entry, ...]
+    reads: int = 0
 
     @property
     def writes(self) -> bool:
@@ -57,7 +70,7 @@ class RaftCore:
     def __init__(
         self,
         node_id: int,
-        voters: Collection[int],
+        voters: Collection[int] | Configuration,
         log: RaftLog,
         hard_state: HardState,
         rng: Rng,
@@ -65,9 +78,12 @@ class RaftCore:
         first_payload: bytes = b"",
         settings: RaftSettings | None = None,
     ) -> None:
-        """`first_payload`: of the entry with which a new leader commits what came before it (6.4)."""
+        """`voters`: until the log holds a configuration. `first_payload`: of the entry with which a new
+        leader commits what came before it (6.4)."""
         self.node_id = node_id
-        self.voters = frozenset(voters)
+        self._initial = (
+            voters if isinstance(voters, Configuration) else Configuration({v: Member() for v in voters})
+        )
         self.log = log
         self.term = hard_state.term
         self.voted_for = hard_state.voted_for
@@ -79,6 +95,10 @@ class RaftCore:
         self._rng = rng
         self._first_payload = first_payload
         self._votes: dict[int, bool] = {}
+        self._reads = Reads()
+        self._reads_told = 0
+        self._orphaned = False  # the leader's process is known to be dead
+        self._configure()
         self._durable = self._promised()
         self._hurried: list[m.AnyMessage] = []
         self._messages: list[m.AnyMessage] = []
@@ -99,12 +119,12 @@ class RaftCore:
         self._since_contact += 1
         if self.replication is not None:
             self._tick_leader(self.replication)
-        elif self.node_id in self.voters and self._since_contact >= self._patience:
+        elif self._since_contact >= self._patience:
             self.campaign()
 
     def campaign(self, *, transfer: bool = False) -> None:
         """Stands for election; first asks whether it could win at all, unless the leader sent it (9.6)."""
-        if self.is_leader or self.node_id not in self.voters:
+        if self.is_leader or not self._may_lead():
             return
         if transfer or self.voters == {self.node_id}:
             self._become_candidate(transfer)
@@ -118,6 +138,46 @@ class RaftCore:
         index = self._append(payload)
         self._replicate()
         return index
+
+    def propose_configuration(self, configuration: Configuration) -> int:
+        """As `propose`; it counts from now on. Raises NotLeader, ChangeRefused."""
+        if self.replication is None or self.transfer_to != NOBODY:
+            raise NotLeader
+        if not self.leads_for_sure:  # a deposed leader's change could be alive elsewhere: the bug of 4.1
+            raise ChangeRefused("the leader has committed nothing of its term yet")
+        if self.configuration_index > self.log.commit:
+            raise ChangeRefused("the change before this one is not committed yet")
+        check_change(self.configuration, configuration)
+        index = self._append(encode_configuration(configuration), CONFIGURATION)
+        self._replicate()  # to whom it leaves out as well: it should know
+        self._configure()
+        self._replicate()
+        self._advance_commit(self.replication)
+        return index
+
+    def request_read(self) -> int:
+        """A number; once `Ready.reads` reaches it, this node led after the request. Raises NotLeader."""
+        if self.replication is None or not self.leads_for_sure:
+            raise NotLeader
+        return self.replication.ask()
+
+    @property
+    def leads_for_sure(self) -> bool:
+        """Leads, and knows the commit index: an entry of its term is committed (6.4)."""
+        return self.is_leader and self.log.matches(self.log.commit, self.term)
+
+    def peer_died(self, peer: int) -> None:
+        """Its process is proven dead (its host refuses connections). If it led, the others stand at once, one
+        after the other so that they do not split the vote; pre-vote still decides whether they may."""
+        self.unreachable(peer)
+        if peer != self.leader or self.is_leader:
+            return
+        self.leader, self._orphaned = NOBODY, True
+        survivors = sorted(self.voters - {peer})
+        if survivors[:1] == [self.node_id]:
+            self.campaign()
+        elif self.node_id in self.voters:
+            self._since_contact, self._patience = 0, RANK_TICKS * survivors.index(self.node_id)
 
     def transfer_leadership(self, to: int) -> None:
         """Asks another voter to take over once its log is complete; given up after an election timeout."""
@@ -139,6 +199,7 @@ class RaftCore:
             or self.log.stable < self.log.last_index
             or self._promised() != self._durable
             or self.log.applied < min(self.log.commit, self.log.stable)
+            or self._reads_told < self._reads.confirmed
         )
 
     def ready(self) -> Ready:
@@ -151,7 +212,9 @@ class RaftCore:
             hard_state=self._hard_state() if writes or self._promised() != self._durable else None,
             messages=tuple(self._messages),
             committed=self.log.to_apply(),
+            reads=self._reads.confirmed,
         )
+        self._reads_told = self._reads.confirmed
         self._hurried.clear()
         self._messages.clear()
         self._restored = None
@@ -184,7 +247,7 @@ class RaftCore:
     # --- messages
 
     def step(self, message: m.AnyMessage) -> None:
-        if message.to != self.node_id or message.sender not in self.voters:
+        if message.to != self.node_id or message.sender == self.node_id:
             return
         if message.term > self.term and not self._accept_newer_term(message):
             return
@@ -213,7 +276,7 @@ class RaftCore:
     def _accept_newer_term(self, message: m.AnyMessage) -> bool:
         """Follows a newer term, unless the message only asks about one; False if it is to be ignored."""
         if isinstance(message, m.VoteRequest):
-            if not message.transfer and self._hears_leader():
+            if not message.transfer and self._hears_leader() and message.sender != self.leader:
                 return False
             if message.pre_vote:
                 return True
@@ -272,6 +335,7 @@ class RaftCore:
             self._accept(append.sender, self.log.commit)
         elif self.log.matches(append.prev_index, append.prev_term):
             self.log.merge(append.entries)
+            self._configure()
             last = append.prev_index + len(append.entries)
             self.log.commit_to(min(append.commit, last))
             self._accept(append.sender, last)
@@ -292,7 +356,9 @@ class RaftCore:
     def _on_heartbeat(self, heartbeat: m.Heartbeat) -> None:
         self._follow(heartbeat.sender)
         self.log.commit_to(heartbeat.commit)
-        self._reply(m.HeartbeatReply(term=self.term, sender=self.node_id, to=heartbeat.sender))
+        self._reply(
+            m.HeartbeatReply(term=self.term, sender=self.node_id, to=heartbeat.sender, read=heartbeat.read)
+        )
 
     def _on_snapshot_chunk(self, chunk: m.SnapshotChunk) -> None:
         """The last chunk installs what they make together; it is acknowledged as an append would be."""
@@ -309,6 +375,7 @@ class RaftCore:
         if snapshot is not None:
             self._restored = snapshot
             self.log.restore(snapshot)
+            self._configure()
             self._accept(chunk.sender, chunk.index)
             return
         self._reply(
@@ -324,6 +391,7 @@ class RaftCore:
     def _on_append_reply(self, reply: m.AppendReply) -> None:
         if self.replication is not None and self.replication.on_append_reply(reply):
             self._advance_commit(self.replication)
+        if self.replication is not None and reply.accepted and reply.sender in self.replication.progress:
             self.replication.send_appends(reply.sender)
             self._finish_transfer()
 
@@ -353,7 +421,13 @@ class RaftCore:
         self.role, self.leader = Role.LEADER, self.node_id
         self._leave_role()
         self.replication = Replication(
-            self.node_id, self.voters, self.term, self.log, self._settings, self._hurried.append
+            self.node_id,
+            self.configuration,
+            self.term,
+            self.log,
+            self._settings,
+            self._hurried.append,
+            self._reads,
         )
         self._append(self._first_payload)
         self._replicate()
@@ -368,14 +442,30 @@ class RaftCore:
         require(not self.is_leader, f"two leaders in term {self.term}")
         if self.role is not Role.FOLLOWER:
             self._become_follower(self.term, leader)
-        self.leader = leader
+        self.leader, self._orphaned = leader, False
         self._since_contact = 0
+
+    def _configure(self) -> None:
+        """The newest configuration of the log counts, committed or not, and goes when it is truncated."""
+        self.configuration_index, self.configuration = self.log.configuration or (0, self._initial)
+        self.voters = frozenset(self.configuration.voters)
+        if self.replication is not None:
+            self.replication.configure(self.configuration)
+
+    def _may_lead(self) -> bool:
+        """A node that an uncommitted change removes may be the only one with that entry: it stands as well,
+        without counting its own vote, or nobody could win (4.2.2)."""
+        if self.node_id in self.voters or self.configuration_index <= self.log.commit:
+            return self.node_id in self.voters
+        before = self.log.configuration_at(self.configuration_index - 1) or self._initial
+        return self.node_id in before.voters
 
     def _hears_leader(self) -> bool:
         return self.leader != NOBODY and self._since_contact < self._settings.election_ticks
 
     def _reset_patience(self) -> None:
-        ticks = self._settings.election_ticks
+        """An orphan asks again soon: the others may not have noticed the death yet."""
+        ticks = RANK_TICKS if self._orphaned else self._settings.election_ticks
         self._patience = ticks + self._rng.randrange(ticks)
 
     def _ask_for_votes(self, term: int, *, pre_vote: bool, transfer: bool) -> None:
@@ -407,7 +497,8 @@ class RaftCore:
     def _tick_leader(self, replication: Replication) -> None:
         """Check-quorum: a leader that no majority answers steps down within an election timeout (6.2)."""
         self._since_heartbeat += 1
-        if self._since_contact >= self._settings.election_ticks:
+        replication.tick()
+        if self._since_contact >= self._settings.patience_ticks:
             self._since_contact = 0
             self.transfer_to = NOBODY
             if not replication.hears_majority():
@@ -417,9 +508,9 @@ class RaftCore:
             self._since_heartbeat = 0
             replication.broadcast_heartbeats()
 
-    def _append(self, payload: bytes) -> int:
+    def _append(self, payload: bytes, kind: int = PAYLOAD) -> int:
         index = self.log.last_index + 1
-        self.log.append(Entry(self.term, index, payload))
+        self.log.append(Entry(self.term, index, payload, kind))
         return index
 
     def _replicate(self) -> None:
@@ -431,6 +522,16 @@ class RaftCore:
         index = replication.majority_index()
         if self.log.matches(index, self.term) and self.log.commit_to(index):
             replication.tell_commit()
+            self._leave_if_removed(replication)
+
+    def _leave_if_removed(self, replication: Replication) -> None:
+        """A leader leads on until its own removal is committed, and hands over then (4.2.2)."""
+        if self.node_id in self.voters or self.configuration_index > self.log.commit:
+            return
+        heir = replication.most_complete()
+        if heir is not None:
+            self._hurried.append(m.TimeoutNow(term=self.term, sender=self.node_id, to=heir))
+        self._become_follower(self.term, NOBODY)
 
     def _finish_transfer(self) -> None:
         if self.replication is not None and self.replication.is_complete(self.transfer_to):

@@ -7,7 +7,8 @@ entries after the compaction point are held in memory; the node bounds that by t
 from collections.abc import Sequence
 
 from tierlog.broker.ports.types import require
-from tierlog.metadata.raft.messages import Entry, Snapshot
+from tierlog.metadata.raft.membership import Configuration, decode_configuration
+from tierlog.metadata.raft.messages import CONFIGURATION, Entry, Snapshot
 
 
 class RaftLog:
@@ -20,6 +21,8 @@ class RaftLog:
         self.stable = self.last_index
         self.commit = min(max(commit, snapshot.index), self.last_index)
         self.applied = snapshot.index
+        self._configurations: list[tuple[int, Configuration]] = []  # of rising index
+        self._reload_configurations()
         self.check()
 
     @property
@@ -43,6 +46,16 @@ class RaftLog:
             return self.snapshot.term
         return self._before_term if index == self._before and self._before_term >= 0 else None
 
+    @property
+    def configuration(self) -> tuple[int, Configuration] | None:
+        """The newest in the log or its snapshot, with the index of its entry; None: there never was one."""
+        return self._configurations[-1] if self._configurations else None
+
+    def configuration_at(self, index: int) -> Configuration | None:
+        """As of an entry that is not before the snapshot."""
+        held = [configuration for at, configuration in self._configurations if at <= index]
+        return held[-1] if held else None
+
     def matches(self, index: int, term: int) -> bool:
         return self.term_at(index) == term
 
@@ -61,6 +74,8 @@ class RaftLog:
     def append(self, entry: Entry) -> None:
         require(entry.index == self.last_index + 1, f"entry {entry.index} appended after {self.last_index}")
         self._entries.append(entry)
+        if entry.kind == CONFIGURATION:
+            self._configurations.append((entry.index, decode_configuration(entry.payload)))
 
     def merge(self, entries: Sequence[Entry]) -> None:
         """Entries from the leader, whose predecessor matches; a conflict cuts what follows it (3.5)."""
@@ -71,6 +86,7 @@ class RaftLog:
                 require(entry.index > self.commit, f"committed entry {entry.index} would be overwritten")
                 del self._entries[entry.index - self._before - 1 :]
                 self.stable = min(self.stable, entry.index - 1)
+                self._configurations = [held for held in self._configurations if held[0] < entry.index]
             self.append(entry)
 
     def last_not_above(self, index: int, term: int) -> tuple[int, int]:
@@ -110,6 +126,7 @@ class RaftLog:
         self._entries = []
         self._before, self._before_term = snapshot.index, snapshot.term
         self.stable = self.commit = self.applied = snapshot.index
+        self._reload_configurations()
 
     def compact(self, snapshot: Snapshot, keep: int) -> None:
         """The snapshot is durable; entries up to `keep` before its end may go."""
@@ -124,6 +141,17 @@ class RaftLog:
             return
         del self._entries[: cut - self._before]
         self._before, self._before_term = cut, term
+        self._reload_configurations()
+
+    def _reload_configurations(self) -> None:
+        """A configuration before the snapshot is the snapshot's own, or older than it."""
+        first = self.snapshot.configuration
+        self._configurations = [] if first is None else [(self.snapshot.index, first)]
+        self._configurations += [
+            (entry.index, decode_configuration(entry.payload))
+            for entry in self._entries
+            if entry.kind == CONFIGURATION and entry.index > self.snapshot.index
+        ]
 
     def check(self) -> None:
         require(

@@ -6,15 +6,19 @@ defaults.
 
 import msgspec
 
+from tierlog.metadata.raft.membership import Configuration
+
 NOBODY = -1
+PAYLOAD, CONFIGURATION = 0, 1  # kinds of entries
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """A log entry; what the payload means is not Raft's business."""
+    """A log entry; what a payload means is not Raft's business, unless its kind is CONFIGURATION."""
 
     term: int
     index: int
     payload: bytes
+    kind: int = PAYLOAD
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True):
@@ -26,11 +30,13 @@ class HardState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """Everything up to and including entry `index`, as bytes of the state machine's own making."""
+    """Everything up to and including entry `index`, as bytes of the state machine's own making, and the
+    configuration as of that entry; None: the one that the nodes were started with."""
 
     index: int = 0
     term: int = 0
     data: bytes = b""
+    configuration: Configuration | None = None
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="type"):
@@ -77,13 +83,16 @@ class AppendReply(Message, frozen=True, array_like=True, kw_only=True, tag=4):
 
 
 class Heartbeat(Message, frozen=True, array_like=True, kw_only=True, tag=5):
-    """`commit` never exceeds what this peer is known to hold."""
+    """`commit` never exceeds what this peer is known to hold. `read`: the newest question (6.4)."""
 
     commit: int
+    read: int = 0
 
 
 class HeartbeatReply(Message, frozen=True, array_like=True, kw_only=True, tag=6):
-    pass
+    """`read`: of the heartbeat that is answered."""
+
+    read: int = 0
 
 
 class SnapshotChunk(Message, frozen=True, array_like=True, kw_only=True, tag=7):
@@ -95,6 +104,7 @@ class SnapshotChunk(Message, frozen=True, array_like=True, kw_only=True, tag=7):
     crc32c: int
     offset: int
     data: bytes
+    configuration: Configuration | None = None
 
 
 class SnapshotReply(Message, frozen=True, array_like=True, kw_only=True, tag=8):

@@ -24,6 +24,10 @@ class Progress:
     match_index: int = 0
     told_commit: int = 0  # the commit index in the newest append to it
     state: Sending = Sending.PROBE
+    read: int = 0  # the newest question that it has answered (6.4)
+    round_end: int = 0  # of a learner: holding this ends its round of catching up (4.2.1)
+    round_ticks: int = 0
+    caught_up: bool = False
     recently_active: bool = False  # heard from since the last check of the quorum (6.2)
     probe_sent: bool = False
     in_flight: deque[int] = field(default_factory=deque)  # last index of each unanswered append
@@ -80,6 +84,12 @@ class Progress:
             return False
         self.probe(min(refused_index, retry_index + 1))
         return True
+
+    def end_round(self, last_index: int, most_ticks: int) -> None:
+        """Caught up: what was new when a round began took less than an election timeout to send (4.2.1)."""
+        if self.match_index >= self.round_end:
+            self.caught_up = self.round_ticks < most_ticks
+            self.round_end, self.round_ticks = last_index, 0
 
     def heard(self) -> None:
         """A heartbeat was answered: whatever was lost may be tried again."""

@@ -1,15 +1,17 @@
-"""The leader's side of one term: what each voter holds, what to send it, and what a majority holds.
+"""The leader's side of one term: what each member holds, what to send it, and what a majority holds.
 
 Made when a node becomes leader and dropped when it is no more. It reads the log and sends; terms, roles and
 the commit index are the core's.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.log import RaftLog
+from tierlog.metadata.raft.membership import Configuration
 from tierlog.metadata.raft.progress import Progress, Sending
 from tierlog.metadata.raft.quorum import committed_index, majority
+from tierlog.metadata.raft.reads import Reads
 from tierlog.metadata.raft.settings import RaftSettings
 
 
@@ -17,20 +19,34 @@ class Replication:
     def __init__(
         self,
         node_id: int,
-        voters: Collection[int],
+        configuration: Configuration,
         term: int,
         log: RaftLog,
         settings: RaftSettings,
         send: Callable[[m.AnyMessage], None],
+        reads: Reads,
     ) -> None:
-        self._node_id, self._voters, self._term = node_id, voters, term
+        self._node_id, self._term = node_id, term
         self._log, self._settings, self._send = log, settings, send
-        self.progress = {voter: Progress(log.last_index + 1, settings.window) for voter in sorted(voters)}
+        self.reads = reads
+        self.progress: dict[int, Progress] = {}
+        self.configure(configuration)
         self.stored(log.stable)
 
+    def configure(self, configuration: Configuration) -> None:
+        """Whom to send to and who counts; what is known of those who stay is kept."""
+        self._voters, self._learners = configuration.voters.keys(), configuration.learners.keys()
+        for member in configuration.members:
+            if member not in self.progress:
+                progress = Progress(self._log.last_index + 1, self._settings.window)
+                progress.round_end = self._log.last_index
+                self.progress[member] = progress
+        self.progress = {n: self.progress[n] for n in sorted(configuration.members)}
+
     def stored(self, index: int) -> None:
-        """The leader's own log is durable up to there."""
-        self.progress[self._node_id].accepted(index)
+        """The leader's own log is durable up to there. It may lead without counting (4.2.2)."""
+        if own := self.progress.get(self._node_id):
+            own.accepted(index)
 
     def majority_index(self) -> int:
         """The highest index that a majority holds durably."""
@@ -40,10 +56,38 @@ class Replication:
 
     def hears_majority(self) -> bool:
         """Whether a majority has answered since this was last asked."""
-        active = sum(p.recently_active or v == self._node_id for v, p in self.progress.items())
+        active = sum(self.progress[v].recently_active or v == self._node_id for v in self._voters)
         for progress in self.progress.values():
             progress.recently_active = False
         return active >= majority(self._voters)
+
+    def tick(self) -> None:
+        for learner in self._learners:
+            self.progress[learner].round_ticks += 1
+
+    def most_complete(self) -> int | None:
+        """Another voter that holds the most of the log."""
+        others = [voter for voter in self._voters if voter != self._node_id]
+        return max(others, key=lambda voter: self.progress[voter].match_index, default=None)
+
+    # --- reads
+
+    def ask(self) -> int:
+        """The number of a new question; a round of heartbeats carries it now, or when the one before ends."""
+        self.reads.asked += 1
+        self._next_round()
+        return self.reads.asked
+
+    def _next_round(self) -> None:
+        if self.reads.round_is_due:
+            self.broadcast_heartbeats()
+            self._count_reads()
+
+    def _count_reads(self) -> None:
+        answered = {voter: self.progress[voter].read for voter in self._voters}
+        if self._node_id in answered:
+            answered[self._node_id] = self.reads.sent
+        self.reads.answered(committed_index(self._voters, answered))
 
     def is_complete(self, voter: int) -> bool:
         """Whether it holds the whole log."""
@@ -58,7 +102,7 @@ class Replication:
     # --- answers
 
     def on_append_reply(self, reply: m.AppendReply) -> bool:
-        """True if the voter accepted."""
+        """True if the member accepted."""
         progress = self.progress.get(reply.sender)
         if progress is None:
             return False
@@ -69,6 +113,7 @@ class Replication:
                 self.send_appends(reply.sender)
             return False
         progress.accepted(reply.match_index)
+        progress.end_round(self._log.last_index, self._settings.election_ticks)
         caught_up = progress.snapshot is None or progress.match_index >= progress.snapshot.index
         if progress.state is not Sending.REPLICATE and caught_up:
             progress.replicate()
@@ -82,6 +127,10 @@ class Replication:
             self._on_snapshot_reply(progress, reply)
             return
         progress.heard()
+        progress.read = max(progress.read, reply.read)
+        progress.end_round(self._log.last_index, self._settings.election_ticks)
+        self._count_reads()
+        self._next_round()
         if progress.state is Sending.SNAPSHOT and progress.chunk_quiet:
             self._send_chunk(reply.sender, progress)
         elif progress.match_index < self._log.last_index:
@@ -108,10 +157,15 @@ class Replication:
                 self._send_append(voter, progress)
 
     def broadcast_heartbeats(self) -> None:
+        self.reads.sent = self.reads.asked
         for voter, progress in self._followers():
             progress.chunk_quiet = progress.state is Sending.SNAPSHOT
             commit = min(self._log.commit, progress.match_index)
-            self._send(m.Heartbeat(term=self._term, sender=self._node_id, to=voter, commit=commit))
+            self._send(
+                m.Heartbeat(
+                    term=self._term, sender=self._node_id, to=voter, commit=commit, read=self.reads.asked
+                )
+            )
 
     def send_appends(self, voter: int) -> None:
         """As much as is missing and the window allows; at least the commit index, if that is news."""
@@ -169,5 +223,6 @@ class Replication:
                 crc32c=progress.snapshot_crc32c,
                 offset=start,
                 data=snapshot.data[start : start + self._settings.chunk_bytes],
+                configuration=snapshot.configuration,
             )
         )

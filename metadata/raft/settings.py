@@ -7,11 +7,18 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftSettings:
-    """Times in ticks. A follower waits for election_ticks to twice that; drawn anew each time (3.4)."""
+    """Times in ticks. A follower waits for election_ticks to twice that; drawn anew each time (3.4).
+    `quorum_ticks`: a leader that no majority answers for so long steps down; 0: as election_ticks."""
 
     election_ticks: int = 10
+    quorum_ticks: int = 0
     heartbeat_ticks: int = 1
     append_bytes: int = MIB  # per message
     window: int = 64  # unanswered appends per follower
     chunk_bytes: int = MIB  # of a snapshot
     snapshot_bytes: int = 1024 * MIB  # the largest that is accepted
+
+    @property
+    def patience_ticks(self) -> int:
+        """Of a leader with its quorum."""
+        return self.quorum_ticks or self.election_ticks

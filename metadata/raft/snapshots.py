@@ -28,7 +28,7 @@ class IncomingSnapshot:
         data, self._key, self._data = bytes(self._data), None, bytearray()
         if len(data) != chunk.size or crc32c(data) != chunk.crc32c:
             return None  # damaged on the way: from the start
-        return Snapshot(chunk.index, chunk.snapshot_term, data)
+        return Snapshot(chunk.index, chunk.snapshot_term, data, chunk.configuration)
 
     def received(self, chunk: SnapshotChunk) -> int:
         """How many bytes of the chunk's snapshot are here."""

@@ -167,9 +167,8 @@ def measure_processes(makers: dict[str, partitions.MakeNode], report: Report) ->
                 for name in PROCESS_CASES:
                     _failed(report, name, label, error)
             else:
-                print(
-                    json.dumps({"label": label, **{key: round(each[0], 3) for key, each in summary.items()}})
-                )
+                shown = {key: round(each[0], 3) for key, each in summary.items()}
+                print(json.dumps({"label": label, **shown}), flush=True)
                 for name, figures in PROCESS_CASES.items():
                     report.add(name, label, figures, summary, lag if name == CREATED else {})
             print(f"# {PARTITIONS}, {label}: {time.monotonic() - begin:.1f} s", flush=True)

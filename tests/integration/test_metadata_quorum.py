@@ -2,101 +2,18 @@
 
 import asyncio
 import json
-import random
-import socket
-import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
 import pytest
+from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
 
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.wire.errors import ErrorCode
-from tierlog.metadata.api import STATUS_PATH, STEP_PATH, SUBMIT_PATH, RaftServer
+from tierlog.metadata.api import STATUS_PATH, STEP_PATH, SUBMIT_PATH
 from tierlog.metadata.auth import MAX_BODY_BYTES, Envelope
-from tierlog.metadata.client import MetadataClient
-from tierlog.metadata.controller import commands as c
-from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.node import MetadataUnavailable
 from tierlog.metadata.raft.messages import Heartbeat, encode_messages
-from tierlog.metadata.transport import HttpPeers
-
-SECRET = b"a secret of the test"
-CLUSTER_ID = "quorum-test"
-
-
-def listen(port: int = 0) -> socket.socket:
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
-    return listener
-
-
-class Running:
-    """A node with its server, in the order in which a process would start and stop them."""
-
-    def __init__(self, quorum: "Quorum", node_id: int) -> None:
-        self.tasks = TaskGroup(lambda name, failure: quorum.failures.append(failure))
-        peers = HttpPeers(node_id, CLUSTER_ID, quorum.voters, SECRET, self.tasks)
-        self.node = MetadataNode(
-            node_id,
-            quorum.voters,
-            quorum.directory / str(node_id),
-            OsFiles(),
-            SystemClock(),
-            random.Random(node_id),
-            self.tasks,
-            CLUSTER_ID,
-            peers=peers,
-            tick_ms=20,
-            snapshot_entries=quorum.snapshot_entries,
-            keep_entries=1,
-        )
-        self.client = MetadataClient(self.node)
-        self.server = RaftServer(self.node, SECRET)
-
-    async def start(self, listener: socket.socket) -> None:
-        await self.node.start()
-        await self.server.start(listener)
-
-    async def stop(self) -> None:
-        await self.server.close()
-        await self.node.stop()
-        await self.tasks.close()
-
-
-class Quorum:
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.failures: list[BaseException] = []
-        self.snapshot_entries = 10_000
-        self.listeners = {n: listen() for n in (1, 2, 3)}
-        self.ports = {n: listener.getsockname()[1] for n, listener in self.listeners.items()}
-        self.voters = {n: f"http://127.0.0.1:{port}" for n, port in self.ports.items()}
-        self.running: dict[int, Running] = {}
-
-    async def start(self, node_id: int) -> Running:
-        member = self.running[node_id] = Running(self, node_id)
-        await member.start(self.listeners.pop(node_id, None) or listen(self.ports[node_id]))
-        return member
-
-    async def kill(self, node_id: int) -> None:
-        await self.running.pop(node_id).stop()
-
-    async def leader(self) -> int:
-        """The one that leads once a command has been committed: any node may be asked."""
-        any_member = next(iter(self.running.values()))
-        await any_member.client.submit(c.ConfirmRemoteDeleted(uuids=()))
-        return next(n for n, member in self.running.items() if member.node.is_leader)
-
-    async def close(self) -> None:
-        for node_id in list(self.running):
-            await self.kill(node_id)
-        for listener in self.listeners.values():
-            listener.close()
 
 
 @pytest.fixture
@@ -107,22 +24,6 @@ async def quorum(tmp_path: Path) -> AsyncIterator[Quorum]:
     finally:
         await quorum.close()
     assert quorum.failures == []
-
-
-def register(broker_id: int = 1) -> c.RegisterBroker:
-    incarnation = uuid.UUID(int=broker_id)
-    return c.RegisterBroker(broker_id=broker_id, incarnation=incarnation, host="h", port=1, admin_url="")
-
-
-def topic(name: str) -> c.CreateTopics:
-    return c.CreateTopics(topics=(c.NewTopic(name=name, partitions=2),))
-
-
-def has(name: str):
-    def check(image: ClusterImage) -> bool:
-        return image.topic(name) is not None
-
-    return check
 
 
 async def test_elects_replicates_and_forwards(quorum: Quorum) -> None:
@@ -219,7 +120,7 @@ async def test_only_signed_messages_of_this_cluster_are_taken(
     headers = envelope.headers(secret, STEP_PATH, body)
     async with (
         aiohttp.ClientSession() as session,
-        session.post(quorum.voters[1] + STEP_PATH, data=body, headers=headers) as response,
+        session.post(quorum.urls[1] + STEP_PATH, data=body, headers=headers) as response,
     ):
         assert response.status == status
 
@@ -236,7 +137,7 @@ async def test_bodies_that_are_too_large_or_not_ours_are_refused(quorum: Quorum,
         writer.close()
         junk = b"\xc1 not msgpack"
         signed = Envelope(CLUSTER_ID, 2, 1).headers(SECRET, path, junk)
-        async with session.post(quorum.voters[1] + path, data=junk, headers=signed) as response:
+        async with session.post(quorum.urls[1] + path, data=junk, headers=signed) as response:
             assert response.status == 400
-        async with session.get(quorum.voters[1] + STATUS_PATH) as response:
+        async with session.get(quorum.urls[1] + STATUS_PATH) as response:
             assert json.loads(await response.read())["node_id"] == 1

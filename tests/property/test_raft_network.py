@@ -1,7 +1,9 @@
-"""Raft cores on a bad network, by seed: loss, duplicates, reordering, partitions, crashes at any step.
+"""Raft cores on a bad network, by seed: loss, duplicates, reordering, partitions, crashes at any step, and
+voters and learners that come and go meanwhile.
 
-After every event: one leader per term, logs match, a leader holds all that was ever committed, and what is
-applied is the same everywhere. After healing: progress. A failing seed is in the test's name.
+After every event: one leader per term, logs match, a leader holds all that was ever committed, what is
+applied is the same everywhere, and a leader that answers a read had committed all that anyone had when it
+was asked. After healing: progress. A failing seed is in the test's name.
 """
 
 import random
@@ -13,8 +15,10 @@ import pytest
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.core import NotLeader, RaftCore, Ready
 from tierlog.metadata.raft.log import RaftLog
+from tierlog.metadata.raft.membership import ChangeRefused, Configuration, Member
 from tierlog.metadata.raft.settings import RaftSettings
 
+SPARE = 2  # nodes that are no voters at first
 SETTINGS = RaftSettings(election_ticks=6, append_bytes=40, window=3, chunk_bytes=64)
 
 
@@ -36,7 +40,7 @@ class Disk:
             self.hard_state = ready.hard_state
 
 
-class Member:
+class Node:
     def __init__(self, node_id: int, voters: range, seed: int, disk: Disk) -> None:
         self.disk = disk
         self.core = RaftCore(
@@ -54,14 +58,16 @@ class Member:
         )
         self.state: list[str] = msgspec.json.decode(disk.snapshot.data) if disk.snapshot.index else []
         self.writing: Ready | None = None
+        self.asked: list[tuple[int, int, int, int]] = []  # term, number, commit index, what was committed
 
 
 class Cluster:
     def __init__(self, seed: int, size: int) -> None:
         self.rng = random.Random(seed)
         self.voters = range(1, size + 1)
-        self.disks = {n: Disk() for n in self.voters}
-        self.members: dict[int, Member] = {n: self._boot(n) for n in self.voters}
+        self.nodes = range(1, size + SPARE + 1)
+        self.disks = {n: Disk() for n in self.nodes}
+        self.members: dict[int, Node] = {n: self._boot(n) for n in self.nodes}
         self.network: deque[m.AnyMessage] = deque()
         self.cut: set[tuple[int, int]] = set()
         self.loss = self.rng.choice([0.0, 0.05, 0.2])
@@ -69,9 +75,11 @@ class Cluster:
         self.leaders: dict[int, int] = {}
         self.proposed = 0
         self.snapshots_installed = 0
+        self.reads_answered = 0
+        self.configurations: set[frozenset[int]] = set()
 
-    def _boot(self, node: int) -> Member:
-        return Member(node, self.voters, self.rng.getrandbits(32), self.disks[node])
+    def _boot(self, node: int) -> Node:
+        return Node(node, self.voters, self.rng.getrandbits(32), self.disks[node])
 
     def send(self, messages: tuple[m.AnyMessage, ...]) -> None:
         for message in messages:
@@ -81,13 +89,13 @@ class Cluster:
             if self.rng.random() < self.loss / 2:
                 self.network.append(message)
 
-    def start_write(self, member: Member) -> None:
+    def start_write(self, member: Node) -> None:
         if member.writing is None and member.core.has_ready():
             ready = member.core.ready()
             self.send(ready.hurried)
             member.writing = ready
 
-    def end_write(self, member: Member) -> None:
+    def end_write(self, member: Node) -> None:
         ready, member.writing = member.writing, None
         if ready is None:
             return
@@ -99,10 +107,19 @@ class Cluster:
             self.snapshots_installed += 1
         for entry in ready.committed:
             assert self.committed.setdefault(entry.index, entry) == entry, "state machine safety"
-            member.state.append(f"{entry.index}:{entry.term}:{entry.payload.decode()}")
+            member.state.append(f"{entry.index}:{entry.term}:{entry.payload!r}")
             assert len(member.state) == entry.index
+        self.answer_reads(member, ready.reads)
 
-    def settle(self, member: Member) -> None:
+    def answer_reads(self, member: Node, confirmed: int) -> None:
+        core = member.core
+        mine = [asked for asked in member.asked if asked[0] == core.term and core.is_leader]
+        for _, _, commit, known in [asked for asked in mine if asked[1] <= confirmed]:
+            assert commit >= known, "a read that misses what was committed before it"
+            self.reads_answered += 1
+        member.asked = [asked for asked in mine if asked[1] > confirmed]
+
+    def settle(self, member: Node) -> None:
         while member.writing is not None or member.core.has_ready():
             self.start_write(member)
             self.end_write(member)
@@ -123,13 +140,15 @@ class Cluster:
                 except NotLeader:
                     pass
 
-    def snapshot(self, member: Member) -> None:
+    def snapshot(self, member: Node) -> None:
         log = member.core.log
         if member.writing is None and len(member.state) > log.snapshot.index:
             index = len(member.state)
             term = log.term_at(index)
             assert term is not None
-            made = m.Snapshot(index, term, msgspec.json.encode(member.state))
+            made = m.Snapshot(
+                index, term, msgspec.json.encode(member.state), member.core.log.configuration_at(index)
+            )
             member.disk.snapshot = made
             member.core.compact(made, keep=self.rng.choice([0, 3]))
             member.disk.entries = [e for e in member.disk.entries if e.index > index]
@@ -137,14 +156,52 @@ class Cluster:
     def crash(self, node: int) -> None:
         self.members[node] = self._boot(node)
 
+    def die(self, node: int) -> None:
+        """A crash that some notice at once; or none, and they are wrong: it must be safe all the same."""
+        if self.rng.random() < 0.7:
+            self.crash(node)
+        for other in self.nodes:
+            if other != node and self.rng.random() < 0.8:
+                self.members[other].core.peer_died(node)
+
+    def read(self) -> None:
+        known = max(self.committed, default=0)
+        for member in self.members.values():
+            if member.core.leads_for_sure:
+                number = member.core.request_read()
+                member.asked.append((member.core.term, number, member.core.log.commit, known))
+
+    def change(self) -> None:
+        """A random step of growing or shrinking, by whoever leads or thinks so."""
+        for member in self.members.values():
+            core = member.core
+            if not core.is_leader:
+                continue
+            old = core.configuration
+            outside = [n for n in self.nodes if n not in old.voters]
+            grow = outside and self.rng.random() < 0.7  # it takes two steps, and removal one
+            new = self.changed(old, self.rng.choice(outside if grow else sorted(old.voters)))
+            try:
+                core.propose_configuration(new)
+                self.configurations.add(frozenset(new.voters))
+            except (NotLeader, ChangeRefused):
+                pass
+
+    def changed(self, old: Configuration, node: int) -> Configuration:
+        if node in old.voters:
+            return old.without(node)
+        if node in old.learners and self.rng.random() < 0.8:
+            return old.with_voter(node, Member())
+        return old.without(node) if node in old.learners else old.with_learner(node, Member())
+
     def partition(self) -> None:
-        side = {n for n in self.voters if self.rng.random() < 0.5}
-        self.cut = {(a, b) for a in self.voters for b in self.voters if (a in side) != (b in side)}
+        side = {n for n in self.nodes if self.rng.random() < 0.5}
+        self.cut = {(a, b) for a in self.nodes for b in self.nodes if (a in side) != (b in side)}
         if self.rng.random() < 0.3:  # one way only
             self.cut = {(a, b) for a, b in self.cut if a in side}
 
     def step(self) -> None:
-        member = self.members[self.rng.choice(self.voters)]
+        member = self.members[self.rng.choice(self.nodes)]
         action = self.rng.choices(
             [
                 "deliver",
@@ -157,8 +214,11 @@ class Cluster:
                 "partition",
                 "heal",
                 "transfer",
+                "change",
+                "read",
+                "die",
             ],
-            [60, 12, 30, 30, 6, 1, 0.5, 0.5, 1, 0.3],
+            [60, 12, 30, 30, 6, 1, 0.5, 0.5, 1, 0.3, 1.5, 3, 0.2],
         )[0]
         match action:
             case "deliver":
@@ -180,7 +240,13 @@ class Cluster:
             case "heal":
                 self.cut = set()
             case "transfer":
-                member.core.transfer_leadership(self.rng.choice(self.voters))
+                member.core.transfer_leadership(self.rng.choice(self.nodes))
+            case "change":
+                self.change()
+            case "read":
+                self.read()
+            case "die":
+                self.die(member.core.node_id)
 
     def check(self) -> None:
         for member in self.members.values():
@@ -217,9 +283,12 @@ class Cluster:
                     self.settle(member)
             self.check()
             leader = next((x for x in self.members.values() if x.core.is_leader), None)
-            if goal is None and leader is not None and leader.core.transfer_to == m.NOBODY:
+            if leader is None:
+                continue
+            if goal is None and leader.core.transfer_to == m.NOBODY:
                 goal = leader.core.propose(b"goal")
-            if goal is not None and all(len(x.state) >= goal for x in self.members.values()):
+            members = leader.core.configuration.members
+            if goal is not None and all(len(self.members[n].state) >= goal for n in members):
                 return
         raise AssertionError("no progress after healing")
 
@@ -241,8 +310,9 @@ def test_safe_on_a_bad_network_and_live_after_it(seed: int, size: int) -> None:
 
 
 def test_the_network_test_reaches_what_it_is_for() -> None:
-    """Elections, commits, truncation and snapshots from the leader do happen in these runs."""
-    elections = commits = installs = 0
+    """Elections, commits, snapshots from the leader, reads and changes of voters do happen in these runs."""
+    elections = commits = installs = reads = 0
+    sizes: set[int] = set()
     for seed in range(8):
         cluster = Cluster(seed, 3)
         for _ in range(2500):
@@ -252,6 +322,10 @@ def test_the_network_test_reaches_what_it_is_for() -> None:
         elections += len(cluster.leaders)
         commits += len(cluster.committed)
         installs += cluster.snapshots_installed
+        reads += cluster.reads_answered
+        sizes |= {len(voters) for voters in cluster.configurations}
     assert elections > 16
     assert commits > 200
     assert installs > 0
+    assert reads > 100
+    assert {2, 3, 4} <= sizes

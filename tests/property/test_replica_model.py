@@ -2,50 +2,37 @@
 
 Produce with retries, gaps and fenced epochs; transactions and their markers; rolls, retention, DeleteRecords,
 truncation, compaction; reads by offset, by time, by leader epoch, with read_committed; clean stops; and
-crashes, between two operations or inside one, that keep, lose or tear what was not synced.
+crashes, between two operations or inside one, that keep, lose or tear what was not synced. Few files may stay
+open, down to a single one, and room on the disk is reserved ahead of appends.
 
 A truncation is durable with the next flush: before it, a crash that loses everything is left out, since
 followers cut again by leader epoch when they come back.
 """
 
-import random
 import struct
-import tempfile
-import uuid
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from compaction import clean
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
-from log_model import ABORTED, COMMITTED, Batch, LogModel, fetch_all
-from power_loss import KEPT, LOST, TORN, ZEROED, Killed, PowerLoss
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
+from log_model import ABORTED, COMMITTED, fetch_all
+from power_loss import KEPT, LOST, TORN, ZEROED, Killed
+from replica_driver import IDEMPOTENT, PRODUCERS_MS, TOMBSTONES_MS, TRANSACTIONAL, UNLIMITED, ReplicaDriver
 
 from tierlog.broker.ports.files import FileSlice
-from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.batch import iter_batches
 from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.record import Record, iter_records
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.runtime.replica import AppendResult, Replica
+from tierlog.broker.records.record import iter_records
+from tierlog.broker.records.writer import NewRecord
+from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.settings.topic import TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 
-NOW = 1_700_000_000_000
 KEYS = [b"a", b"b", b"a longer key, of which compaction keeps a digest"]
-TOMBSTONES_MS = 100
-PRODUCERS_MS = 1_000
-IDEMPOTENT, TRANSACTIONAL = (5, 6), (7, 8)
-UNLIMITED = 1 << 60
+MOST_BEHIND_A_CUT = 12
+ANSWERS_MOST = 3
 MAX_LONG = 2**63 - 1
 
 entries = st.lists(
@@ -53,7 +40,7 @@ entries = st.lists(
 )
 
 
-class Partition(RuleBasedStateMachine):
+class Partition(ReplicaDriver):
     @initialize(
         policy=st.sampled_from([("delete",), ("compact",), ("compact", "delete")]),
         segment_bytes=st.sampled_from([200, 500, 2000]),
@@ -62,6 +49,8 @@ class Partition(RuleBasedStateMachine):
         retention_bytes=st.sampled_from([-1, 900]),
         flush_messages=st.sampled_from([MAX_LONG, MAX_LONG, 1]),
         load_factor=st.sampled_from([0.1, 0.9]),
+        preallocate=st.booleans(),
+        open_files_most=st.sampled_from([1, 2, 4, 512]),
     )
     def begin(
         self,
@@ -72,9 +61,10 @@ class Partition(RuleBasedStateMachine):
         retention_bytes: int,
         flush_messages: int,
         load_factor: float,
+        preallocate: bool,
+        open_files_most: int,
     ) -> None:
-        self._home = tempfile.TemporaryDirectory()
-        self.config = TopicConfig(
+        config = TopicConfig(
             cleanup_policy=policy,
             segment_bytes=segment_bytes,
             index_interval_bytes=interval,
@@ -83,95 +73,16 @@ class Partition(RuleBasedStateMachine):
             flush_messages=flush_messages,
             delete_retention_ms=TOMBSTONES_MS,
             file_delete_delay_ms=0,
+            preallocate=preallocate,
         )
-        self.load_factor = load_factor
-        self.now = NOW
-        self.epoch = 0
-        self.model = LogModel(0, TOMBSTONES_MS)
-        self.checkpoint: tuple[int, int, int | None] = (0, 0, None)  # recovery point, log start, cleaned to
-        self.cut_unsynced = False
-        self.active_ms: dict[int, int] = {}  # producer -> when it was last heard of, or read from the disk
-        self.highest_start = 0
-        """After a crash the log may begin below it again; no epoch is known of what lies there."""
-        self.forgotten: dict[int, int] = {}  # producer -> log end when it was
-        self.sequences: dict[int, tuple[int, int]] = {}  # producer -> epoch and next sequence
-        directory = Path(self._home.name)
-        self.files = PowerLoss(directory, UNLIMITED)
-        self.open(clean=True)
+        self.begin_life(config, load_factor, open_files_most)
 
-    def open(self, *, clean: bool) -> None:
-        recovery_point, log_start, cleaned_to = self.checkpoint
-        self.replica = Replica.open(
-            TopicPartition("t", 0),
-            uuid.UUID(int=1),
-            1,
-            Path(self._home.name),
-            self.config,
-            self.files,
-            self.now,
-            log_start_offset=log_start,
-            recovery_point=recovery_point,
-            clean=clean,
-            cleaned_to=cleaned_to,
-            rng=random.Random(1),
-            producer_expiration_ms=PRODUCERS_MS,
-        )
-        self.replica.become_leader(self.epoch, 0, [1])
-        self.replica.log.producers.high_watermark_moved(self.replica.high_watermark)
-        self.active_ms = dict.fromkeys(self.active_ms, self.now)
-
-    def teardown(self) -> None:
+    @invariant()
+    def holds(self) -> None:
         if hasattr(self, "replica"):
-            self.files.left = UNLIMITED
-            self.replica.close(clean=False)
-            self._home.cleanup()
+            self.check()
 
     # -- produce --
-
-    def send(
-        self,
-        new: list[NewRecord],
-        *,
-        codec: Codec = Codec.NONE,
-        producer: int = -1,
-        epoch: int = -1,
-        sequence: int = -1,
-        transactional: bool = False,
-        ends: str | None = None,
-    ) -> AppendResult:
-        """The model takes it first: a crash may leave it written or not."""
-        base = self.model.end
-        data = encode_batch(
-            new,
-            codec=codec,
-            producer_id=producer,
-            producer_epoch=epoch,
-            base_sequence=sequence,
-            transactional=transactional,
-            control=ends is not None,
-        )
-        records = tuple(
-            Record(base + n, record.timestamp, record.key, record.value, tuple(record.headers))
-            for n, record in enumerate(new)
-        )
-        batch = Batch(
-            records, self.epoch, self.now, producer, epoch, sequence, transactional or ends is not None, ends
-        )
-        self.model.append(batch)
-        if producer >= 0:
-            self.active_ms[producer] = self.now
-        result = self.replica.append(
-            memoryview(data), self.now, from_client=not transactional and ends is None
-        )
-        if result.error or result.base_offset != base:
-            self.model.batches.pop()
-        return result
-
-    def records_of(self, drawn: list[tuple[bytes, bool, int]]) -> list[NewRecord]:
-        return [
-            NewRecord(self.now + at, key, None if gone else b"%d." % (self.model.end + n), ())
-            for n, (key, gone, at) in enumerate(drawn)
-        ]
 
     @rule(drawn=entries, codec=st.sampled_from([Codec.NONE, Codec.ZSTD]), repeat=st.integers(1, 3))
     def produce(self, drawn: list[tuple[bytes, bool, int]], codec: Codec, repeat: int) -> None:
@@ -272,9 +183,16 @@ class Partition(RuleBasedStateMachine):
         if checkpoint:
             self.save_checkpoint()
 
-    def save_checkpoint(self) -> None:
-        log = self.replica.log
-        self.checkpoint = (log.recovery_point, log.log_start_offset, log.cleaned_to)
+    @rule()
+    def grow_large(self) -> None:
+        """The next append is one of those that reserve room behind themselves."""
+        self.replica.log.active.reserved_to = 0
+
+    @rule()
+    def give_back_room(self) -> None:
+        """As upkeep does when the disk has little left."""
+        self.replica.log.active.give_back()
+        assert not self.files.reserved()
 
     @rule()
     def retain(self) -> None:
@@ -293,45 +211,19 @@ class Partition(RuleBasedStateMachine):
             if self.now - heard_ms >= PRODUCERS_MS and not self.has_open(producer):
                 assert self.replica.log.producers.get(producer) is None
 
-    def after_retention(self) -> int:
-        """Where the log begins after it, from the model's records."""
-        config, segments = self.config, self.replica.segments
-        total = sum(segment.size_bytes for segment in segments)
-        base = segments[0].base_offset
-        for segment in segments:
-            inside = range(segment.base_offset, segment.end_offset)
-            stored = [r.timestamp for b in self.model.batches for r in b.records if r.offset in inside]
-            if self.model.cleaned > segment.base_offset:
-                # compaction may have taken the newest record, or all of them
-                stored = [segment.max_timestamp] if segment.max_timestamp >= 0 else []
-            deletes = "delete" in config.cleanup_policy
-            newest = max(stored, default=segment.last_modified_ms)
-            too_old = deletes and config.retention_ms >= 0 and self.now - newest > config.retention_ms
-            too_much = (
-                deletes
-                and config.retention_bytes >= 0
-                and segment.rolled
-                and total - segment.size_bytes >= config.retention_bytes
-            )
-            below = segment.rolled and segment.end_offset <= self.model.start
-            if not (too_old or too_much or below) or not (segment.size_bytes or segment.rolled):
-                break
-            total -= segment.size_bytes
-            base = segment.end_offset
-        return base
-
     @rule(data=st.data())
     def delete_records(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.model.start, self.model.end))
         self.model.start = offset
         assert self.replica.delete_records(offset) == offset
 
-    @rule(data=st.data(), then=st.sampled_from(["go on", "go on", "stop", KEPT, TORN]))
+    @rule(data=st.data(), then=st.sampled_from(["go on", "go on", "follow", "stop", KEPT, TORN]))
     def truncate(self, data: st.DataObject, then: str) -> None:
         """As a follower does that is told of another leader's log."""
         lowest = max(self.model.start, self.model.settled)
         offset = data.draw(st.integers(lowest, self.model.end))
-        log = self.replica.log
+        log, old_end = self.replica.log, self.model.end
+        self.answers.clear()  # their bytes are cut, and written over
         if then == "go on":
             self.read_from_everywhere(1)
         self.cut_unsynced = self.cut_unsynced or offset < self.model.end
@@ -342,29 +234,42 @@ class Partition(RuleBasedStateMachine):
         point, start, cleaned_to = self.checkpoint  # whoever truncates lowers them before it returns
         self.checkpoint = (min(point, self.model.end), min(start, self.model.start), cleaned_to)
         # There is no follower's core yet, and the leader's end never goes back: so a new one begins.
-        if then == "go on":
+        self.replica = Replica(self.replica.name, self.replica.topic_id, 1, log, PRODUCERS_MS)
+        self.check_cut_epochs()
+        if then in ("go on", "follow"):
+            if then == "follow":
+                log.flush()  # until then the file of epochs names what was cut (docs/STATUS.md)
+                self.cut_unsynced = False
+                self.follow(data.draw(entries), data.draw(st.integers(1, 3)))
+                self.epoch += 1
             self.replica = Replica(self.replica.name, self.replica.topic_id, 1, log, PRODUCERS_MS)
             self.replica.become_leader(self.epoch, 0, [1])
             self.active_ms = dict.fromkeys(self.active_ms, self.now)
             log.producers.high_watermark_moved(self.replica.high_watermark)
             self.forget_sequences()
-            self.produce([(b"a", False, 0)], Codec.NONE, 2)  # what was known of the old end misleads nobody
+            self.write_past(old_end, data.draw(entries))  # what was known of the old end misleads nobody
             self.read_from_everywhere(1)
+            self.look_up_epochs()
+            for target in {record.timestamp for record in self.model.records()}:
+                self.find_time(target)
         elif then == "stop":
             self.stop_clean(power_goes=False)
         else:
             self.come_back(then, 0, floor=log.recovery_point)
         self.forget_sequences()
 
-    def forget_sequences(self) -> None:
-        """Producers go on after the last batch that is there."""
-        for producer in (*IDEMPOTENT, *TRANSACTIONAL):
-            batches = self.model.data_of(producer)
-            if batches:
-                last = batches[-1]
-                self.sequences[producer] = last.producer_epoch, last.sequence + len(last.records)
-            else:
-                self.sequences.pop(producer, None)
+    def follow(self, drawn: list[tuple[bytes, bool, int]], count: int) -> None:
+        """Copies of batches that the other leader had got before the epoch that was cut here."""
+        epoch = self.model.batches[-1].leader_epoch if self.model.batches else self.epoch
+        for _ in range(count):
+            self.copy(self.records_of(drawn), epoch)
+
+    def write_past(self, end: int, drawn: list[tuple[bytes, bool, int]]) -> None:
+        """Batches of other sizes than what was there."""
+        for _ in range(MOST_BEHIND_A_CUT):
+            self.produce(drawn, Codec.NONE, 1)
+            if self.model.end > end:
+                return
 
     @precondition(lambda self: "compact" in self.config.cleanup_policy)
     @rule(roll=st.booleans())
@@ -392,20 +297,18 @@ class Partition(RuleBasedStateMachine):
         ]
         assert len(set(kept)) == len(kept), "a key is there twice after a whole cleaning"
 
-    def unlink(self) -> None:
-        for path in self.replica.take_due(self.now):
-            self.files.unlink(path)
-
     # -- stops and crashes --
 
     @rule(power_goes=st.booleans())
     def stop_clean(self, power_goes: bool) -> None:
+        self.answers.clear()
         self.replica.close(clean=True)
         self.save_checkpoint()
         self.cut_unsynced = False
         if power_goes:
             self.files.crash(LOST)
-            self.files = PowerLoss(Path(self._home.name), UNLIMITED)
+            self.start_process()
+        self.check_stopped()
         self.open(clean=True)
 
     @rule(what=st.sampled_from([KEPT, LOST, TORN, ZEROED]), seed=st.integers(0, 999))
@@ -444,87 +347,7 @@ class Partition(RuleBasedStateMachine):
         self.files.left = UNLIMITED
         self.come_back(what, seed, floor=floor)
 
-    def come_back(self, what: str, seed: int, *, floor: int) -> None:
-        """What was durable is there, what was not may be; the log is a beginning of what it was."""
-        if what == LOST and self.cut_unsynced:
-            what = TORN
-        self.replica.close(clean=False)
-        if what != KEPT:
-            self.files.crash(what, random.Random(seed))
-            self.files = PowerLoss(Path(self._home.name), UNLIMITED)
-        before, start = self.model.end, self.model.start
-        self.epoch += 1
-        self.open(clean=False)
-        end = self.replica.log_end_offset
-        assert floor <= end <= before, "what was synced is lost, or what was never written is there"
-        self.model.cut(end)
-        assert self.model.end == end, "half a batch is there"
-        again = self.replica.log_start_offset
-        assert min(self.checkpoint[1], end) <= again <= min(start, end), (self.checkpoint, again, start, end)
-        self.model.start = self.replica.log_start_offset
-        self.forget_sequences()
-
     # -- reads --
-
-    @invariant()
-    def holds(self) -> None:
-        if not hasattr(self, "replica"):
-            return
-        replica, model = self.replica, self.model
-        replica.check()
-        self.highest_start = max(self.highest_start, model.start)
-        assert (replica.log_start_offset, replica.log_end_offset) == (model.start, model.end)
-        assert replica.high_watermark == model.end
-        unstable = model.first_unstable()
-        if unstable is None or unstable >= self.highest_start:  # retention takes open transactions, too
-            assert replica.last_stable_offset == (model.end if unstable is None else unstable)
-        stored = self.stored()
-        model.check_stored(stored, self.now)
-        for producer in (*IDEMPOTENT, *TRANSACTIONAL):
-            self.check_producer(producer)
-        for offset, epoch in model.epochs(stored).items():
-            assert offset < self.highest_start or replica.epoch_of(offset) == epoch
-
-    def must_be_known(self, producer: int) -> bool:
-        """Heard of lately, and its last batch is still there."""
-        data = self.model.data_of(producer)
-        if not data or data[-1].base < self.model.start:
-            return False
-        return self.now - data[-1].appended_ms < PRODUCERS_MS or self.has_open(producer)
-
-    def known_batches(self, producer: int) -> list[Batch]:
-        """Those of its last five of which a retry must be recognised."""
-        if not self.must_be_known(producer):
-            return []
-        since = max(self.model.cleaned, self.model.start, self.forgotten.get(producer, 0))
-        return [batch for batch in self.model.kept_of(producer) if batch.base >= since]
-
-    def has_open(self, producer: int) -> bool:
-        fates = self.model.fates()
-        return any(fates[batch.base] == "open" for batch in self.model.data_of(producer))
-
-    def check_producer(self, producer: int) -> None:
-        found = self.replica.log.producers.get(producer)
-        data = self.model.data_of(producer)
-        if found is None or not found.batches:
-            assert not self.must_be_known(producer), f"producer {producer} is forgotten"
-            return
-        by_base = {batch.base: batch for batch in data}
-        if self.must_be_known(producer):  # compaction takes the last batch of one that has expired
-            assert found.batches[-1].first_offset == data[-1].base, "its last batch is another one"
-        missing = {batch.base for batch in self.known_batches(producer)}
-        assert missing <= {kept.first_offset for kept in found.batches}, "a retry would not be recognised"
-        for kept in found.batches:
-            batch = by_base[kept.first_offset]
-            last_sequence = batch.sequence + len(batch.records) - 1
-            assert (kept.last_offset, kept.last_sequence) == (batch.last, last_sequence)
-            assert found.epoch == batch.producer_epoch
-        first_open = self.replica.log.producers.get(producer).transaction_first_offset
-        if data[0].base >= self.highest_start:
-            assert (first_open >= 0) == self.has_open(producer)
-
-    def stored(self) -> list[Record]:
-        return fetch_all(self.replica, 1 << 20, committed_only=False)
 
     @rule(max_bytes=st.sampled_from([1, 150, 700]), committed_only=st.booleans())
     def consume(self, max_bytes: int, committed_only: bool) -> None:
@@ -535,6 +358,18 @@ class Partition(RuleBasedStateMachine):
             self.model.check_visible(records, stored)
         elif not committed_only:
             assert records == stored
+
+    @rule(data=st.data())
+    def begin_to_send(self, data: st.DataObject) -> None:
+        """A consumer is slow to take its answer."""
+        result = self.replica.read(data.draw(st.integers(self.model.start, self.model.end)), 400)
+        parts = [] if result.slice is None else result.slice.parts
+        self.answers += [(part, part.read()) for part in parts if isinstance(part, FileSlice)]
+        del self.answers[:-ANSWERS_MOST]
+
+    @rule()
+    def end_sending(self) -> None:
+        self.answers.clear()
 
     @rule(max_bytes=st.sampled_from([1, 400]))
     def read_from_everywhere(self, max_bytes: int) -> None:
@@ -557,7 +392,9 @@ class Partition(RuleBasedStateMachine):
     @rule(data=st.data(), beside=st.sampled_from([-1, 0, 0, 1]))
     def look_up_time(self, data: st.DataObject, beside: int) -> None:
         written = sorted({record.timestamp for record in self.model.records()})
-        target = data.draw(st.sampled_from(written or [self.now])) + beside
+        self.find_time(data.draw(st.sampled_from(written or [self.now])) + beside)
+
+    def find_time(self, target: int) -> None:
         log = self.replica.log
         everything = [
             (record.offset, record.timestamp)

@@ -40,6 +40,10 @@ TOPICS = {
 }
 PARTITIONS = 2
 KEYS = 2000
+SENT = struct.Struct(">4sq")
+STAMPED = b"sent"
+"""What the values of measured records begin with, and when they were given to the producer."""
+
 GROUP_NAMES = 4  # a broker remembers the offsets of each group for days: no new names
 
 
@@ -49,6 +53,7 @@ class Load:
         self._settings = {"bootstrap.servers": bootstrap, "log_level": 0, **settings}
         self._lock = threading.Lock()
         self._latencies_s: list[float] = []
+        self._end_to_end_s: list[float] = []
         self._counts: Counter[str] = Counter()
         self._faults: dict[str, str] = {}
 
@@ -56,7 +61,7 @@ class Load:
         self._create_topics()
         workers: list[Callable[[], None]] = [
             *(lambda topic=topic: self._produce(topic) for topic in TOPICS),
-            lambda: self._consume("soak-plain"),
+            self._tail,
             lambda: self._consume("soak-compacted"),
             self._read_history,
             self._groups,
@@ -69,15 +74,12 @@ class Load:
 
     def take(self) -> dict[str, object]:
         with self._lock:
-            latencies, self._latencies_s = sorted(self._latencies_s), []
+            latencies, self._latencies_s = self._latencies_s, []
+            end_to_end, self._end_to_end_s = self._end_to_end_s, []
             counts, self._counts = dict(self._counts), Counter()
-        share = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
-        told = {
-            name: round(latencies[min(int(at * len(latencies)), len(latencies) - 1)] * 1e3, 3)
-            for name, at in share.items()
-            if latencies
-        }
-        return {**told, "counts": counts, "faults": self._faults}
+            faults = dict(self._faults)
+        told = {**_percentiles("", latencies), **_percentiles("e2e_", end_to_end)}
+        return {**told, "counts": counts, "faults": faults}
 
     # -- the workers --
 
@@ -90,7 +92,8 @@ class Load:
             due = int((time.monotonic() - begin) * RECORDS_S)
             while number < due:
                 key = b"key-%d" % rng.randrange(KEYS)
-                value = None if rng.random() < 0.02 else rng.randbytes(20) + filler
+                stamp = SENT.pack(STAMPED, time.monotonic_ns())
+                value = None if rng.random() < 0.02 else stamp + rng.randbytes(20) + filler
                 producer.produce(topic, value, key, on_delivery=self._delivered)
                 number += 1
             producer.poll(0)
@@ -103,6 +106,22 @@ class Load:
             else:
                 self._latencies_s.append(message.latency())  # type: ignore[attr-defined]
                 self._counts["produced"] += 1
+
+    def _tail(self) -> None:
+        """One that stays at the end of the log, and takes each record as soon as it is there: latency is from
+        produce() to here, in one process, hence by one clock.
+        """
+        consumer = Consumer({**self._settings, "group.id": "soak-tail", "auto.offset.reset": "latest"})
+        consumer.subscribe(["soak-plain"])
+        while True:
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            now_ns, value = time.monotonic_ns(), message.value() or b""
+            self._took([message])
+            if value.startswith(STAMPED):
+                with self._lock:
+                    self._end_to_end_s.append((now_ns - SENT.unpack_from(value)[1]) / 1e9)
 
     def _consume(self, topic: str) -> None:
         """A group of one that stays."""
@@ -240,6 +259,16 @@ class Load:
     def _fault(self, kind: str, text: str) -> None:
         self._counts[f"fault: {kind}"] += 1
         self._faults.setdefault(kind, text)
+
+
+def _percentiles(prefix: str, latencies_s: list[float]) -> dict[str, float]:
+    """None of them where nothing was measured."""
+    ordered = sorted(latencies_s)
+    return {
+        f"{prefix}{name}": round(ordered[min(int(share * len(ordered)), len(ordered) - 1)] * 1e3, 3)
+        for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99), ("max_ms", 1.0))
+        if ordered
+    }
 
 
 def main() -> None:

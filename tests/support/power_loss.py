@@ -6,7 +6,8 @@ import itertools
 import random
 from pathlib import Path
 
-from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.files import OsFiles, Space
+from tierlog.broker.ports.open_files import OpenFiles
 
 KEPT, LOST, TORN, ZEROED = "kept", "lost", "torn", "zeroed"
 """What becomes of bytes and names that were not synced: all there, none, or names there and bytes in part,
@@ -19,15 +20,19 @@ class Killed(BaseException):
 
 
 class PowerLoss(OsFiles):
-    """`left` changing operations in the directory are carried out; none after them."""
+    """`left` changing operations in the directory are carried out; none after them. There is always room on
+    the disk to be reserved.
+    """
 
-    def __init__(self, directory: Path, left: int) -> None:
+    def __init__(self, directory: Path, left: int, open_files: OpenFiles | None = None) -> None:
+        super().__init__(open_files)
         self.directory, self.left = directory, left
         self._ids = itertools.count()
         self._paths: dict[int, Path] = {}
         self._names: dict[str, int] = {}  # name -> file, as the process sees it
         self._durable_names: dict[str, int] = {}
         self._durable: dict[int, bytes] = {}
+        self._reserved: set[int] = set()  # files with room ahead that nobody has given back
         for path in directory.iterdir():
             self._names[path.name] = file = next(self._ids)
             self._durable[file] = path.read_bytes()
@@ -54,6 +59,21 @@ class PowerLoss(OsFiles):
     def truncate(self, fd, size):  # type: ignore[no-untyped-def]
         self._spend()
         OsFiles.truncate(fd, size)
+        self._reserved.discard(self._file(fd))
+
+    def reserve(self, fd, position, count):  # type: ignore[no-untyped-def]
+        self._spend()
+        super().reserve(fd, position, count)
+        self._reserved.add(self._file(fd))
+
+    def reserved(self) -> set[str]:
+        """Names of the logs that hold room ahead; what is deleted takes its own with it."""
+        return {
+            name for name, file in self._names.items() if file in self._reserved and name.endswith(".log")
+        }
+
+    def space(self, path):  # type: ignore[no-untyped-def]
+        return Space(1 << 40, 1 << 40)
 
     def rename(self, source, target):  # type: ignore[no-untyped-def]
         self._spend()
@@ -70,9 +90,12 @@ class PowerLoss(OsFiles):
         self._spend()
         OsFiles.sync(fd)
         size = self.size(fd)
-        link = Path(f"/proc/self/fd/{fd}").readlink()
-        if link.name in self._names:  # else it was unlinked meanwhile
-            self._durable[self._names[link.name]] = self.read_at(fd, size, 0)
+        if (file := self._file(fd)) >= 0:
+            self._durable[file] = self.read_at(fd, size, 0)
+
+    def _file(self, fd: int) -> int:
+        """-1 if it was unlinked meanwhile."""
+        return self._names.get(Path(f"/proc/self/fd/{fd}").readlink().name, -1)
 
     def sync_directory(self, path):  # type: ignore[no-untyped-def]
         self._spend()

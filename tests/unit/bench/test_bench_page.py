@@ -76,3 +76,11 @@ def test_a_saved_report_goes_on_where_it_stopped(tmp_path: Path) -> None:
 def test_the_plot_is_drawn_of_what_there_is(tmp_path: Path) -> None:
     plot(report(kafka=4.0, tierlog=2.0), tmp_path / "img" / "benchmarks.png")
     assert (tmp_path / "img" / "benchmarks.png").stat().st_size > 0
+
+
+def test_a_goal_is_open_until_it_is_measured_and_missed_if_that_fails() -> None:
+    made = report(kafka=4.0, tierlog=2.0)
+    made.at("produce 1 MiB", TIERLOG).failures.append("gone")
+    page = markdown(made)
+    met = [row(page, f"{case}: {PER_CPU.title}")[5] for case in (CASE, "produce 64 KiB", "produce 1 MiB")]
+    assert met == ["yes", "?", "**no**"]

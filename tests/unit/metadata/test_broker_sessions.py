@@ -130,6 +130,15 @@ def test_a_stop_is_allowed_when_nobody_is_left_to_take_over(pair: World, session
     assert sessions.answer(pair.image, beat(pair, 1, want_stop=True)).may_stop
 
 
+def test_time_in_which_the_leader_did_not_run_counts_against_nobody(
+    pair: World, sessions: BrokerSessions
+) -> None:
+    sessions.took_over(pair.image, 0)
+    sessions.held_up(4000)
+    assert sessions.overdue(pair.image, 6999) == ()
+    assert fenced(sessions.overdue(pair.image, 7000)) == [1, 2]
+
+
 def test_a_heartbeat_travels_as_bytes(pair: World, sessions: BrokerSessions) -> None:
     heartbeat = beat(pair, 1)
     assert c.decode_heartbeat(c.encode_heartbeat(heartbeat)) == heartbeat

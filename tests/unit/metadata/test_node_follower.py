@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import encode_image
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable
 from tierlog.metadata.raft import messages as m
+from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.records import NoOp, encode_records
 
 LEADER, FOLLOWER = 1, 2
@@ -33,7 +34,10 @@ class SilentPeers:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
-    def start(self, unreachable: Callable[[int], None]) -> None:
+    def start(self, unreachable: Callable[[int], None], died: Callable[[int], None]) -> None:
+        return
+
+    def configure(self, members: Mapping[int, Member]) -> None:
         return
 
     def send(self, message: m.AnyMessage) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tierlog.broker.wire.errors import ErrorCode as E
+
 World = Any
 
 
@@ -69,3 +71,17 @@ def test_a_new_broker_gets_what_it_lacks(world: World) -> None:
     world.brokers(3)
     world.create("t", partitions=2, replication_factor=2)
     assert [chosen[0] for chosen in replicas(world)] == [3, 3]
+
+
+def test_topics_can_be_made_while_a_broker_is_away(world: World) -> None:
+    world.brokers(1, 2, 3)
+    world.fence(2)
+    world.create("t", partitions=6, replication_factor=3)
+    world.create("u", partitions=6, replication_factor=2)
+    for partition in world.image.topic("t").partitions:
+        assert partition.leader == partition.replicas[0] != 2
+        assert sorted(partition.in_sync) == [1, 3]
+    assert all(2 not in chosen for chosen in replicas(world, "u"))
+    for broker_id in (1, 3):
+        world.fence(broker_id)
+    assert world.create("v").error == E.INVALID_REPLICATION_FACTOR

@@ -197,12 +197,19 @@ def test_a_longer_log_of_an_older_term_does_not_win() -> None:
     assert [vote.granted for vote in core.ready().messages if isinstance(vote, m.VoteReply)] == [False]
 
 
-def test_strangers_and_misrouted_messages_are_ignored() -> None:
+def test_misrouted_messages_are_ignored() -> None:
     core = follower()
-    core.step(m.Heartbeat(term=9, sender=8, to=2, commit=0))
     core.step(m.Heartbeat(term=9, sender=1, to=3, commit=0))
+    core.step(m.Heartbeat(term=9, sender=2, to=2, commit=0))
     assert core.term == 0
     assert not core.has_ready()
+
+
+def test_a_leader_of_a_configuration_that_is_not_known_here_is_followed() -> None:
+    """Its log may hold the change that this node has yet to learn of (4.1)."""
+    core = follower()
+    core.step(m.Heartbeat(term=9, sender=8, to=2, commit=0))
+    assert (core.term, core.leader) == (9, 8)
 
 
 def test_only_a_leader_takes_proposals() -> None:

@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -51,6 +52,7 @@ class Node:
             self.directory,
             cluster_id="c",
             node_id=1,
+            new_directory_id=UUID(int=7),
             reserve_bytes=RESERVE_BYTES,
             short_of_room=self.note_short,
         )

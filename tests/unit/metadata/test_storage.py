@@ -1,17 +1,24 @@
 """The write-ahead log and snapshots: what survives which crash, and what is refused."""
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from tierlog.broker.ports.files import OsFiles
-from tierlog.metadata.raft.messages import Entry, HardState, Snapshot
+from tierlog.metadata.raft.membership import Configuration, Member, encode_configuration
+from tierlog.metadata.raft.messages import CONFIGURATION, Entry, HardState, Snapshot
 from tierlog.metadata.storage import ForeignDirectory, Loaded, MetadataStorage
 from tierlog.metadata.wal import DamagedLog
 
+DIRECTORY_ID = UUID(int=7)
+MEMBERS = Configuration({1: Member("http://a", UUID(int=1)), 2: Member("http://b")}, {3: Member("http://c")})
 
-def storage(directory: Path, **options: int) -> MetadataStorage:
-    return MetadataStorage(OsFiles(), directory, cluster_id="c", node_id=1, **options)
+
+def storage(directory: Path, directory_id: UUID = DIRECTORY_ID, **options: int) -> MetadataStorage:
+    return MetadataStorage(
+        OsFiles(), directory, cluster_id="c", node_id=1, new_directory_id=directory_id, **options
+    )
 
 
 def entries(first: int, last: int, term: int = 1) -> tuple[Entry, ...]:
@@ -197,7 +204,7 @@ def test_a_half_made_segment_is_repaired(tmp_path: Path) -> None:
 def test_a_directory_of_another_node_is_refused(tmp_path: Path) -> None:
     reopened(tmp_path)
     with pytest.raises(ForeignDirectory, match=r"node\.id=1"):
-        MetadataStorage(OsFiles(), tmp_path, cluster_id="c", node_id=2).open()
+        MetadataStorage(OsFiles(), tmp_path, cluster_id="c", node_id=2, new_directory_id=DIRECTORY_ID).open()
 
 
 class FullDisk(OsFiles):
@@ -213,7 +220,7 @@ def test_after_a_failed_write_nothing_is_promised_any_more(tmp_path: Path) -> No
     from tierlog.broker.ports.types import InvariantViolation
 
     files = FullDisk()
-    store = MetadataStorage(files, tmp_path, cluster_id="c", node_id=1)
+    store = MetadataStorage(files, tmp_path, cluster_id="c", node_id=1, new_directory_id=DIRECTORY_ID)
     store.open()
     store.save(None, entries(1, 1), HardState(1, 1, 0))
     files.full = True
@@ -224,3 +231,40 @@ def test_after_a_failed_write_nothing_is_promised_any_more(tmp_path: Path) -> No
         store.save(None, entries(3, 3), HardState(1, 1, 0))
     store.close()
     assert reopened(tmp_path).entries == entries(1, 1)
+
+
+def test_configurations_survive_in_the_log_and_in_the_snapshot(tmp_path: Path) -> None:
+    store = storage(tmp_path)
+    store.open()
+    change = Entry(1, 2, encode_configuration(MEMBERS), CONFIGURATION)
+    store.save(None, (*entries(1, 1), change), HardState(1, 1, 2))
+    store.close()
+    assert reopened(tmp_path).entries == (*entries(1, 1), change)
+    store = storage(tmp_path)
+    store.open()
+    store.save_snapshot(Snapshot(2, 1, b"image", MEMBERS))
+    store.close()
+    assert reopened(tmp_path).snapshot == Snapshot(2, 1, b"image", MEMBERS)
+
+
+def test_a_directory_keeps_the_id_that_it_was_given_first(tmp_path: Path) -> None:
+    reopened(tmp_path)
+    again = storage(tmp_path, UUID(int=8))
+    again.open()
+    again.close()
+    assert again.directory_id == DIRECTORY_ID
+
+
+def test_a_directory_of_before_there_were_ids_is_given_one(tmp_path: Path) -> None:
+    (tmp_path / "quorum.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    reopened(tmp_path)
+    again = storage(tmp_path, UUID(int=8))
+    again.open()
+    again.close()
+    assert again.directory_id == DIRECTORY_ID
+
+
+def test_a_directory_whose_id_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "quorum.properties").write_text("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=x\n")
+    with pytest.raises(ForeignDirectory, match="not the id"):
+        reopened(tmp_path)

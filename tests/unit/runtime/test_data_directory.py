@@ -88,7 +88,7 @@ def test_what_was_buried_or_set_aside_is_no_partition_any_more(tmp_path: Path) -
 
 def test_checkpoints_and_the_clean_marker_are_read_once(tmp_path: Path) -> None:
     directory = opened(tmp_path)
-    directory.write_checkpoints(lambda: [(NAME, 20, 10)])
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
     directory.mark_clean()
     first, second = directory.take_checkpoints(), directory.take_checkpoints()
     assert (first.clean, second.clean) == (True, False)
@@ -124,7 +124,7 @@ def test_rows_that_are_on_their_way_to_the_disk_are_not_those_of_a_topic_made_an
     def rows() -> list[CheckpointRow]:
         taken.set()
         assert go_on.wait(30)
-        return [(NAME, 20, 10)]
+        return [CheckpointRow(NAME, 20, 10)]
 
     with ThreadPoolExecutor(2) as pool:
         writing = pool.submit(directory.write_checkpoints, rows)
@@ -141,7 +141,7 @@ def test_rows_that_are_on_their_way_to_the_disk_are_not_those_of_a_topic_made_an
 def test_two_threads_that_forget_at_once_both_do(tmp_path: Path) -> None:
     first = opened(tmp_path)
     names = [TopicPartition("t", number) for number in range(200)]
-    first.write_checkpoints(lambda: [(name, 2, 1) for name in names])
+    first.write_checkpoints(lambda: [CheckpointRow(name, 2, 1) for name in names])
     first.write_cleaned(lambda: dict.fromkeys(names, 1))
     again = opened(tmp_path)
     again.take_checkpoints()
@@ -159,7 +159,7 @@ def test_deleted_records_stay_deleted_though_the_file_that_says_so_is_damaged(
     tmp_path: Path, harm: bytes | None
 ) -> None:
     directory = opened(tmp_path)
-    directory.write_checkpoints(lambda: [(NAME, 20, 10)])
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
     if harm is None:
         (tmp_path / STARTS).unlink()
     else:
@@ -168,14 +168,14 @@ def test_deleted_records_stay_deleted_though_the_file_that_says_so_is_damaged(
     with capture_logs() as told:
         assert again.take_checkpoints().log_starts == {NAME: 10}
     assert [line["instead"] for line in told] == ([] if harm is None else ["its copy is taken"])
-    again.write_checkpoints(lambda: [(NAME, 20, 10)])  # and the file is whole again
+    again.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])  # and the file is whole again
     (tmp_path / COPY).unlink()
     assert opened(tmp_path).take_checkpoints().log_starts == {NAME: 10}
 
 
 def test_without_either_file_logs_begin_with_their_first_segment(tmp_path: Path) -> None:
     directory = opened(tmp_path)
-    directory.write_checkpoints(lambda: [(NAME, 20, 10)])
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
     for name in (STARTS, COPY):
         (tmp_path / name).write_bytes(b"0\n")
     with capture_logs() as told:
@@ -185,17 +185,17 @@ def test_without_either_file_logs_begin_with_their_first_segment(tmp_path: Path)
 
 def test_unchanged_log_starts_are_not_written_again(tmp_path: Path) -> None:
     directory = opened(tmp_path)
-    directory.write_checkpoints(lambda: [(NAME, 20, 10)])
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
     before = (tmp_path / STARTS).stat().st_ino
-    directory.write_checkpoints(lambda: [(NAME, 30, 10)])
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 30, 10)])
     assert (tmp_path / STARTS).stat().st_ino == before
-    directory.write_checkpoints(lambda: [(NAME, 30, 20)])
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 30, 20)])
     assert opened(tmp_path).take_checkpoints().log_starts == {NAME: 20}
 
 
 def test_a_lost_checkpoint_is_told_from_one_that_was_not_written_yet(tmp_path: Path) -> None:
     assert opened(tmp_path).take_checkpoints().recovery_point(NAME) == 0
-    opened(tmp_path).write_checkpoints(lambda: [(NAME, 20, 10)])
+    opened(tmp_path).write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
     assert opened(tmp_path).take_checkpoints().recovery_point(NAME) == 20
     (tmp_path / "recovery-point-offset-checkpoint").unlink()
     assert opened(tmp_path).take_checkpoints().recovery_point(NAME) is None
@@ -205,3 +205,34 @@ def test_a_damaged_checkpoint_means_checking_everything(tmp_path: Path) -> None:
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n9\nx 0 1\n", encoding="utf-8")
     found = opened(tmp_path).take_checkpoints()
     assert (found.recovery_points, found.recovery_point(NAME)) == (None, None)
+
+
+def test_high_watermarks_survive_a_restart_and_a_damaged_file(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    other = TopicPartition("alone", 0)
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10, 15), CheckpointRow(other, 5, 0)])
+    text = (tmp_path / "replication-offset-checkpoint").read_text()
+    assert text == f"0\n1\n{NAME.topic} {NAME.partition} 15\n", "Kafka's format"
+    assert opened(tmp_path).take_checkpoints().high_watermarks == {NAME: 15}
+    (tmp_path / "replication-offset-checkpoint").write_bytes(b"torn")
+    assert opened(tmp_path).take_checkpoints().high_watermarks == {NAME: 15}
+    (tmp_path / "replication-offset-checkpoint.copy").write_bytes(b"torn")
+    assert opened(tmp_path).take_checkpoints().high_watermarks == {}
+
+
+def test_without_other_replicas_no_high_watermark_is_kept(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
+    assert not (tmp_path / "replication-offset-checkpoint").exists()
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10, 15)])
+    opened(tmp_path).write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
+    assert opened(tmp_path).take_checkpoints().high_watermarks == {}
+
+
+def test_a_topic_made_anew_does_not_inherit_a_high_watermark(tmp_path: Path) -> None:
+    opened(tmp_path).write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10, 15)])
+    directory = opened(tmp_path)
+    directory.take_checkpoints()
+    directory.create(NAME, TOPIC_ID)
+    assert directory.checkpoints.high_watermarks == {}
+    assert opened(tmp_path).take_checkpoints().high_watermarks == {}

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.purgatory import PRODUCE, Purgatory
 
 LONG_MS = 3_600_000
 
@@ -104,3 +104,16 @@ async def test_an_attempt_that_fails_fails_its_own_waiter_only() -> None:
     with pytest.raises(RuntimeError, match="cannot read"):
         await failing
     assert await other == "0 bytes"
+
+
+async def test_what_all_fetches_watch_together_is_bounded() -> None:
+    purgatory, box = Purgatory(10, watched_max=5), Box(100)
+    first = purgatory.wait(["a", "b", "c"], LONG_MS, box.attempt, box.expire)
+    assert purgatory.wait(["a", "b", "c"], LONG_MS, box.attempt, box.expire) == "expired with 0"
+    assert purgatory.refused["Fetch"] == 1
+    second = purgatory.wait(["a", "b"], LONG_MS, box.attempt, box.expire)
+    assert isinstance(first, asyncio.Future) and isinstance(second, asyncio.Future)
+    first.cancel()
+    await asyncio.sleep(0)
+    assert isinstance(purgatory.wait(["a", "b", "c"], LONG_MS, box.attempt, box.expire), asyncio.Future)
+    assert isinstance(purgatory.wait(["a"], LONG_MS, box.attempt, box.expire, PRODUCE), asyncio.Future)

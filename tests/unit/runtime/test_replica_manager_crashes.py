@@ -19,6 +19,7 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicIdPartition, TopicPartition
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.data_directory import CheckpointRow
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.settings.node import NodeSettings
@@ -140,7 +141,7 @@ async def test_checkpoints_of_a_deleted_topic_do_not_come_back(tmp_path: Path) -
     node = await started(tmp_path, old)
     append(node.replica, 10)
     node.replica.delete_records(10)
-    rows = [(node.replica.name, node.replica.recovery_point, node.replica.log_start_offset)]
+    rows = [CheckpointRow(node.replica.name, *node.replica.checkpoint)]
     node.directory.write_checkpoints(lambda: rows)
     node.manager.follow(old, EMPTY)
     node.manager.follow(EMPTY, new)

@@ -1,0 +1,90 @@
+"""The part of a Fetch that lies in the object store: read by tasks, all partitions at once.
+
+Not in `fetch`, which is compiled: a compiled coroutine is not known as one (ADR 0007). Called by `fetch`.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tierlog.broker.handlers.context import Reply
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.ports.slices import LogSlice
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.fetch import AbortedTransaction, PartitionData
+from tierlog.tiering.object_store import ObjectStoreError
+
+
+@dataclass(slots=True)
+class RemoteRead:
+    """A partition whose offset lies below the local files; `max_bytes` is its part of the budget."""
+
+    replica: Replica
+    offset: int
+    max_bytes: int
+    min_one: bool
+    answer: PartitionData
+
+
+Respond = Callable[[list[tuple[Replica, int]]], Reply]
+"""Gets whose records were read, and how many bytes of them."""
+
+
+class RemoteReads:
+    def __init__(self, deps: Dependencies) -> None:
+        self._deps = deps
+
+    async def answer(self, reads: list[RemoteRead], committed_only: bool, respond: Respond) -> Reply:
+        """Waits for the remote reads, not for ever: what comes late is in the cache for the next fetch."""
+        tasks = [
+            self._deps.tasks.spawn(f"remote read of {item.replica.name}", self._read(item, committed_only))
+            for item in reads
+        ]
+        await asyncio.wait(tasks, timeout=self._deps.settings.remote_fetch_max_wait_ms / 1000)
+        sources: list[tuple[Replica, int]] = []
+        for task, item in zip(tasks, reads, strict=True):
+            if not task.done():
+                continue
+            found, aborted = task.result()
+            if isinstance(found, LogSlice):
+                item.answer.records = found if found.size else b""
+                sources.append((item.replica, found.size))
+                if committed_only:
+                    item.answer.aborted_transactions = aborted_of(aborted)
+            else:
+                fail(item.answer, found)
+        return respond(sources)
+
+    async def _read(
+        self, item: RemoteRead, committed_only: bool
+    ) -> tuple[LogSlice | ErrorCode, list[tuple[int, int]]]:
+        reader = self._deps.remote
+        if reader is None:
+            return ErrorCode.KAFKA_STORAGE_ERROR, []
+        topic_id, partition = item.replica.topic_id, item.replica.name.partition
+        remote = self._deps.metadata.image.remote_partition(topic_id, partition)
+        try:
+            found = await reader.read(
+                topic_id, partition, remote, item.offset, item.max_bytes, min_one=item.min_one
+            )
+            aborted: list[tuple[int, int]] = []
+            if committed_only and found.size:
+                aborted = list(
+                    await reader.aborted(topic_id, partition, remote, item.offset, found.end_offset)
+                )
+        except (ObjectStoreError, OSError):  # the store is away, or the cache's disk
+            return ErrorCode.KAFKA_STORAGE_ERROR, []  # retriable: never a skip, never a false end of the log
+        return found, aborted
+
+
+def fail(answer: PartitionData, code: ErrorCode) -> PartitionData:
+    answer.error_code = code
+    answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
+    answer.aborted_transactions = None
+    answer.records = b""
+    return answer
+
+
+def aborted_of(found: Iterable[tuple[int, int]]) -> list[AbortedTransaction]:
+    return [AbortedTransaction(producer_id=producer, first_offset=first) for producer, first in found]

@@ -1,0 +1,94 @@
+"""The leader's watch over brokers: heartbeats answered, silent or dead brokers fenced.
+
+The sessions themselves are soft state (`controller.sessions`). An answer leaves only after the quorum has
+confirmed that this node led when the heartbeat came in, so a deposed leader extends no lease. Every member
+notes proven deaths: who takes over from a killed leader need not give that process a session.
+"""
+
+import asyncio
+
+from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.metadata.controller.commands import FenceBroker, Heartbeat, HeartbeatReply
+from tierlog.metadata.controller.sessions import BrokerSessions
+from tierlog.metadata.feed import ImageFeed
+from tierlog.metadata.leadership import Leadership
+from tierlog.metadata.peers import MetadataUnavailable
+
+ENDLESS_LEASE_MS = 1 << 52  # where nobody fences anybody
+
+
+class Fencing:
+    """`sessions` None: a quorum of one whose only broker is in the same process; its lease never ends."""
+
+    def __init__(
+        self,
+        sessions: BrokerSessions | None,
+        leadership: Leadership,
+        feed: ImageFeed,
+        clock: Clock,
+        tasks: TaskGroup,
+    ) -> None:
+        self._sessions, self._leadership, self._feed = sessions, leadership, feed
+        self._clock, self._tasks = clock, tasks
+        self._term = -1  # for which the sessions are
+        self._dead: dict[int, int] = {}  # broker -> its epoch when its process was proven dead
+        self._fencing: asyncio.Task[None] | None = None
+
+    async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        """Raises MetadataUnavailable; LeadershipLost if another has to be asked."""
+        if self._sessions is None:
+            await self._leadership.confirm()
+            broker = self._feed.image.brokers.get(heartbeat.broker_id)
+            fenced = broker is None or broker.fenced
+            return HeartbeatReply(fenced=fenced, may_stop=heartbeat.want_stop, lease_ms=ENDLESS_LEASE_MS)
+        self.follow_leadership()
+        heard = self._sessions.heartbeat(self._feed.image, heartbeat, self._clock.monotonic_ms())
+        if heard.command is not None:
+            await self._leadership.commit(heard.command)
+        else:
+            await self._leadership.confirm()
+        return self._sessions.answer(self._feed.image, heartbeat)
+
+    def died(self, node_id: int) -> None:
+        """The process of this node is proven dead; a broker that registers again has another epoch."""
+        broker = self._feed.image.brokers.get(node_id)
+        if broker is not None:
+            self._dead[node_id] = broker.broker_epoch
+            self.follow_leadership()
+            self._lose(node_id)
+            self.tick()
+
+    def follow_leadership(self) -> None:
+        """Everyone gets a whole session when this node takes over, but for the dead."""
+        if self._leadership.draft is None:
+            self._term = -1
+        elif self._sessions is not None and self._term != self._leadership.term:
+            self._term = self._leadership.term
+            self._sessions.took_over(self._feed.image, self._clock.monotonic_ms())
+            for node_id in self._dead:
+                self._lose(node_id)
+
+    def tick(self) -> None:
+        """Fences who is overdue, one batch at a time."""
+        if self._sessions is None or self._leadership.draft is None or self._fencing is not None:
+            return
+        overdue = self._sessions.overdue(self._feed.image, self._clock.monotonic_ms())
+        if overdue:
+            self._fencing = self._tasks.spawn("metadata fences brokers", self._fence(overdue))
+
+    async def _fence(self, overdue: tuple[FenceBroker, ...]) -> None:
+        try:
+            await asyncio.gather(*(self._leadership.commit(command) for command in overdue))
+        except MetadataUnavailable:
+            return  # the next tick, or the next leader, finds them overdue again
+        finally:
+            self._fencing = None
+
+    def _lose(self, node_id: int) -> None:
+        """Unless it has registered since."""
+        broker = self._feed.image.brokers.get(node_id)
+        if broker is None or broker.broker_epoch != self._dead[node_id]:
+            return
+        if self._sessions is not None and self._leadership.draft is not None:
+            self._sessions.lost(node_id, broker.broker_epoch, self._clock.monotonic_ms())

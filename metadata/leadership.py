@@ -1,0 +1,160 @@
+"""The leader's side of a node: commands judged on a draft image, and who waits for what became of them.
+
+The draft exists only while this node leads and is dropped the moment it does not; it is always the image
+after the last entry of the log. A reply leaves when what it was judged by is committed. One that changes
+nothing needs no entry: the quorum confirms that this node still leads (ReadIndex, thesis 6.4).
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.types import Rng
+from tierlog.metadata import records as r
+from tierlog.metadata.controller.commands import AnyCommand, AnyReply
+from tierlog.metadata.controller.decide import decide
+from tierlog.metadata.evolve import apply_entry
+from tierlog.metadata.feed import ImageFeed
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.peers import LeadershipLost, MetadataUnavailable
+from tierlog.metadata.raft.core import NotLeader, RaftCore
+from tierlog.metadata.raft.membership import Configuration
+from tierlog.metadata.raft.messages import Entry, Snapshot
+from tierlog.metadata.records import encode_records
+
+MAX_ENTRY_BYTES = 8 << 20  # must fit into one HTTP request with room to spare
+MAX_WAITING = 10_000  # entries, and questions, whose outcome is awaited
+Waiter = tuple[int, asyncio.Future[None]]  # the term in which it began to wait
+
+
+class Leadership:
+    def __init__(
+        self, core: RaftCore, feed: ImageFeed, clock: Clock, rng: Rng, wake: Callable[[], None]
+    ) -> None:
+        """`wake`: the core has work."""
+        self._core, self._feed, self._clock, self._rng, self._wake = core, feed, clock, rng, wake
+        self.draft: ClusterImage | None = None
+        self.term = -1  # of the draft
+        self._waiting: dict[int, list[Waiter]] = {}  # by index of the entry
+        self._reads: dict[int, Waiter] = {}  # by number of the question
+
+    def follow_core(self) -> None:
+        """Takes up or drops the draft, as the core leads or not."""
+        core = self._core
+        if not (core.is_leader and self._feed.term == core.term):
+            self.draft = None
+        elif self.draft is None or self.term != core.term:
+            self.draft, self.term = self._feed.image, core.term
+        for number in [n for n, (term, _) in self._reads.items() if term != core.term or not core.is_leader]:
+            _, read = self._reads.pop(number)
+            if not read.done():
+                read.set_exception(LeadershipLost())
+
+    async def commit(self, command: AnyCommand) -> AnyReply:
+        """Raises MetadataUnavailable; LeadershipLost if it certainly had no effect."""
+        draft = self.draft
+        if draft is None or len(self._waiting) >= MAX_WAITING:
+            raise MetadataUnavailable("too many commands are waiting", applied_unknown=False)
+        decision = decide(draft, command, self._clock.now_ms(), self._rng)
+        if not decision.records:
+            await self.confirm()
+            return decision.reply
+        payload = encode_records(decision.records)
+        if len(payload) > MAX_ENTRY_BYTES:
+            raise MetadataUnavailable("the command makes too large an entry", applied_unknown=False)
+        try:
+            index = self._core.propose(payload)
+        except NotLeader:
+            raise MetadataUnavailable("leadership is being handed over", applied_unknown=False) from None
+        self._proposed(draft, index, decision.records)
+        await self._applied(index)
+        return decision.reply
+
+    async def confirm(self) -> None:
+        """Returns when everything in the draft is applied and this node was leader after the call began."""
+        draft = self.draft
+        if draft is None or len(self._reads) >= MAX_WAITING:
+            raise MetadataUnavailable("too many questions are waiting", applied_unknown=False)
+        awaited = []
+        if self._core.voters != {self._core.node_id}:
+            awaited.append(self._confirmed())
+        if draft.index > self._feed.image.index:
+            awaited.append(self._applied(draft.index))
+        if awaited:
+            await asyncio.gather(*awaited)
+
+    def configure(self, configuration: Configuration) -> asyncio.Future[None]:
+        """Proposes it; done when it is committed. Raises MetadataUnavailable, ChangeRefused."""
+        draft = self.draft
+        if draft is None:
+            raise MetadataUnavailable("this node does not lead", applied_unknown=False)
+        try:
+            index = self._core.propose_configuration(configuration)
+        except NotLeader:
+            raise MetadataUnavailable("leadership is being handed over", applied_unknown=False) from None
+        self._proposed(draft, index, ())
+        return self._applied(index)
+
+    # --- what the node's loop tells it
+
+    def applied(self, entries: tuple[Entry, ...]) -> None:
+        for entry in entries:
+            for term, applied in self._waiting.pop(entry.index, ()):
+                if applied.done():
+                    continue
+                if term == entry.term:
+                    applied.set_result(None)
+                else:
+                    applied.set_exception(LeadershipLost())
+
+    def installed(self, snapshot: Snapshot) -> None:
+        """The leader's snapshot jumps over entries; what waited for one of them cannot know its fate."""
+        unknown = MetadataUnavailable("another leader took over", applied_unknown=True)
+        for index in [index for index in self._waiting if index <= snapshot.index]:
+            _fail(self._waiting.pop(index), unknown)
+
+    def confirmed(self, number: int) -> None:
+        """The core led after every question up to this number was asked."""
+        for asked in [asked for asked in self._reads if asked <= number]:
+            term, read = self._reads.pop(asked)
+            if read.done():
+                continue
+            if term == self._core.term and self._core.is_leader:
+                read.set_result(None)
+            else:
+                read.set_exception(LeadershipLost())
+
+    def fail(self, reason: MetadataUnavailable) -> None:
+        """For good."""
+        self.draft = None
+        waiting, self._waiting = self._waiting, {}
+        for waiters in waiting.values():
+            _fail(waiters, reason)
+        reads, self._reads = self._reads, {}
+        _fail(list(reads.values()), reason)
+
+    # --- waiting
+
+    def _proposed(self, draft: ClusterImage, index: int, records: tuple[r.AnyRecord, ...]) -> None:
+        self.draft = apply_entry(draft, index, records)
+        self._wake()
+
+    def _applied(self, index: int) -> asyncio.Future[None]:
+        applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(index, []).append((self._core.term, applied))
+        return applied
+
+    def _confirmed(self) -> asyncio.Future[None]:
+        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            self._reads[self._core.request_read()] = (self._core.term, confirmed)
+        except NotLeader:
+            confirmed.set_exception(LeadershipLost())
+        self._wake()
+        return confirmed
+
+
+def _fail(waiters: list[Waiter], reason: MetadataUnavailable) -> None:
+    for _, waiting in waiters:
+        if not waiting.done():
+            waiting.set_exception(reason)

@@ -1,0 +1,197 @@
+"""Metadata for a broker that is no voter: it follows the committed log of any voter, and asks the leader.
+
+The same face as MetadataNode. It keeps nothing on disk: it starts from a voter's snapshot or log, and reads
+on from the index that it has. A voter that hears of no leader may be cut off, so another is asked then.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
+from tierlog.metadata.evolve import apply_entry
+from tierlog.metadata.feed import ImageFeed, Subscriber
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.image_codec import decode_image
+from tierlog.metadata.pages import LogPage
+from tierlog.metadata.peers import MetadataUnavailable, Peers
+from tierlog.metadata.raft.membership import Member
+from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, Entry
+from tierlog.metadata.records import decode_records
+
+WAIT_MS = 5_000  # of a long poll
+RETRY_S = 0.1
+
+R = TypeVar("R")
+
+
+class ObserverStatus(msgspec.Struct, frozen=True, kw_only=True):
+    node_id: int
+    cluster_id: str
+    role: str
+    leader: int
+    applied_index: int
+    voters: dict[int, str]
+
+
+class MetadataObserver:
+    def __init__(
+        self, node_id: int, voters: Mapping[int, str], tasks: TaskGroup, cluster_id: str, *, peers: Peers
+    ) -> None:
+        """`voters`: id -> URL of some of them; who they all are, they tell."""
+        self.node_id, self.cluster_id = node_id, cluster_id
+        self.voters = dict(voters)
+        self.leader = NOBODY
+        self._tasks, self._peers = tasks, peers
+        self._feed = ImageFeed(ClusterImage(cluster_id=cluster_id), node_id)
+        self._following: asyncio.Task[None] | None = None
+        self._source = NOBODY
+        self._paged = asyncio.Event()
+
+    @property
+    def image(self) -> ClusterImage:
+        """The latest committed image that has come here."""
+        return self._feed.image
+
+    @property
+    def is_leader(self) -> bool:
+        return False
+
+    async def start(self, timeout_s: float = 60.0) -> None:
+        """Returns once a voter has told how things stand. Raises MetadataUnavailable."""
+        self._peers.start(lambda peer: None, self._died)
+        self._configure()
+        self._following = self._tasks.spawn(f"metadata observer {self.node_id}", self._follow())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._paged.wait()
+        except TimeoutError:
+            raise MetadataUnavailable("no voter of the metadata answered", applied_unknown=False) from None
+
+    async def stop(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        await self._peers.close()
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Calls subscriber(old, new) after each change, on the loop; what it raises is only logged."""
+        return self._feed.subscribe(subscriber)
+
+    async def submit(self, command: AnyCommand, timeout_s: float = 30.0) -> AnyReply:
+        """Has the leader judge and commit the command, and waits until it shows here.
+
+        Raises MetadataUnavailable."""
+
+        async def ask(leader: int) -> AnyReply:
+            reply, index = await self._peers.submit(leader, command)
+            while self.image.index < index:
+                await self._feed.changed.wait()
+            return reply
+
+        return await self._ask(ask, timeout_s)
+
+    async def heartbeat(self, heartbeat: Heartbeat, timeout_s: float = 2.0) -> HeartbeatReply:
+        """Tells the leader that this broker lives. Raises MetadataUnavailable."""
+        return await self._ask(lambda leader: self._peers.heartbeat(leader, heartbeat), timeout_s)
+
+    def status(self) -> ObserverStatus:
+        return ObserverStatus(
+            node_id=self.node_id,
+            cluster_id=self.cluster_id,
+            role="observer",
+            leader=self.leader,
+            applied_index=self.image.index,
+            voters=self.voters,
+        )
+
+    async def _ask(self, ask: Callable[[int], Awaitable[R]], timeout_s: float) -> R:
+        """Again until a leader takes it, or may have taken it."""
+        sent = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    if self.leader != NOBODY:
+                        sent = True
+                        try:
+                            return await ask(self.leader)
+                        except MetadataUnavailable as unavailable:
+                            if unavailable.applied_unknown:
+                                raise
+                        sent = False
+                        await self._news(RETRY_S)
+                    else:
+                        await self._news(None)
+        except TimeoutError:
+            raise MetadataUnavailable(
+                "no quorum of metadata nodes answered in time", applied_unknown=sent
+            ) from None
+
+    async def _news(self, at_most_s: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._paged.wait(), at_most_s)
+
+    # --- following
+
+    async def _follow(self) -> None:
+        """One voter as long as it knows of a leader; then the next."""
+        while True:
+            for voter in self._candidates():
+                self._source = voter
+                with contextlib.suppress(MetadataUnavailable):
+                    while await self._read(voter):
+                        pass
+            self._source = NOBODY
+            await asyncio.sleep(RETRY_S)
+
+    async def _read(self, voter: int) -> bool:
+        """One page; whether this voter is worth asking again."""
+        known = self.leader != NOBODY and self._source == voter
+        page = await self._peers.log(voter, self.image.index, WAIT_MS if known else 0)
+        if page.snapshot_index > self.image.index:
+            data = await self._read_snapshot(voter, page)
+            self._feed.publish(decode_image(data), page.snapshot_term)
+        elif page.entries:
+            self._apply(page.entries)
+        self.leader = page.leader
+        if page.voters and page.voters != self.voters:
+            self.voters = page.voters
+            self._configure()
+        self._paged.set()
+        self._paged = asyncio.Event()
+        return page.leader != NOBODY
+
+    async def _read_snapshot(self, voter: int, page: LogPage) -> bytes:
+        data = bytearray()
+        while len(data) < page.snapshot_bytes:
+            chunk = await self._peers.snapshot(voter, page.snapshot_index, len(data))
+            if not chunk:
+                break
+            data += chunk
+        if len(data) != page.snapshot_bytes or crc32c(bytes(data)) != page.snapshot_crc32c:
+            raise MetadataUnavailable(f"the snapshot of node {voter} came damaged", applied_unknown=False)
+        return bytes(data)
+
+    def _apply(self, entries: tuple[Entry, ...]) -> None:
+        image = self.image
+        for entry in entries:
+            records = () if entry.kind == CONFIGURATION else decode_records(entry.payload)
+            image = apply_entry(image, entry.index, records)
+        self._feed.publish(image, entries[-1].term)
+
+    def _candidates(self) -> list[int]:
+        """The leader last: it has more to do than the others."""
+        return sorted((v for v in self.voters if v != self.node_id), key=lambda v: (v == self.leader, v))
+
+    def _configure(self) -> None:
+        members = {node: Member(url) for node, url in self.voters.items() if node != self.node_id}
+        self._peers.configure({**members, self.node_id: Member()})
+
+    def _died(self, peer: int) -> None:
+        if peer == self.leader:
+            self.leader = NOBODY

@@ -1,0 +1,64 @@
+"""The committed log as observers read it: pages of entries, or a snapshot in chunks where those are gone."""
+
+import asyncio
+
+import msgspec
+from crc32c import crc32c
+
+from tierlog.metadata.feed import ImageFeed
+from tierlog.metadata.raft.core import RaftCore
+from tierlog.metadata.raft.messages import Entry
+
+PAGE_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
+WAIT_MS_MAX = 30_000
+
+
+class LogPage(msgspec.Struct, frozen=True, array_like=True):
+    """Entries that follow the asker's last; none: nothing new, or the snapshot has to be read instead."""
+
+    entries: tuple[Entry, ...]
+    leader: int  # -1: this node hears of none, so others may know more
+    voters: dict[int, str]
+    snapshot_index: int = 0  # 0: not needed
+    snapshot_term: int = 0
+    snapshot_bytes: int = 0
+    snapshot_crc32c: int = 0
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(LogPage)
+
+
+def encode_page(page: LogPage) -> bytes:
+    return _encoder.encode(page)
+
+
+def decode_page(body: bytes) -> LogPage:
+    """Raises msgspec.DecodeError."""
+    return _decoder.decode(body)
+
+
+async def read_page(
+    core: RaftCore, feed: ImageFeed, voters: dict[int, str], after: int, wait_ms: int
+) -> LogPage:
+    """Only what is applied here, and so committed. Waits for news, up to `wait_ms`."""
+    try:
+        async with asyncio.timeout(min(wait_ms, WAIT_MS_MAX) / 1000):
+            while feed.image.index <= after:
+                await feed.changed.wait()
+    except TimeoutError:
+        return LogPage((), core.leader, voters)
+    log = core.log
+    if after + 1 < log.first_index:
+        data = log.snapshot.data
+        return LogPage(
+            (), core.leader, voters, log.snapshot.index, log.snapshot.term, len(data), crc32c(data)
+        )
+    return LogPage(log.between(after + 1, feed.image.index + 1, PAGE_BYTES), core.leader, voters)
+
+
+def read_chunk(core: RaftCore, index: int, offset: int) -> bytes | None:
+    """None: the snapshot of that index was replaced by a newer one."""
+    snapshot = core.log.snapshot
+    return snapshot.data[offset : offset + CHUNK_BYTES] if snapshot.index == index else None

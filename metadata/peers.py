@@ -1,0 +1,95 @@
+"""What the metadata driver asks of the network, and its answer when no quorum can be had."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from tierlog.broker.ports.types import InvariantViolation
+from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
+from tierlog.metadata.pages import LogPage
+from tierlog.metadata.raft.membership import Member
+from tierlog.metadata.raft.messages import AnyMessage
+
+
+class MetadataUnavailable(Exception):
+    """No quorum answers now. `applied_unknown`: the command may have been, or may yet be, committed."""
+
+    def __init__(self, message: str, *, applied_unknown: bool) -> None:
+        super().__init__(message)
+        self.applied_unknown = applied_unknown
+
+
+class NotTheLeader(MetadataUnavailable):
+    """Another node has to be asked; `leader` is -1 while there is none."""
+
+    def __init__(self, leader: int, url: str) -> None:
+        super().__init__(f"this node does not lead; node {leader} does", applied_unknown=False)
+        self.leader, self.url = leader, url
+
+
+class LeadershipLost(MetadataUnavailable):
+    """What was asked had no effect and may be asked again, of the next leader."""
+
+    def __init__(self) -> None:
+        super().__init__("another leader took over before this was committed", applied_unknown=False)
+
+
+class Peers(Protocol):
+    """The other members. Sending never waits and may lose messages."""
+
+    def start(self, unreachable: Callable[[int], None], died: Callable[[int], None]) -> None:
+        """`unreachable(peer)` is called when messages to it were lost; `died(peer)` when its process is
+        proven dead: a connection to it broke, and its host refuses another. A time-out proves nothing."""
+
+    def configure(self, members: Mapping[int, Member]) -> None:
+        """Who may be sent to from now on; this node is among them, with its own directory."""
+
+    def send(self, message: AnyMessage) -> None: ...
+    async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
+        """Forwards to the leader: its reply, and the log index that holds what it says."""
+
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply: ...
+    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
+        """Committed entries after that index, as observers read them."""
+
+    async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
+        """A chunk of the voter's snapshot of that index. All four raise MetadataUnavailable."""
+
+    def watch(self, urls: Mapping[int, str]) -> None:
+        """Nodes besides the members whose death is to be told."""
+
+    async def close(self) -> None: ...
+
+
+class NoPeers:
+    """The peers of a quorum of one."""
+
+    def start(self, unreachable: Callable[[int], None], died: Callable[[int], None]) -> None:
+        return
+
+    def configure(self, members: Mapping[int, Member]) -> None:
+        return
+
+    def send(self, message: AnyMessage) -> None:
+        raise InvariantViolation("a quorum of one sends no messages")
+
+    async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
+        raise _alone()
+
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply:
+        raise _alone()
+
+    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
+        raise _alone()
+
+    async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
+        raise _alone()
+
+    def watch(self, urls: Mapping[int, str]) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+def _alone() -> MetadataUnavailable:
+    return MetadataUnavailable("this node is the whole quorum", applied_unknown=False)

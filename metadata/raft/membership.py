@@ -1,0 +1,86 @@
+"""Who votes and who only listens: configurations, and which may follow which (thesis 4).
+
+A configuration is the payload of an entry of its own kind. It counts from the moment at which the entry is in
+the log, committed or not; truncation brings back the one before, and a snapshot carries the one of its index.
+"""
+
+from uuid import UUID
+
+import msgspec
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """How to reach a node, and which directory its promises lie in (KIP-853): a node that comes back with
+    another one has forgotten its vote. None: not known yet."""
+
+    url: str = ""
+    directory: UUID | None = None
+
+
+class Configuration(msgspec.Struct, frozen=True, array_like=True):
+    """Learners get the log and count in no majority (4.2.1). No node is both."""
+
+    voters: dict[int, Member]
+    learners: dict[int, Member] = {}
+
+    @property
+    def members(self) -> dict[int, Member]:
+        return {**self.voters, **self.learners}
+
+    def with_learner(self, node_id: int, member: Member) -> "Configuration":
+        voters = {n: m for n, m in self.voters.items() if n != node_id}
+        return Configuration(voters, _sorted({**self.learners, node_id: member}))
+
+    def with_voter(self, node_id: int, member: Member) -> "Configuration":
+        learners = {n: m for n, m in self.learners.items() if n != node_id}
+        return Configuration(_sorted({**self.voters, node_id: member}), learners)
+
+    def without(self, node_id: int) -> "Configuration":
+        return Configuration(
+            {n: m for n, m in self.voters.items() if n != node_id},
+            {n: m for n, m in self.learners.items() if n != node_id},
+        )
+
+    def knowing(self, directories: dict[int, UUID]) -> "Configuration":
+        """The same nodes; directories that were not known are filled in, and none is changed."""
+        return Configuration(_knowing(self.voters, directories), _knowing(self.learners, directories))
+
+
+class ChangeRefused(Exception):
+    """This configuration may not follow the present one, or not yet."""
+
+
+def check_change(old: Configuration, new: Configuration) -> None:
+    """One voter at a time: then any majority of one overlaps any majority of the other (4.1)."""
+    changed = old.voters.keys() ^ new.voters.keys()
+    if len(changed) > 1:
+        raise ChangeRefused(f"voters change one at a time, not {sorted(changed)} at once")
+    if not new.voters:
+        raise ChangeRefused("the last voter cannot be removed")
+    if both := new.voters.keys() & new.learners.keys():
+        raise ChangeRefused(f"{sorted(both)} would be voters and learners")
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Configuration)
+
+
+def encode_configuration(configuration: Configuration) -> bytes:
+    return _encoder.encode(configuration)
+
+
+def decode_configuration(payload: bytes) -> Configuration:
+    """Raises msgspec.DecodeError."""
+    return _decoder.decode(payload)
+
+
+def _sorted(members: dict[int, Member]) -> dict[int, Member]:
+    """Equal configurations give equal bytes."""
+    return dict(sorted(members.items()))
+
+
+def _knowing(members: dict[int, Member], directories: dict[int, UUID]) -> dict[int, Member]:
+    return {
+        node: Member(member.url, member.directory or directories.get(node))
+        for node, member in members.items()
+    }

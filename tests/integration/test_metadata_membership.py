@@ -1,0 +1,156 @@
+"""A quorum that grows, shrinks and loses members, over real HTTP on loopback; every wait is for an event."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from metadata_quorum import Quorum, has, register, topic
+
+from tierlog.metadata.node import MetadataUnavailable, NotTheLeader
+from tierlog.metadata.raft.membership import ChangeRefused
+from tierlog.metadata.raft.settings import RaftSettings
+
+NEVER_BY_SILENCE = RaftSettings(election_ticks=1_000_000)
+
+
+@asynccontextmanager
+async def running(directory: Path, voters: tuple[int, ...], *start: int) -> AsyncIterator[Quorum]:
+    quorum = Quorum(directory, voters)
+    try:
+        for node_id in start or voters:
+            await quorum.start(node_id)
+        yield quorum
+    finally:
+        await quorum.close()
+    assert quorum.failures == []
+
+
+async def grown(quorum: Quorum, *nodes: int) -> None:
+    for node_id in nodes:
+        if node_id not in quorum.running:
+            await quorum.start(node_id)
+        await quorum.running[await quorum.leader()].node.add_voter(node_id, quorum.urls[node_id])
+
+
+async def test_one_node_becomes_three_and_lives_without_the_first(tmp_path: Path) -> None:
+    async with running(tmp_path, (1,)) as quorum:
+        first = quorum.running[1]
+        await first.client.submit(register())
+        await first.client.submit(topic("alone"))
+        await grown(quorum, 2, 3)
+        for member in quorum.running.values():
+            await member.client.wait_for(has("alone"))
+            assert member.node.voters == {n: quorum.urls[n] for n in (1, 2, 3)}
+        status = first.node.status()
+        assert (status.members[0].node_id, status.members[0].voter, status.members[0].lag) == (1, True, 0)
+        await quorum.kill(1)
+        await quorum.running[2].client.submit(topic("without"))
+        assert has("without")(quorum.running[2].client.image)
+        back = await quorum.start(1)  # its settings still say that it is alone; its log knows better
+        await back.client.wait_for(has("without"))
+        assert set(back.node.voters) == {1, 2, 3}
+
+
+async def test_a_node_that_was_away_for_snapshots_joins(tmp_path: Path) -> None:
+    async with running(tmp_path, (1,)) as quorum:
+        await quorum.kill(1)
+        quorum.snapshot_entries = 5
+        first = await quorum.start(1)
+        await first.client.submit(register())
+        for number in range(20):
+            await first.client.submit(topic(f"t{number}"))
+        await grown(quorum, 2)
+        await quorum.kill(2)
+        again = await quorum.start(2)
+        await again.client.wait_for(has("t19"))
+        assert set(again.node.voters) == {1, 2}
+
+
+async def test_three_become_one(tmp_path: Path) -> None:
+    async with running(tmp_path, (1, 2, 3)) as quorum:
+        leader = await quorum.leader()
+        client = quorum.running[leader].client
+        await client.submit(register())
+        for node_id in [n for n in (1, 2, 3) if n != leader]:
+            await quorum.running[leader].node.remove_voter(node_id)
+            await quorum.kill(node_id)
+        await client.submit(topic("t"))
+        assert quorum.running[leader].node.voters == {leader: quorum.urls[leader]}
+        with pytest.raises(ChangeRefused, match="last voter"):
+            await quorum.running[leader].node.remove_voter(leader)
+        await quorum.kill(leader)
+        alone = await quorum.start(leader)  # by its settings there are three
+        assert alone.node.is_leader
+        assert has("t")(alone.client.image)
+
+
+async def test_a_leader_that_removes_itself_hands_over(tmp_path: Path) -> None:
+    async with running(tmp_path, (1, 2, 3)) as quorum:
+        quorum_of = quorum.running
+        leader = await quorum.leader()
+        await quorum_of[leader].node.remove_voter(leader)
+        await quorum.kill(leader)
+        assert await quorum.leader() != leader
+        others = next(iter(quorum_of.values()))
+        await others.client.submit(register())
+        await others.client.submit(topic("t"))
+        assert leader not in others.node.voters
+
+
+async def test_only_the_leader_changes_members_and_says_who_it_is(tmp_path: Path) -> None:
+    async with running(tmp_path, (1, 2, 3)) as quorum:
+        leader = await quorum.leader()
+        other = next(n for n in quorum.running if n != leader)
+        with pytest.raises(NotTheLeader) as told:
+            await quorum.running[other].node.remove_voter(3)
+        assert (told.value.leader, told.value.url) == (leader, quorum.urls[leader])
+
+
+async def test_a_node_that_does_not_answer_stays_a_learner_and_holds_nothing_up(tmp_path: Path) -> None:
+    async with running(tmp_path, (1,)) as quorum:
+        node = quorum.running[1].node
+        with pytest.raises(MetadataUnavailable, match="stays a learner"):
+            await node.add_voter(4, quorum.urls[4], timeout_s=0.2)
+        await quorum.running[1].client.submit(register())
+        assert set(node.voters) == {1}
+        assert set(node.status().learners) == {4}
+        await node.remove_voter(4)
+        assert node.status().learners == {}
+
+
+async def test_a_voter_with_a_wiped_directory_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    """Its votes and acknowledgements are forgotten: it may come back only as a new member (KIP-853)."""
+    async with running(tmp_path, (1, 2, 3)) as quorum:
+        leader = await quorum.leader()
+        node = quorum.running[leader].node
+        await node.status_when(lambda status: all(peer.directory_id for peer in status.members))
+        wiped = next(n for n in (1, 2, 3) if n != leader)
+        await quorum.kill(wiped)
+        quorum.wipe(wiped)
+        back = await quorum.start(wiped)
+        await quorum.running[leader].client.submit(register())
+        assert back.node.core.log.last_index == 0
+        await node.remove_voter(wiped)
+        await node.add_voter(wiped, quorum.urls[wiped])
+        await back.client.wait_for(lambda image: 1 in image.brokers)
+        assert set(node.voters) == {1, 2, 3}
+
+
+async def test_a_refused_connection_proves_the_leader_dead(tmp_path: Path) -> None:
+    """Nobody would notice its silence here; the ports that its death closed tell."""
+    async with running(tmp_path, (1, 2, 3)) as quorum:
+        first = await quorum.leader()
+        await quorum.running[first].client.submit(register())
+        for node_id in list(quorum.running):  # the same nodes, now deaf to silence
+            await quorum.kill(node_id)
+        quorum.settings = NEVER_BY_SILENCE
+        for node_id in (1, 2, 3):
+            await quorum.start(node_id)
+        cores = {n: member.node.core for n, member in quorum.running.items()}
+        leader = max(cores, key=lambda n: (cores[n].log.last_term, cores[n].log.last_index))
+        cores[leader].campaign()  # whose log is the longest
+        assert await quorum.leader() == leader
+        await quorum.running[leader].node.status_when(lambda status: all(p.lag == 0 for p in status.members))
+        await quorum.kill(leader)
+        assert await quorum.leader() != leader

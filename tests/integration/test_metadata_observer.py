@@ -1,0 +1,172 @@
+"""Brokers that are no voters, heartbeats and leases, over real HTTP on loopback; waits are for events."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
+
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.api import LOG_PATH
+from tierlog.metadata.auth import Envelope
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.node import MetadataUnavailable
+from tierlog.metadata.raft.settings import RaftSettings
+
+FAR_MS = 3_600_000
+
+
+@pytest.fixture
+async def quorum(tmp_path: Path) -> AsyncIterator[Quorum]:
+    quorum = Quorum(tmp_path)
+    try:
+        yield quorum
+    finally:
+        await quorum.close()
+    assert quorum.failures == []
+
+
+async def started(quorum: Quorum) -> int:
+    for node_id in quorum.voters:
+        await quorum.start(node_id)
+    return await quorum.leader()
+
+
+def fenced(broker_id: int):
+    def check(image: ClusterImage) -> bool:
+        return broker_id in image.brokers and image.brokers[broker_id].fenced
+
+    return check
+
+
+async def joined(client: MetadataClient, broker_id: int, admin_url: str = "") -> c.Heartbeat:
+    """Registers a broker, fenced, and has its first heartbeat let it in."""
+    registration = c.RegisterBroker(
+        broker_id=broker_id,
+        incarnation=register(broker_id).incarnation,
+        host="h",
+        port=1,
+        admin_url=admin_url,
+        start_fenced=True,
+    )
+    registered = await client.submit(registration)
+    image = await client.wait_for(lambda image: broker_id in image.brokers)
+    beat = c.Heartbeat(broker_id=broker_id, broker_epoch=registered.broker_epoch, image_index=image.index)
+    reply = await client.heartbeat(beat, timeout_s=10.0)
+    assert (reply.error, reply.fenced) == (ErrorCode.NONE, False)
+    assert reply.lease_ms > 0
+    return beat
+
+
+async def test_an_observer_follows_and_asks(quorum: Quorum) -> None:
+    await started(quorum)
+    observer = (await quorum.observe(9, 2)).client  # it is told of one voter, who tells of the others
+    await observer.submit(register())
+    await observer.submit(topic("t"))
+    assert has("t")(observer.image)
+    await quorum.running[1].client.submit(topic("u"))
+    image = await observer.wait_for(has("u"))
+    assert image == (await quorum.running[1].client.wait_for(lambda other: other.index == image.index))
+
+
+async def test_an_observer_survives_the_leader_and_the_voter_that_it_reads(quorum: Quorum) -> None:
+    leader = await started(quorum)
+    observing = await quorum.observe(9, 1, 2, 3)
+    await observing.client.submit(register())
+    await quorum.kill(leader)
+    await observing.client.submit(topic("one"))
+    await quorum.start(leader)
+    await quorum.leader()
+    await quorum.kill(next(n for n in quorum.running if n != leader))
+    await observing.client.submit(topic("two"))
+    assert has("one")(observing.client.image)
+    assert has("two")(observing.client.image)
+
+
+async def test_an_observer_that_comes_late_reads_a_snapshot_and_then_the_log(quorum: Quorum) -> None:
+    quorum.snapshot_entries = 5
+    leader = await started(quorum)
+    client = quorum.running[leader].client
+    await client.submit(register())
+    for number in range(20):
+        await client.submit(topic(f"t{number}"))
+    observer = (await quorum.observe(9, *quorum.voters)).client
+    assert (await observer.wait_for(has("t19"))).topics == client.image.topics
+    await client.submit(topic("later"))
+    await observer.wait_for(has("later"))
+
+
+async def test_the_log_is_read_by_nodes_of_this_cluster_only(quorum: Quorum) -> None:
+    await started(quorum)
+    path = f"{LOG_PATH}?after=0&wait_ms=0"
+    async with aiohttp.ClientSession() as session:
+        for secret, signed, status in (
+            (SECRET, path, 200),
+            (b"wrong", path, 401),
+            (SECRET, f"{LOG_PATH}?after=5&wait_ms=0", 401),
+        ):
+            headers = Envelope(CLUSTER_ID, 9, 1).headers(secret, signed, b"")
+            async with session.get(quorum.urls[1] + path, headers=headers) as response:
+                assert response.status == status
+
+
+async def test_a_broker_that_falls_silent_is_fenced(quorum: Quorum) -> None:
+    quorum.session_ms = 200
+    await started(quorum)
+    observer = (await quorum.observe(9, *quorum.voters)).client
+    beat = await joined(observer, 9)
+    image = await observer.wait_for(fenced(9))
+    assert image.brokers[9].broker_epoch == beat.broker_epoch
+    again = c.Heartbeat(broker_id=9, broker_epoch=beat.broker_epoch, image_index=image.index)
+    assert not (await observer.heartbeat(again, timeout_s=10.0)).fenced  # it is heard again, and let in
+
+
+async def test_a_killed_broker_is_fenced_long_before_its_session_ends(quorum: Quorum) -> None:
+    quorum.session_ms = FAR_MS
+    await started(quorum)
+    met: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(lambda reader, writer: met.put_nowait(writer), "127.0.0.1", 0)
+    observer = (await quorum.observe(9, *quorum.voters)).client
+    await joined(observer, 9, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    watchers = [await met.get() for _ in quorum.voters]  # every member, for any of them may lead next
+    server.close()
+    for watcher in watchers:
+        watcher.close()
+    await observer.wait_for(fenced(9))
+
+
+async def test_a_killed_leaders_own_broker_is_fenced_by_the_next(quorum: Quorum) -> None:
+    quorum.session_ms = FAR_MS
+    leader = await started(quorum)
+    await joined(quorum.running[leader].client, leader, quorum.urls[leader])
+    follower = next(member for n, member in quorum.running.items() if n != leader)
+    await follower.client.wait_for(lambda image: leader in image.brokers and not image.brokers[leader].fenced)
+    await quorum.kill(leader)
+    await follower.client.wait_for(fenced(leader))
+
+
+async def test_a_cut_off_leader_answers_no_read_and_extends_no_lease(quorum: Quorum) -> None:
+    """It goes on believing that it leads; the others have elected another, who has committed more."""
+    quorum.settings = RaftSettings(quorum_ticks=1_000_000)
+    quorum.session_ms = FAR_MS
+    old = await started(quorum)
+    beat = await joined(quorum.running[old].client, old)
+    quorum.cut_off = {old}
+    others = {n: member for n, member in quorum.running.items() if n != old}
+    for member in others.values():
+        await member.node.status_when(lambda status: status.leader not in (old, -1))
+    await next(iter(others.values())).client.submit(topic("new"))
+    assert quorum.running[old].node.is_leader
+    nothing = c.ConfirmRemoteDeleted(uuids=())
+    with pytest.raises(MetadataUnavailable):
+        await quorum.running[old].client.submit(nothing, timeout_s=0.2)
+    with pytest.raises(MetadataUnavailable):
+        await quorum.running[old].client.heartbeat(beat, timeout_s=0.2)
+    asked = asyncio.gather(quorum.running[old].client.submit(nothing))
+    quorum.cut_off = set()
+    await asked
+    assert has("new")(quorum.running[old].client.image)  # a read that begins sees what was committed before

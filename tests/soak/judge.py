@@ -1,0 +1,197 @@
+"""Whether a soak was passed: all that must stay flat or bounded, and whether there was a load at all.
+
+A run has three thirds. The first one is warm-up: caches, retention and the first cleanings have to fill. What
+grows is judged by its slope after it; latency and disk by their level in the last third, held to the second
+third. Pure: it knows samples, no process. Called by soak.py; its tests show it bad histories.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations, pairwise
+
+from samples import Sample
+
+WARM_UP = 1 / 3
+
+LATENCY_FACTOR = 1.5
+LATENCY_SLACK_MS = 3.0
+"""The last third's median may be so much above the second's. What rises in proportion to the time that passed
+is 5/3 as high there, so it is caught; medians of a third of all intervals differ less, whoever else uses the
+machine for a while. The slack is a turn of a busy loop, for figures so small that a factor of them is noise.
+"""
+
+LATENCY_LEVEL_MS = 250.0
+"""The 99th percentile of either third: a broker that is slow from the start is flat too, and not well."""
+
+DISK_FACTOR = 1.25
+DISK_SLACK_MIB = 8.0
+"""A segment of each retained partition may come or go between two samples."""
+
+DISK_LEVEL_MIB = 256.0
+"""Twice what load.py's settings add up to: retention and two segments of each partition, the cleaner's
+copies, the cache of remote chunks, the metadata log, room reserved ahead.
+"""
+
+MUST_GO_ON = ("produced", "read", "cleaned")
+LONGEST_GAP_MINUTES = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the verdict. `bad` where `measured` is above `allowed`, or for least values below it."""
+
+    what: str
+    measured: float
+    allowed: float
+    bad: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """Of one quantity after the warm-up. `growth`: what the slope makes of the measured part of the run."""
+
+    middle: float
+    per_minute: float
+    growth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    checks: tuple[Check, ...]
+    slopes: Mapping[str, Slope]
+
+    @property
+    def bad(self) -> tuple[Check, ...]:
+        return tuple(check for check in self.checks if check.bad)
+
+    @property
+    def headline(self) -> str:
+        return "NOT FLAT: " + ", ".join(check.what for check in self.bad) if self.bad else "flat"
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "verdict": self.headline,
+            "checks": [asdict(check) for check in self.checks],
+            "slopes": {name: asdict(slope) for name, slope in self.slopes.items()},
+        }
+
+
+def judge(
+    samples: Sequence[Sample],
+    *,
+    minutes_asked: float,
+    broker_errors: int = 0,
+    latency_level_ms: float = LATENCY_LEVEL_MS,
+) -> Verdict:
+    slopes = {
+        name: slope([(s.minutes, float(getattr(s, name))) for s in after_warm_up(samples)])
+        for name in ("rss_mib", "anon_mib", "descriptors", "threads")
+    }
+    checks = (
+        _growth("resident memory, MiB", slopes["rss_mib"], 0.05, 6),
+        _growth("anonymous memory, MiB", slopes["anon_mib"], 0.05, 6),
+        _growth("descriptors", slopes["descriptors"], 0.05, 8),
+        _growth("threads", slopes["threads"], 0.1, 3),
+        *_latency(samples, "produce", "p99_ms", latency_level_ms),
+        *_latency(samples, "end to end", "e2e_p99_ms", latency_level_ms),
+        *_disk(samples),
+        *_load(samples, minutes_asked),
+        _at_most("faults that clients met", sum(faults(samples).values()), 0),
+        _at_most("errors that the broker logged", broker_errors, 0),
+    )
+    return Verdict(checks, slopes)
+
+
+def after_warm_up(samples: Sequence[Sample]) -> Sequence[Sample]:
+    return [*_third(samples, 1), *_third(samples, 2)]
+
+
+def faults(samples: Sequence[Sample]) -> Counter[str]:
+    """Errors that clients reported, by kind."""
+    found: Counter[str] = Counter()
+    for sample in samples:
+        found.update({kind: n for kind, n in sample.counts.items() if kind.startswith("fault: ")})
+    return found
+
+
+def level(samples: Sequence[Sample], third: int, name: str) -> float:
+    """The median of a quantity in a third of the run (0, 1, 2), of the intervals that measured it."""
+    values = [getattr(sample, name) for sample in _third(samples, third)]
+    return statistics.median([value for value in values if value is not None] or [0.0])
+
+
+def slope(points: Sequence[tuple[float, float]]) -> Slope:
+    """The median of the slopes between all pairs, which outliers do not move."""
+    pairs = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2) if b[0] > a[0]]
+    per_minute = statistics.median(pairs) if pairs else 0.0
+    middle = statistics.median(value for _, value in points) if points else 0.0
+    length = points[-1][0] - points[0][0] if points else 0.0
+    return Slope(middle, per_minute, per_minute * length)
+
+
+# -- the kinds of checks --
+
+
+def _growth(what: str, found: Slope, share: float, least: float) -> Check:
+    """Growth up to a share of the middle value, or up to `least`, is within what an allocator does."""
+    note = f"{found.middle:.1f} in the middle, {found.per_minute:+.3f} a minute"
+    return _at_most(f"growth of {what}", found.growth, max(share * found.middle, least), note)
+
+
+def _latency(samples: Sequence[Sample], what: str, name: str, most_ms: float) -> list[Check]:
+    before, last = level(samples, 1, name), level(samples, 2, name)
+    allowed = max(LATENCY_FACTOR * before, before + LATENCY_SLACK_MS)
+    unmeasured = sum(getattr(sample, name) is None for sample in after_warm_up(samples))
+    return [
+        _at_most(f"{what} p99, last third, ms", last, allowed, f"{before:.2f} in the second"),
+        _at_most(f"{what} p99, level, ms", max(before, last), most_ms),
+        _at_most(f"{what} intervals without latency", unmeasured, 0),
+    ]
+
+
+def _disk(samples: Sequence[Sample]) -> list[Check]:
+    def peak(third: int) -> float:
+        return max((sample.local_disk_mib for sample in _third(samples, third)), default=0.0)
+
+    allowed = max(DISK_FACTOR * peak(1), peak(1) + DISK_SLACK_MIB)
+    return [
+        _at_most("local disk, peak of the last third, MiB", peak(2), allowed, f"{peak(1):.1f} in the second"),
+        _at_most("local disk, peak, MiB", max(map(peak, range(3))), DISK_LEVEL_MIB),
+    ]
+
+
+def _load(samples: Sequence[Sample], minutes_asked: float) -> list[Check]:
+    """A broker at rest is flat: so each kind of load has to show in each minute."""
+    passed = samples[-1].minutes if samples else 0.0
+    times = [0.0, *(sample.minutes for sample in samples)]
+    gap = max((b - a for a, b in pairwise(times)), default=passed)
+    checks = [
+        _at_least("minutes passed", passed, minutes_asked),
+        _at_most("minutes without a sample", gap, LONGEST_GAP_MINUTES),
+    ]
+    minutes = max(int(passed), 1)
+    for what in MUST_GO_ON:
+        counts = [0] * minutes
+        for sample in samples:  # what is left behind the last whole minute counts with it
+            counts[min(int(sample.minutes), minutes - 1)] += sample.counts.get(what, 0)
+        idle = [str(minute + 1) for minute, count in enumerate(counts) if count <= 0]
+        note = f"nothing in minute {', '.join(idle)}" if idle else ""
+        checks.append(_at_least(f"{what}, least of a minute", min(counts), 1, note))
+    return checks
+
+
+def _third(samples: Sequence[Sample], number: int) -> Sequence[Sample]:
+    """By time, not by number: intervals may be late."""
+    end = samples[-1].minutes if samples else 0.0
+    return [sample for sample in samples if end and min(int(3 * sample.minutes / end), 2) == number]
+
+
+def _at_most(what: str, measured: float, allowed: float, note: str = "") -> Check:
+    return Check(what, measured, allowed, not measured <= allowed, note)  # a NaN is bad
+
+
+def _at_least(what: str, measured: float, allowed: float, note: str = "") -> Check:
+    return Check(what, measured, allowed, not measured >= allowed, note)

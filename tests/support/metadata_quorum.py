@@ -1,0 +1,159 @@
+"""Metadata nodes in one process, over real HTTP on loopback: started, killed, wiped, added and removed."""
+
+import random
+import shutil
+import socket
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.metadata.api import RaftServer
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.sessions import BrokerSessions
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.node import MetadataNode
+from tierlog.metadata.observer import MetadataObserver
+from tierlog.metadata.raft.messages import AnyMessage
+from tierlog.metadata.raft.settings import RaftSettings
+from tierlog.metadata.transport import HttpPeers
+
+SECRET = b"a secret of the test"
+CLUSTER_ID = "quorum-test"
+
+
+def listen(port: int = 0) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    return listener
+
+
+class CuttablePeers(HttpPeers):
+    """The network between members may be cut; what observers and clients say still arrives."""
+
+    def __init__(self, quorum: "Quorum", node_id: int, tasks: TaskGroup) -> None:
+        super().__init__(node_id, CLUSTER_ID, SECRET, tasks)
+        self.quorum, self.node_id = quorum, node_id
+
+    def send(self, message: AnyMessage) -> None:
+        if not {self.node_id, message.to} & self.quorum.cut_off:
+            super().send(message)
+
+
+class Running:
+    """A node with its server, in the order in which a process would start and stop them."""
+
+    def __init__(self, quorum: "Quorum", node_id: int) -> None:
+        self.tasks = TaskGroup(lambda name, failure: quorum.failures.append(failure))
+        peers = CuttablePeers(quorum, node_id, self.tasks)
+        self.node = MetadataNode(
+            node_id,
+            {n: quorum.urls[n] for n in quorum.voters},
+            quorum.directory / str(node_id),
+            OsFiles(),
+            SystemClock(),
+            random.Random(node_id),
+            self.tasks,
+            CLUSTER_ID,
+            peers=peers,
+            url=quorum.urls[node_id],
+            settings=quorum.settings,
+            sessions=BrokerSessions(quorum.session_ms) if quorum.session_ms else None,
+            tick_ms=20,
+            snapshot_entries=quorum.snapshot_entries,
+            keep_entries=1,
+        )
+        self.client = MetadataClient(self.node)
+        self.server = RaftServer(self.node, SECRET)
+
+    async def start(self, listener: socket.socket) -> None:
+        await self.node.start()
+        await self.server.start(listener)
+
+    async def stop(self) -> None:
+        await self.server.close()
+        await self.node.stop()
+        await self.tasks.close()
+
+
+class Observing:
+    def __init__(self, quorum: "Quorum", node_id: int, voters: Iterable[int]) -> None:
+        self.tasks = TaskGroup(lambda name, failure: quorum.failures.append(failure))
+        peers = HttpPeers(node_id, CLUSTER_ID, SECRET, self.tasks)
+        urls = {n: quorum.urls[n] for n in voters}
+        self.observer = MetadataObserver(node_id, urls, self.tasks, CLUSTER_ID, peers=peers)
+        self.client = MetadataClient(self.observer)
+
+    async def stop(self) -> None:
+        await self.observer.stop()
+        await self.tasks.close()
+
+
+class Quorum:
+    """`voters` are those of the settings; nodes 1 to 4 have addresses."""
+
+    def __init__(self, directory: Path, voters: Iterable[int] = (1, 2, 3)) -> None:
+        self.directory = directory
+        self.voters = tuple(voters)
+        self.settings: RaftSettings | None = None
+        self.session_ms = 0
+        self.cut_off: set[int] = set()
+        self.observers: list[Observing] = []
+        self.failures: list[BaseException] = []
+        self.snapshot_entries = 10_000
+        self.listeners = {n: listen() for n in (1, 2, 3, 4)}
+        self.ports = {n: listener.getsockname()[1] for n, listener in self.listeners.items()}
+        self.urls = {n: f"http://127.0.0.1:{port}" for n, port in self.ports.items()}
+        self.running: dict[int, Running] = {}
+
+    async def start(self, node_id: int) -> Running:
+        member = self.running[node_id] = Running(self, node_id)
+        await member.start(self.listeners.pop(node_id, None) or listen(self.ports[node_id]))
+        return member
+
+    async def observe(self, node_id: int, *voters: int) -> "Observing":
+        """A node that is no member; it is told of some voters only."""
+        observing = Observing(self, node_id, voters)
+        self.observers.append(observing)
+        await observing.observer.start()
+        return observing
+
+    async def kill(self, node_id: int) -> None:
+        await self.running.pop(node_id).stop()
+
+    def wipe(self, node_id: int) -> None:
+        shutil.rmtree(self.directory / str(node_id))
+
+    async def leader(self) -> int:
+        """The one that leads once a command has been committed: any node may be asked."""
+        any_member = next(iter(self.running.values()))
+        await any_member.client.submit(c.ConfirmRemoteDeleted(uuids=()))
+        return next(n for n, member in self.running.items() if member.node.is_leader)
+
+    async def close(self) -> None:
+        for observing in self.observers:
+            await observing.stop()
+        for node_id in list(self.running):
+            await self.kill(node_id)
+        for listener in self.listeners.values():
+            listener.close()
+
+
+def register(broker_id: int = 1) -> c.RegisterBroker:
+    incarnation = uuid.UUID(int=broker_id)
+    return c.RegisterBroker(broker_id=broker_id, incarnation=incarnation, host="h", port=1, admin_url="")
+
+
+def topic(name: str) -> c.CreateTopics:
+    return c.CreateTopics(topics=(c.NewTopic(name=name, partitions=2),))
+
+
+def has(name: str) -> Callable[[ClusterImage], bool]:
+    def check(image: ClusterImage) -> bool:
+        return image.topic(name) is not None
+
+    return check

@@ -1,0 +1,76 @@
+"""Indexes of a segment that was flushed as the active one and then rolled; epochs that nobody wrote in."""
+
+import random
+from pathlib import Path
+
+from power_loss import LOST, PowerLoss
+
+from tierlog.broker.log.log import PartitionLog
+from tierlog.broker.log.names import EPOCH_CHECKPOINT
+from tierlog.broker.partition.epochs import LeaderEpochs
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.records.batch import assign, read_header
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.settings.topic import TopicConfig
+
+NOW = 1_700_000_000_000
+TIME_INDEX_NAME = f"{0:020d}.timeindex"
+
+
+def open_log(
+    directory: Path, files: OsFiles, *, clean: bool = False, recovery_point: int = 0
+) -> PartitionLog:
+    config = TopicConfig(index_interval_bytes=0)
+    return PartitionLog.open(
+        directory, config, files, NOW, clean=clean, recovery_point=recovery_point, rng=random.Random(1)
+    )
+
+
+def append(log: PartitionLog, timestamp: int, epoch: int = 0) -> None:
+    base = log.log_end_offset
+    batch = memoryview(bytearray(encode_batch([NewRecord(timestamp, None, b"v")])))
+    assign(batch, 0, base, epoch)
+    log.append(batch, read_header(batch), base, epoch, NOW)
+
+
+def rolled_after_its_flush(directory: Path, files: OsFiles) -> PartitionLog:
+    log = open_log(directory, files)
+    for after in (0, 10, 20, 5):
+        append(log, NOW + after)
+    assert log.flush() == 4
+    log.roll(NOW)
+    return log
+
+
+def test_a_time_index_that_lost_its_end_below_the_recovery_point_hides_no_record(tmp_path: Path) -> None:
+    """As far as it goes it is right, and the last batches do not say that a younger one is missing."""
+    rolled_after_its_flush(tmp_path, OsFiles()).close(clean=False)
+    path = tmp_path / TIME_INDEX_NAME
+    path.write_bytes(path.read_bytes()[:12])
+    log = open_log(tmp_path, OsFiles(), recovery_point=4)
+    found = log.offset_for_timestamp(NOW + 20)
+    assert found is not None and found.offset == 2
+
+
+def test_indexes_that_a_start_had_to_rebuild_are_durable_after_a_clean_stop(tmp_path: Path) -> None:
+    files = PowerLoss(tmp_path, 1000)
+    rolled_after_its_flush(tmp_path, files).close(clean=False)
+    whole = (tmp_path / TIME_INDEX_NAME).read_bytes()
+    files.sync_directory(tmp_path)  # names may be durable when what they name is not
+    files.crash(LOST)
+    files = PowerLoss(tmp_path, 1000)
+    open_log(tmp_path, files, recovery_point=4).close(clean=True)
+    files.crash(LOST)
+    assert (tmp_path / TIME_INDEX_NAME).read_bytes() == whole
+
+
+def test_a_cut_at_the_end_takes_an_epoch_that_got_no_record(tmp_path: Path) -> None:
+    """This broker began it, and another one leads: KIP-101's questions are asked by epochs of records."""
+    log = open_log(tmp_path, OsFiles())
+    append(log, NOW, epoch=1)
+    log.assign_epoch(3, 1)
+    log.flush()
+    assert log.truncate_to(1, NOW) is False
+    assert log.epochs.entries == ((1, 0),)
+    log.flush()
+    assert LeaderEpochs.decode((tmp_path / EPOCH_CHECKPOINT).read_bytes()).entries == ((1, 0),)

@@ -1,0 +1,82 @@
+"""What is queued for a socket: sent in order, whatever it is made of and however little the socket takes."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tierlog.broker.net.bounds import COPIED_BYTES
+from tierlog.broker.net.outbox import Outbox
+from tierlog.broker.ports.files import FileSlice, OsFiles, Part
+from tierlog.broker.ports.open_files import SharedFile
+
+CONTENT = os.urandom(8 * COPIED_BYTES)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> SharedFile:
+    (tmp_path / "segment").write_bytes(CONTENT)
+    return SharedFile(OsFiles(), tmp_path / "segment")
+
+
+@pytest.fixture
+def ends(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Ours, which does not block, and the client's."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, getattr(request, "param", socket.SOCK_STREAM))
+    ours.setblocking(False)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+def queued(sock: socket.socket, *parts: Part) -> Outbox:
+    outbox = Outbox(sock)
+    outbox.count(parts)
+    outbox.queue(parts)
+    return outbox
+
+
+@pytest.mark.parametrize("ends", [socket.SOCK_SEQPACKET], indirect=True)
+def test_an_answer_with_small_batches_leaves_in_one_piece(
+    ends: tuple[socket.socket, socket.socket], file: SharedFile
+) -> None:
+    ours, theirs = ends
+    outbox = queued(ours, b"head", FileSlice(file, 7, 1000), b"between", FileSlice(file, 0, 2000), b"tail")
+    outbox.send()
+    assert outbox.is_empty
+    assert theirs.recv(1 << 20) == b"head" + CONTENT[7:1007] + b"between" + CONTENT[:2000] + b"tail"
+
+
+@pytest.mark.parametrize("around", [-1, 0, 1])
+def test_slices_about_the_bound_come_whole_to_a_slow_reader(
+    ends: tuple[socket.socket, socket.socket], file: SharedFile, around: int
+) -> None:
+    ours, theirs = ends
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    size = COPIED_BYTES + around
+    slices = [FileSlice(file, number, size) for number in range(5)]
+    small = [FileSlice(file, number * 1000, 900) for number in range(100)]
+    parts: list[Part] = [b"head", *slices, b"", FileSlice(file, 0, 0), *small, memoryview(b"tail")]
+    whole = b"".join(part.read() if isinstance(part, FileSlice) else part for part in parts)
+    outbox = queued(ours, *parts)
+    assert (outbox.bytes, outbox.memory_bytes) == (len(whole), len(b"headtail"))
+    received, sent = bytearray(), 0
+    while not outbox.is_empty:
+        sent += outbox.send()
+        assert outbox.bytes == len(whole) - sent
+        received += theirs.recv(3000)
+    while len(received) < len(whole):
+        received += theirs.recv(1 << 20)
+    assert received == whole
+    assert (outbox.bytes, outbox.memory_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("size", [100, 2 * COPIED_BYTES])
+def test_a_file_that_ends_inside_a_slice_is_an_error(
+    ends: tuple[socket.socket, socket.socket], file: SharedFile, size: int
+) -> None:
+    outbox = queued(ends[0], FileSlice(file, len(CONTENT) - 50, size))
+    with pytest.raises(OSError, match="ends inside a slice"):
+        outbox.send()

@@ -1,0 +1,179 @@
+"""The soak's judge, shown hand-made histories: a good one passes, and each kind of bad one is flagged."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from judge import Verdict, judge
+from samples import Sample
+
+MINUTES = 10.0
+INTERVAL = 1 / 12
+
+Change = Callable[[Sample], Sample]
+
+
+def history(change: Change = lambda sample: sample, minutes: float = MINUTES) -> list[Sample]:
+    """A broker as it should be: it fills up in the first third, and jitters from then on."""
+    rng = random.Random(1)
+    samples = []
+    for number in range(1, round(minutes / INTERVAL) + 1):
+        at = number * INTERVAL
+        warm = min(3 * at / minutes, 1.0)
+        sample = Sample(
+            minutes=at,
+            rss_mib=100 + 40 * warm + rng.uniform(-2, 2),
+            anon_mib=80 + 30 * warm + rng.uniform(-2, 2),
+            descriptors=round(100 + 50 * warm + rng.uniform(-10, 10)),
+            threads=20 + rng.randrange(2),
+            local_disk_mib=20 + 80 * warm + rng.uniform(-6, 6),
+            store_mib=50 * warm,
+            loop_lag_p99_ms=5,
+            p50_ms=3.0,
+            p99_ms=8 * rng.uniform(0.7, 1.4),
+            max_ms=rng.choice([20.0, 20.0, 300.0]),
+            e2e_p50_ms=4.0,
+            e2e_p99_ms=12 * rng.uniform(0.7, 1.4),
+            e2e_max_ms=40.0,
+            counts={"produced": 7500, "read": 30_000, "cleaned": rng.choice([0, 5_000_000])},
+        )
+        samples.append(change(sample))
+    return samples
+
+
+def flagged(samples: list[Sample], **options: float) -> set[str]:
+    verdict: Verdict = judge(samples, **{"minutes_asked": MINUTES, **options})  # type: ignore[arg-type]
+    told = verdict.as_json()["verdict"]
+    assert (told == "flat") == (not verdict.bad)
+    return {check.what for check in verdict.bad}
+
+
+def with_counts(sample: Sample, **counts: int) -> Sample:
+    return replace(sample, counts={**sample.counts, **counts})
+
+
+def test_a_good_run_passes() -> None:
+    assert flagged(history()) == set()
+
+
+def test_a_neighbour_that_slows_a_few_intervals_is_no_fault_of_the_broker() -> None:
+    def slow(sample: Sample) -> Sample:
+        return replace(sample, p99_ms=200.0, e2e_p99_ms=200.0) if 8.0 <= sample.minutes < 9.0 else sample
+
+    assert flagged(history(slow)) == set()
+
+
+def test_what_fills_up_in_the_first_third_is_warm_up() -> None:
+    def fill(sample: Sample) -> Sample:
+        warm = min(3 * sample.minutes / MINUTES, 1)
+        return replace(sample, rss_mib=20 + 400 * warm, local_disk_mib=200 * warm, p99_ms=50 - 40 * warm)
+
+    assert flagged(history(fill)) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "a_minute", "what"),
+    [
+        ("rss_mib", 1.5, "growth of resident memory, MiB"),
+        ("anon_mib", 1.5, "growth of anonymous memory, MiB"),
+        ("descriptors", 3, "growth of descriptors"),
+        ("threads", 1, "growth of threads"),
+    ],
+)
+def test_a_leak(name: str, a_minute: float, what: str) -> None:
+    def leak(sample: Sample) -> Sample:
+        return replace(sample, **{name: getattr(sample, name) + a_minute * sample.minutes})  # type: ignore[arg-type]
+
+    assert flagged(history(leak)) == {what}
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("p99_ms", "produce"), ("e2e_p99_ms", "end to end")], ids=["produce", "end to end"]
+)
+class TestLatency:
+    def test_that_grows_with_what_has_been_written(self, name: str, what: str) -> None:
+        def rise(sample: Sample) -> Sample:
+            return replace(sample, **{name: 12 * sample.minutes})  # type: ignore[arg-type]
+
+        assert flagged(history(rise)) == {f"{what} p99, last third, ms"}
+
+    def test_that_jumps_at_the_end(self, name: str, what: str) -> None:
+        def jump(sample: Sample) -> Sample:
+            return replace(sample, **{name: 40.0}) if sample.minutes > 7 else sample  # type: ignore[arg-type]
+
+        assert flagged(history(jump)) == {f"{what} p99, last third, ms"}
+
+    def test_that_is_bad_from_the_start(self, name: str, what: str) -> None:
+        def slow(sample: Sample) -> Sample:
+            return replace(sample, **{name: 900.0})  # type: ignore[arg-type]
+
+        assert flagged(history(slow)) == {f"{what} p99, level, ms"}
+        assert flagged(history(slow), latency_level_ms=1000.0) == set()
+
+    def test_that_nobody_measured(self, name: str, what: str) -> None:
+        def unmeasured(sample: Sample) -> Sample:
+            return replace(sample, **{name: None}) if sample.minutes > 9 else sample  # type: ignore[arg-type]
+
+        assert flagged(history(unmeasured)) == {f"{what} intervals without latency"}
+
+
+def test_a_disk_that_retention_does_not_keep_up_with() -> None:
+    def fill(sample: Sample) -> Sample:
+        return replace(sample, local_disk_mib=15 * sample.minutes)
+
+    assert flagged(history(fill)) == {"local disk, peak of the last third, MiB"}
+
+
+def test_a_disk_that_was_full_of_it_from_the_start() -> None:
+    assert flagged(history(lambda sample: replace(sample, local_disk_mib=2000.0))) == {
+        "local disk, peak, MiB"
+    }
+
+
+@pytest.mark.parametrize("what", ["produced", "read", "cleaned"])
+@pytest.mark.parametrize("idle_minute", [0, 4, 9])
+def test_a_load_that_stood_still_for_a_minute(what: str, idle_minute: int) -> None:
+    def pause(sample: Sample) -> Sample:
+        inside = (
+            idle_minute <= sample.minutes < idle_minute + 1 or sample.minutes == idle_minute + 1 == MINUTES
+        )
+        return with_counts(sample, **{what: 0}) if inside else sample
+
+    samples = history(pause)
+    verdict = judge(samples, minutes_asked=MINUTES)
+    (check,) = verdict.bad
+    assert check.what == f"{what}, least of a minute"
+    assert check.note == f"nothing in minute {idle_minute + 1}"
+
+
+def test_a_run_that_ended_early() -> None:
+    assert flagged(history(minutes=9.5)) == {"minutes passed"}
+
+
+def test_a_load_that_told_nothing_for_a_while() -> None:
+    samples = [sample for sample in history() if not 4.2 < sample.minutes < 4.9]
+    assert flagged(samples) == {"minutes without a sample"}
+
+
+def test_no_samples_at_all() -> None:
+    assert {"minutes passed", "produced, least of a minute"} <= flagged([])
+
+
+def test_a_single_fault_of_a_client() -> None:
+    samples = history()
+    samples[3] = with_counts(samples[3], **{"fault: produce": 1})
+    assert flagged(samples) == {"faults that clients met"}
+
+
+def test_an_error_that_the_broker_logged() -> None:
+    assert flagged(history(), broker_errors=1) == {"errors that the broker logged"}
+
+
+def test_a_short_run_is_judged_by_the_same_thirds() -> None:
+    assert flagged(history(minutes=2.0), minutes_asked=2.0) == set()
+
+    def jump(sample: Sample) -> Sample:
+        return replace(sample, p99_ms=40.0) if sample.minutes > 1.4 else sample
+
+    assert flagged(history(jump, minutes=2.0), minutes_asked=2.0) == {"produce p99, last third, ms"}
