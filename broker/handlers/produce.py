@@ -38,6 +38,7 @@ class _Pending:
     replica: Replica
     end_offset: int
     acks: int
+    leader_epoch: int
     answer: PartitionProduceResponse
 
 
@@ -100,7 +101,7 @@ def _append(
     )
     reached = replica.high_watermark if acks == ACKS_ALL else replica.settled_offset
     if acks != ACKS_NONE and result.error == 0 and reached <= result.last_offset:
-        pending.append(_Pending(replica, result.last_offset + 1, acks, answer))
+        pending.append(_Pending(replica, result.last_offset + 1, acks, replica.leader_epoch, answer))
     return answer
 
 
@@ -131,7 +132,7 @@ def _when_committed(
 
 
 def _settled(deps: Dependencies, item: _Pending) -> bool:
-    code = item.replica.acknowledgement(item.end_offset, item.acks)
+    code = item.replica.acknowledgement(item.end_offset, item.acks, item.leader_epoch)
     if code != ErrorCode.NONE and not deps.replicas.holds(item.replica):
         lost = deps.replicas.is_offline(item.replica.name)
         code = ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NOT_LEADER_OR_FOLLOWER

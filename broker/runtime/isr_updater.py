@@ -1,24 +1,24 @@
 """Tells the controller of changes to in-sync sets that the partitions led here propose (KIP-497).
 
-Proposals of many partitions travel together, one command at a time. A fetch that shows a follower caught up,
-or behind, asks at once; a look at all partitions each half of `replica.lag.time.max.ms` finds those who do not
-fetch at all. An outcome that is not known leaves the larger set in force, and is asked for again.
+Proposals of many partitions travel together, one command at a time. A fetch that shows a follower caught
+up, or behind, asks at once; a look at all partitions each half of `replica.lag.time.max.ms` finds those who
+do not fetch at all. An outcome that is not known leaves the larger set in force, and is asked for again.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import structlog
 
 from tierlog.broker.partition.in_sync import IsrProposal
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.runtime.partition_roles import live_brokers
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AlterPartitions, InSync, IsrChange
-from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataUnavailable
 
 RETRY_S = 0.2
@@ -124,15 +124,6 @@ class IsrUpdater:
         for replica, proposal in proposals:
             replica.isr_failed(proposal)
             self._due[replica] = None
-
-
-def live_brokers(image: ClusterImage) -> Mapping[int, int]:
-    """Broker id to epoch of those that may be in sync."""
-    return {
-        broker.broker_id: broker.broker_epoch
-        for broker in (image.brokers[broker_id] for broker_id in sorted(image.brokers))
-        if broker.may_lead
-    }
 
 
 def _change(replica: Replica, proposal: IsrProposal) -> IsrChange:

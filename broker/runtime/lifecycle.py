@@ -1,8 +1,8 @@
 """How this broker stands with the controller: registered, let in, heard of, leased, and taking its leave.
 
-A broker registers fenced, opens its logs, and asks to be let in. From then on heartbeats keep its session, and
-each answer is a lease: the broker serves only until `lease_ms` after it sent the heartbeat, which is before
-the controller gives its partitions to others. One that stops hands its leaderships over first. A broker that
+A broker registers fenced, opens its logs, and asks to be let in. From then on heartbeats keep its session,
+and each answer is a lease: the broker serves only until `lease_ms` after it sent the heartbeat, which is
+before the controller gives its partitions to others. One that stops hands its leaderships over first. A broker that
 is the whole quorum itself needs none of this: nobody else could lead.
 """
 
@@ -15,6 +15,7 @@ import structlog
 
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import InvariantViolation
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import Heartbeat, HeartbeatReply, RegisterBroker
@@ -56,7 +57,6 @@ class BrokerLifecycle:
         metadata: MetadataClient,
         clock: Clock,
         tasks: TaskGroup,
-        registration: Registration,
         *,
         interval_ms: int,
         alone: bool,
@@ -68,7 +68,7 @@ class BrokerLifecycle:
         self._metadata = metadata
         self._clock = clock
         self._tasks = tasks
-        self._registration = registration
+        self._registration: Registration | None = None
         self._interval_s = interval_ms / 1000
         self._alone = alone
         self._lease_changed = lease_changed
@@ -84,9 +84,13 @@ class BrokerLifecycle:
         """Whether it may serve now."""
         return self._clock.monotonic_ms() < self._lease_until_ms
 
+    def present(self, registration: Registration) -> None:
+        """What to register, once its addresses are known."""
+        self._registration = registration
+
     async def register(self) -> None:
         """Raises RegistrationRefused, MetadataUnavailable."""
-        known = self._registration
+        known = self._presented
         reply = await self._metadata.submit(
             RegisterBroker(
                 broker_id=known.broker_id,
@@ -143,6 +147,12 @@ class BrokerLifecycle:
         if not self._alone:
             self._lease_until_ms = 0
 
+    @property
+    def _presented(self) -> Registration:
+        if self._registration is None:
+            raise InvariantViolation("a broker without addresses cannot register")
+        return self._registration
+
     # --- heartbeats
 
     async def _beat(self) -> None:
@@ -161,7 +171,7 @@ class BrokerLifecycle:
     async def _beat_once(self) -> bool:
         sent_ms = self._clock.monotonic_ms()
         heartbeat = Heartbeat(
-            broker_id=self._registration.broker_id,
+            broker_id=self._presented.broker_id,
             broker_epoch=self.broker_epoch,
             image_index=self._metadata.image.index,
             want_fence=not self._wants_in,
