@@ -80,6 +80,10 @@ class Network:
         self.weather = Weather()
         self._tell()
 
+    def connects(self, one: str, other: str) -> bool:
+        """Whether a connection can be made, and refused."""
+        return (one, other) not in self._cut and (other, one) not in self._cut
+
     def _tell(self) -> None:
         changed, self._changed = self._changed, self._loop.create_future()
         changed.set_result(None)

@@ -58,6 +58,7 @@ class Node:
         self.disk = Disk(directory)
         self.clock = SimClock(run.loop)
         self.process: Process | None = None
+        self.metadata: MetadataNode | None = None
 
     @property
     def is_up(self) -> bool:
@@ -81,7 +82,7 @@ class Node:
             random.Random(run.rng.getrandbits(64)),
             tasks,
             CLUSTER_ID,
-            peers=SimPeers(run.network, self.node_id, run.nodes),
+            peers=SimPeers(run.network, self.node_id, run.members),
             snapshot_entries=run.snapshot_entries,
             keep_entries=run.keep_entries,
         )
@@ -91,7 +92,7 @@ class Node:
         except OSError as failure:
             self._failed(failure)
         else:
-            run.nodes[self.node_id] = node
+            self.metadata = node
 
     def _failed(self, failure: BaseException) -> None:
         """A disk that fails ends the process; anything else is a bug."""
@@ -104,7 +105,7 @@ class Node:
         if self.process is not None and self.process.alive:
             self.process.kill()
             self.files.die()
-            self.run.nodes.pop(self.node_id, None)
+            self.metadata = None
             self.run.network.listen(self.name, None)
 
     def lose_power(self) -> None:
@@ -120,7 +121,6 @@ class QuorumRun:
         self.voters = range(1, (size or self.rng.choice((3, 3, 5))) + 1)
         self.snapshot_entries = self.rng.choice((5, 50, 10_000))
         self.keep_entries = self.rng.choice((0, 2, 1000))
-        self.nodes: dict[int, MetadataNode] = {}
         self.members = {number: Node(self, number, directory / str(number)) for number in self.voters}
         self.outcome = Outcome(seed)
         self.violations: list[BaseException] = []
@@ -128,6 +128,12 @@ class QuorumRun:
         self._leaders: dict[int, int] = {}
         self._known: dict[str, bool] = {}  # topic -> acknowledged to stand, or to be gone
         self._trace = hashlib.sha256()
+
+    @property
+    def nodes(self) -> dict[int, MetadataNode]:
+        """Of the live processes."""
+        found = {number: member.metadata for number, member in self.members.items()}
+        return {number: node for number, node in found.items() if node is not None}
 
     def play(self) -> Outcome:
         try:
