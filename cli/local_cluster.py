@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID
 
 from tierlog.broker.log.checkpoints import encode_uuid
 from tierlog.cli.process import TierlogBroker
@@ -21,15 +21,13 @@ START_TIMEOUT_S = 90.0
 class LocalCluster:
     """`nodes` processes, ids from 1 on. `start` returns once all of them serve."""
 
-    def __init__(
-        self, directory: Path, nodes: int = 3, settings: Mapping[str, object] | None = None
-    ) -> None:
+    def __init__(self, directory: Path, nodes: int = 3, settings: Mapping[str, object] | None = None) -> None:
         self.directory = directory
         ports = _free_ports(2 * nodes)
         voters = ",".join(f"{n + 1}@127.0.0.1:{ports[nodes + n]}" for n in range(nodes))
         replicas = min(nodes, 3)
         common: dict[str, object] = {
-            "cluster.id": encode_uuid(uuid4()),
+            "cluster.id": encode_uuid(UUID(bytes=secrets.token_bytes(16), version=4)),
             "controller.quorum.voters": voters,
             "controller.quorum.secret": secrets.token_hex(16),
             "default.replication.factor": replicas,

@@ -1,9 +1,9 @@
 """Whether bytes that were not synced may be gone: after a crash of the machine, not of the process alone.
 
 What a killed process had written is in the page cache of the kernel, as long as that runs on. So each log
-directory says under which boot of the machine it was last used (a file beside `meta.properties`): after the
-same one, or after a clean stop, nothing is lost. A replica that may have lost what it acknowledged must not be
-elected as if it had not (KIP-966). Called by app.py.
+directory says under which boot of the machine it was last used (a file beside `meta.properties`): after
+the same one, or after a clean stop, nothing is lost. A replica that may have lost what it acknowledged must
+not be elected as if it had not (KIP-966). Called by app.py.
 """
 
 from collections.abc import Iterable
@@ -33,8 +33,8 @@ def may_have_lost(files: Files, directories: Iterable[Path], boot: str) -> bool:
 
 
 def note_boot(files: Files, directories: Iterable[Path], boot: str) -> None:
-    """From now on they are used under this boot. Not before the controller knows of a loss: else a process that
-    is killed meanwhile would keep it to itself. Raises OSError.
+    """From now on they are used under this boot. Not before the controller knows of a loss: else a process
+    that is killed meanwhile would keep it to itself. Raises OSError.
     """
     for directory in directories:
         if _read(files, directory) != boot.encode():

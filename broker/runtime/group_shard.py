@@ -153,7 +153,7 @@ class GroupShard:
     async def load(self) -> None:
         """Replays the partition; raises LoadFailed. Nothing is handled before it is done."""
         while not self.replica.high_watermark_is_current and not self._closed:
-            # Just elected, it has more than it knows to be committed: offsets that clients were told are kept.
+            # Just elected, it may hold more that is committed than it knows of: offsets of clients, too.
             self._moved.clear()
             await self._moved.wait()
         core, offset, records = Coordinator(self._settings), self.replica.log_start_offset, 0

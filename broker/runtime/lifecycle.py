@@ -2,8 +2,8 @@
 
 A broker registers fenced, opens its logs, and asks to be let in. From then on heartbeats keep its session,
 and each answer is a lease: the broker serves only until `lease_ms` after it sent the heartbeat, which is
-before the controller gives its partitions to others. One that stops hands its leaderships over first. A broker that
-is the whole quorum itself needs none of this: nobody else could lead.
+before the controller gives its partitions to others. One that stops hands its leaderships over first. A
+broker that is the whole quorum itself needs none of this: nobody else could lead.
 """
 
 import asyncio

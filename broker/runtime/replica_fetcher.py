@@ -38,6 +38,7 @@ FLUSH_PATIENCE_S = 0.05
 """How long a request is held back for an fsync of some of its partitions; for a hanging disk, no longer."""
 
 _NO_RECORDS = memoryview(b"")
+Buffered = bytes | bytearray | memoryview
 _log = structlog.get_logger("tierlog.fetchers")
 
 
@@ -277,10 +278,8 @@ class ReplicaFetcher:
             answer.log_start_offset,
             EpochEnd(diverging.epoch, diverging.end_offset),
         )
-        records = answer.records
-        step = partition.replica.take_fetched(
-            asked.position, fetched, _NO_RECORDS if not records else memoryview(records), now_ms
-        )
+        records = memoryview(answer.records) if isinstance(answer.records, Buffered) else _NO_RECORDS
+        step = partition.replica.take_fetched(asked.position, fetched, records, now_ms)
         if isinstance(step, Retry):
             self._rest(partition, step)
         elif isinstance(step, StartFromTier):

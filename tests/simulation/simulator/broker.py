@@ -14,10 +14,10 @@ from simulator.disk import Disk, DiskFiles
 from simulator.loop import Process, SimLoop
 from simulator.network import Broken, Network, Refused
 from simulator.peers import SimPeers, address
-
 from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.net.dispatch import Dispatcher
 from tierlog.broker.ports.files import FileSlice, Part
@@ -28,6 +28,7 @@ from tierlog.broker.runtime.boots import may_have_lost, note_boot
 from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
+from tierlog.broker.runtime.group_service import GroupService
 from tierlog.broker.runtime.isr_updater import IsrUpdater
 from tierlog.broker.runtime.lifecycle import BrokerLifecycle, Registration
 from tierlog.broker.runtime.partition_roles import PartitionRoles
@@ -43,6 +44,9 @@ from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+
+DEATH_SEEN_S = 0.002
+"""The kernel of a killed process closes its connections, and refuses others."""
 
 Failed = Callable[["SimBroker", BaseException], None]
 
@@ -94,8 +98,9 @@ class SimBroker:
         self.dispatcher = self.metadata = self.replicas = self.lifecycle = None
         self._network.listen(self.name, None)
         for other in self._brokers.values():
-            if other.is_up and other.metadata is not None and other.process is not None:
-                other.process.call(other.peers.saw_death, self.node_id)
+            if other.metadata is not None and other.process is not None:
+                see, context = other.peers.saw_death, other.process.context
+                self._loop.call_later(DEATH_SEEN_S, see, self.node_id, context=context)
 
     def lose_power(self, keep: float | None = None) -> None:
         self.kill()
@@ -112,7 +117,7 @@ class SimBroker:
         try:
             await self._start()
         except (OSError, MetadataUnavailable):
-            self.kill()  # a disk that fails, or a quorum that was not to be had: whoever watches starts it anew
+            self.kill()  # a disk that fails, or no quorum was to be had: whoever watches starts it anew
         except Exception as failure:
             self._failed(self, failure)
 
@@ -193,7 +198,8 @@ class SimBroker:
             lease=lifecycle,
             isr_due=updater.due,
         )
-        handlers = build_handlers(dependencies, {})
+        groups = GroupService(settings, metadata, replicas, self.clock, rng, tasks)
+        handlers = build_handlers(dependencies, group_handlers(groups))
         paths = [directory.path for directory in self.directories.online]
         lifecycle.present(
             Registration(
@@ -214,6 +220,7 @@ class SimBroker:
         await replicas.open_all(opened)
         metadata.subscribe(replicas.follow)
         replicas.follow(opened, metadata.image)
+        groups.start()
         Upkeep(settings, replicas, self.files, self.clock, tasks, commits, node).start()
         updater.start()
         self.replicas, self.lifecycle = replicas, lifecycle
@@ -287,9 +294,7 @@ class SimCaller:
         )
         self._closed = loop.create_future()
         try:
-            await asyncio.wait(
-                [asking, self._closed], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait([asking, self._closed], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 raise Unreachable("closed, or no answer in time")
             answer = asking.result()

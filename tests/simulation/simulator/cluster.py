@@ -18,7 +18,6 @@ from simulator.loop import Process, SimLoop
 from simulator.network import Network
 from simulator.peers import address
 from simulator.workload import TOPIC, Client, History, Violation, consume, produce, values_of
-
 from tierlog.broker.ports.types import InvariantViolation
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.settings.node import settings_from
@@ -32,7 +31,19 @@ HEAL_S = 30.0
 
 PARTITIONS = 3
 CHECK_S = 0.05
-FAULTS = ("kill", "kill leader", "power", "pause", "isolate", "one way", "clog", "heal", "sync", "write", "skew")
+FAULTS = (
+    "kill",
+    "kill leader",
+    "power",
+    "pause",
+    "isolate",
+    "one way",
+    "clog",
+    "heal",
+    "sync",
+    "write",
+    "skew",
+)
 
 
 @dataclass(slots=True)
@@ -140,8 +151,9 @@ class ClusterRun:
         )
         while True:
             await asyncio.sleep(0.2)
+            self._raise_violation()
             up = [broker.metadata for broker in self.brokers.values() if broker.metadata is not None]
-            if len([b for b in up[0].image.live_brokers()] if up else ()) < len(self.brokers):
+            if not up or len(up[0].image.live_brokers()) < len(self.brokers):
                 continue
             try:
                 reply = await up[0].submit(command)
@@ -169,7 +181,9 @@ class ClusterRun:
                 broker.kill()
                 self._start_later(broker)
             case "kill leader":
-                leading = [b for b in self.brokers.values() if b.metadata is not None and b.metadata.is_leader]
+                leading = [
+                    b for b in self.brokers.values() if b.metadata is not None and b.metadata.is_leader
+                ]
                 for one in leading:
                     one.kill()
                     self._start_later(one)
@@ -270,7 +284,11 @@ class ClusterRun:
                 replica = None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
                 if replica is not None and replica.leads:
                     image = broker.metadata.image.topic(TOPIC) if broker.metadata is not None else None
-                    if image is None or len(image.partitions[partition].in_sync) < 3 or len(replica.in_sync) < 3:
+                    if (
+                        image is None
+                        or len(image.partitions[partition].in_sync) < 3
+                        or len(replica.in_sync) < 3
+                    ):
                         return False
                     led += 1
             if led != 1:

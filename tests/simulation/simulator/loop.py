@@ -133,6 +133,8 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
+        if self._over:
+            return asyncio.TimerHandle(when, callback, args, self, context)
         return super().call_at(when, *self._guarded(callback, args, context), context=context)
 
     def call_later(

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
 import msgspec
-from simulator.network import Broken, Network, Refused
 
+from simulator.network import Broken, Network, Refused
 from tierlog.metadata.controller.commands import (
     AnyCommand,
     AnyReply,

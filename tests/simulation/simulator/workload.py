@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from simulator.broker import SimBroker, SimCaller, SimDialler
 from simulator.network import Network
-
 from tierlog.broker.ports.network import Unreachable
 from tierlog.broker.records.batch import iter_batches
 from tierlog.broker.records.record import iter_records
@@ -46,7 +45,9 @@ class History:
     def note(self, partition: int, offset: int, value: bytes, kind: str) -> None:
         known = (self.acknowledged if kind == "acknowledged" else self.seen).setdefault(partition, {})
         if known.setdefault(offset, value) != value:
-            raise Violation(f"{kind}: offset {offset} of partition {partition} holds {known[offset]!r} and {value!r}")
+            raise Violation(
+                f"{kind}: offset {offset} of partition {partition} holds {known[offset]!r} and {value!r}"
+            )
 
     @property
     def count(self) -> int:
@@ -148,7 +149,9 @@ async def consume(client: Client, partition: int, pause_s: float) -> None:
     offset = 0
     while True:
         asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 16)
-        request = FetchRequest(max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic=TOPIC, partitions=[asked])])
+        request = FetchRequest(
+            max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic=TOPIC, partitions=[asked])]
+        )
         answer = await client.ask_leader(partition, FETCH, 12, request)
         if answer is None:
             continue
@@ -173,15 +176,17 @@ async def consume(client: Client, partition: int, pause_s: float) -> None:
 def _check_not_lost(client: Client, partition: int, offset: int) -> None:
     """A new leader may not know yet that its whole log is committed; but the log has it."""
     for broker in client._brokers.values():
-        if broker.replicas is not None and (replica := broker.replicas.get(TOPIC, partition)):
-            if replica.leads and replica.log_end_offset < offset:
-                raise Violation(f"partition {partition}: a leader ends at {replica.log_end_offset}, {offset} was seen")
+        replica = None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
+        if replica is not None and replica.leads and replica.log_end_offset < offset:
+            raise Violation(
+                f"partition {partition}: a leader ends at {replica.log_end_offset}, and {offset} was seen"
+            )
 
 
 def values_of(records: bytes) -> list[tuple[int, bytes]]:
     """(offset, value) of whole batches."""
-    found = []
-    for at, _ in iter_batches(records):
-        for record in iter_records(records, at, max_bytes=MAX_RECORDS):
-            found.append((record.offset, record.value or b""))
-    return found
+    return [
+        (record.offset, record.value or b"")
+        for at, _ in iter_batches(records)
+        for record in iter_records(records, at, max_bytes=MAX_RECORDS)
+    ]

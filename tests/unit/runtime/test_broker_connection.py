@@ -25,7 +25,9 @@ def response(correlation_id: int, records: bytes) -> bytes:
     message = FetchResponse(
         session_id=7, responses=[FetchableTopicResponse(partitions=[PartitionData(records=records)])]
     )
-    return b"".join(bytes(part) for part in encode_response(APIS[FETCH_KEY], VERSION, correlation_id, message))
+    return b"".join(
+        bytes(part) for part in encode_response(APIS[FETCH_KEY], VERSION, correlation_id, message)
+    )
 
 
 @asynccontextmanager
@@ -91,7 +93,7 @@ async def test_a_connection_that_breaks_fails_what_waits():
 
 async def test_who_never_answers_is_given_up():
     async with connected(lambda correlation_id, writer: None) as connection:
-        with pytest.raises(Unreachable, match="did not answer in 0.1 s"):
+        with pytest.raises(Unreachable, match="did not answer"):
             await records_of(connection, timeout_s=0.1)
         assert not connection.is_open
 
