@@ -145,7 +145,7 @@ class ReplicaFetcher:
         partition = _Partition(key, replica)
 
         def moved(_: Replica) -> None:
-            if key not in self._session.asked:  # it waited for its own flush
+            if key in self._flushing:
                 self._make_due(key)
 
         replica.listeners.append(moved)

@@ -106,8 +106,12 @@ class SimLoop(asyncio.BaseEventLoop):
         self._over = False
         self.processes: list[Process] = []
         self.unhandled: list[dict[str, Any]] = []
-        self.set_exception_handler(lambda _, what: self.unhandled.append(what))
+        self.set_exception_handler(self._unhandled)
         self.set_task_factory(_make_task)
+
+    def _unhandled(self, _: asyncio.AbstractEventLoop, what: dict[str, Any]) -> None:
+        if not isinstance(what.get("exception"), OSError):  # of a disk whose process ended by it
+            self.unhandled.append(what)
 
     def time(self) -> float:
         return self._now
