@@ -34,6 +34,10 @@ class AdminApi:
         with self._open("POST", path, {}, json.dumps(body).encode()) as answer:
             return json.load(answer)
 
+    def delete(self, path: str) -> Any:
+        with self._open("DELETE", path, {}, None) as answer:
+            return json.load(answer)
+
     def events(self) -> Iterator[Event]:
         """The events of /v1/events as they come; ends when the server closes the stream."""
         with self._open("GET", "/v1/events", {}, None) as answer:
@@ -41,14 +45,18 @@ class AdminApi:
 
     def _open(self, method: str, path: str, query: Mapping[str, object], body: bytes | None) -> Any:
         words = urllib.parse.urlencode({key: value for key, value in query.items() if value is not None})
-        request = urllib.request.Request(
-            f"{self.url}{path}?{words}" if words else self.url + path, body, method=method
-        )
+        return self._request(method, f"{self.url}{path}?{words}" if words else self.url + path, body)
+
+    def _request(self, method: str, url: str, body: bytes | None, *, redirected: bool = False) -> Any:
+        request = urllib.request.Request(url, body, method=method)
         if body is not None:
             request.add_header("Content-Type", "application/json")
         try:
             return urllib.request.urlopen(request, timeout=self._timeout_s)
         except urllib.error.HTTPError as refused:
+            elsewhere = refused.headers.get("Location")
+            if refused.code == 307 and elsewhere and not redirected:  # urllib follows those of GET alone
+                return self._request(method, elsewhere, body, redirected=True)
             code = ExitCode.NOT_FOUND if refused.code == 404 else ExitCode.FAILED
             raise CliError(
                 _reason(refused),

@@ -6,7 +6,21 @@ from typing import Annotated
 import typer
 
 from tierlog import __version__
-from tierlog.cli.commands import cluster, consume, demo, dev, log, produce, quota, server, tier, topic
+from tierlog.cli.commands import (
+    broker,
+    cluster,
+    consume,
+    demo,
+    dev,
+    log,
+    partition,
+    produce,
+    quorum,
+    quota,
+    server,
+    tier,
+    topic,
+)
 from tierlog.cli.errors import CliError, ExitCode
 
 app = typer.Typer(
@@ -42,6 +56,9 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(tier.app, name="tier")
 app.add_typer(quota.app, name="quota")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(broker.app, name="broker")
+app.add_typer(partition.app, name="partition")
+app.add_typer(quorum.app, name="quorum")
 app.add_typer(log.app, name="log")
 
 

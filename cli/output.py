@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -36,16 +37,21 @@ def print_rows(
     """A list of like things. `columns` maps keys of a row to headings; JSON has all keys, headed or not."""
     if as_json:
         print_json(list(rows))
-        return
+    else:
+        console().print(table(columns, rows, title=title))
+
+
+def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, title: str) -> "Table":
+    """As `print_rows` prints it."""
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", header_style="bold")
+    drawn = Table(title=title, title_justify="left", header_style="bold")
     for key, heading in columns.items():
         numeric = bool(rows) and all(isinstance(row.get(key), int | float | None) for row in rows)
-        table.add_column(heading, justify="right" if numeric else "left")
+        drawn.add_column(heading, justify="right" if numeric else "left")
     for row in rows:
-        table.add_row(*(_cell(row.get(key)) for key in columns))
-    console().print(table)
+        drawn.add_row(*(_cell(row.get(key)) for key in columns))
+    return drawn
 
 
 def done(message: str) -> None:

@@ -1,7 +1,9 @@
-"""A broker as a process of its own: started, killed, started again. For `tierlog.testing` and the demo.
+"""A broker as a process of its own: started, killed, started again. For `tierlog.testing`, the demo and local
+clusters.
 
 It runs `tierlog dev --json`, which says on its first line where it serves, so nothing is polled. No broker
-outlives the process that started it (`--exit-with-parent`).
+outlives the process that started it (`--exit-with-parent`), unless it is to: then its directory says which
+process it is (cluster_processes).
 """
 
 import json
@@ -34,6 +36,7 @@ class TierlogBroker:
         settings: settings by their Kafka names, over those of `tierlog dev`.
         object_store: URL of another object store; default: the directory `object_dir`.
         environment: variables added to those of this process, of which TIERLOG_… is left out.
+        detached: it goes on when this process ends, and Ctrl-C in this terminal is not meant for it.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class TierlogBroker:
         *,
         object_store: str | None = None,
         environment: Mapping[str, str] | None = None,
+        detached: bool = False,
         python: str = sys.executable,
     ) -> None:
         self.directory = Path(directory)
@@ -54,6 +58,7 @@ class TierlogBroker:
         self.admin_url = "http://127.0.0.1:0"
         self._object_store = object_store or f"file://{self.object_dir.absolute()}"
         self._environment = dict(environment or {})
+        self._detached = detached
         self._python = python
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -84,11 +89,16 @@ class TierlogBroker:
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command(),
-                stdin=subprocess.PIPE,
+                stdin=subprocess.DEVNULL if self._detached else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**_environment(), **self._environment},
+                start_new_session=self._detached,
             )
+        if self._detached:
+            from tierlog.cli import cluster_processes
+
+            cluster_processes.note(self.directory, self._process.pid)
         try:
             answer = json.loads(self._first_line(timeout_s))
         except BaseException:
@@ -151,7 +161,8 @@ class TierlogBroker:
         return f"TierlogBroker({self.bootstrap}, {self.directory})"
 
     def _command(self) -> list[str]:
-        command = [self._python, "-m", "tierlog.cli.main", "dev", "--json", "--exit-with-parent"]
+        command = [self._python, "-m", "tierlog.cli.main", "dev", "--json"]
+        command += [] if self._detached else ["--exit-with-parent"]
         command += ["--port", str(self.port), "--admin-port", self.admin_url.rpartition(":")[2]]
         command += ["--data-dir", str(self.data_dir), "--object-store", self._object_store]
         for name, value in self.settings.items():

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node
+from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.tier import tier_routes
 from tierlog.metadata.image import ClusterImage
 
@@ -59,6 +60,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         web.get("/metrics", metrics),
         web.get("/v1/cluster", cluster),
         web.get("/v1/events", events),
+        *operation_routes(node.metadata),
         *tier_routes(lambda: None if node.serving is None else node.serving.tiering),
     ]
 

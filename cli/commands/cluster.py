@@ -1,12 +1,13 @@
-"""`tierlog cluster …`: the nodes and the metadata quorum."""
+"""`tierlog cluster …`: how a cluster does."""
 
 from typing import Any
 
 import typer
 
 from tierlog.cli.options import DEFAULT_ADMIN, DEFAULT_BOOTSTRAP, Admin, Bootstrap, Json
+from tierlog.cli.where import AnyAdmin
 
-app = typer.Typer(no_args_is_help=True, help="The nodes and the metadata quorum.")
+app = typer.Typer(no_args_is_help=True, help="How a cluster does.")
 
 
 @app.command()
@@ -50,3 +51,49 @@ def info(
             if not isinstance(value, dict | list)
         ]
         print_rows({"name": "what", "value": "value"}, plain, title=f"Node at {admin}", as_json=False)
+
+
+@app.command()
+def health(as_json: Json = False, admin: AnyAdmin = None) -> None:
+    """Say whether all is well, and what to do if not; exit code 1 then."""
+    from tierlog.cli import cluster_files, cluster_processes
+    from tierlog.cli.errors import ExitCode, unreachable
+    from tierlog.cli.health import judge
+    from tierlog.cli.observation import observe
+    from tierlog.cli.where import admin_urls
+
+    directory = None if admin else cluster_files.last_started()
+    plan = cluster_files.load(directory) if directory else None
+    processes = cluster_processes.states(directory, plan) if directory and plan else {}
+    seen = observe(admin_urls(admin))
+    if not processes and not any(seen.quorum.values()):
+        raise unreachable(", ".join(admin_urls(admin)), "no node answers")
+    found = judge(seen, processes)
+    document = {
+        "status": found.status.value,
+        "leader": seen.leader,
+        "voters": list(seen.voters),
+        "answering": [node for node, answer in seen.quorum.items() if answer],
+        "partitions": (seen.brokers or {}).get("partitions"),
+        "problems": [problem._asdict() for problem in found.problems],
+    }
+    _print_health(document, as_json=as_json)
+    if found.problems:
+        raise typer.Exit(int(ExitCode.FAILED))
+
+
+def _print_health(document: dict[str, Any], *, as_json: bool) -> None:
+    from tierlog.cli.output import console, print_json, print_rows
+
+    if as_json:
+        print_json(document)
+        return
+    counts = document["partitions"] or {}
+    facts = [f"node {document['leader']} leads the quorum"] if document["leader"] is not None else []
+    facts += [f"{len(document['answering'])} nodes answer"]
+    facts += [f"{counts['total']:,} partitions"] if counts else []
+    style = "green" if not document["problems"] else "bold red"
+    console().print(f"{document['status']}: {', '.join(facts)}", style=style)
+    if document["problems"]:
+        columns = {"status": "state", "what": "what is wrong", "next": "what to do"}
+        print_rows(columns, document["problems"], title="Problems", as_json=False)

@@ -127,10 +127,9 @@ def elect_leaders(image: ClusterImage, command: c.ElectLeaders) -> Decision[c.Le
             key = topic.topic_id, number
             pending[key] = _elected(pending.get(key, topic.partitions[number]), rules(name), command.kind)
         except Refusal as refusal:
-            if command.partitions is not None or refusal.error is not ErrorCode.ELECTION_NOT_NEEDED:
-                outcomes.append(
-                    c.NamedOutcome(topic=name, partition=number, error=refusal.error, message=refusal.message)
-                )
+            outcomes.append(
+                c.NamedOutcome(topic=name, partition=number, error=refusal.error, message=refusal.message)
+            )
             continue
         outcomes.append(c.NamedOutcome(topic=name, partition=number))
     records = tuple(partition_record(*key, partition) for key, partition in pending.items())
@@ -138,12 +137,15 @@ def elect_leaders(image: ClusterImage, command: c.ElectLeaders) -> Decision[c.Le
 
 
 def _asked(image: ClusterImage, command: c.ElectLeaders) -> Iterable[tuple[str, int]]:
+    """Of all partitions, those that need it."""
     if command.partitions is not None:
         return command.partitions
+    preferred = command.kind is c.ElectionKind.PREFERRED
     return (
         (topic.name, number)
         for topic in _by_id(image.topics.values())
-        for number in range(len(topic.partitions))
+        for number, partition in enumerate(topic.partitions)
+        if partition.leader == NO_LEADER or (preferred and partition.leader != partition.replicas[0])
     )
 
 

@@ -10,6 +10,7 @@ return. Before it gives an answer away it makes sure that it still leads (a read
 deposed leader must grant no lease. Whom `overdue` has named gets none until the image shows it fenced.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from tierlog.broker.wire.errors import ErrorCode
@@ -25,9 +26,15 @@ from tierlog.metadata.image import BrokerImage, ClusterImage
 CLOCK_DRIFT = 10  # a lease is a tenth shorter than the session
 
 
-class _Session(NamedTuple):
+@dataclass(slots=True)
+class _Session:
+    """Of one process of a broker."""
+
     broker_epoch: int
     until_ms: int
+    must_see: int  # index of the log entry that its image must hold before it is let in
+    serves: bool = False  # as the image showed it last
+    condemned: bool = False  # `overdue` named it; until it is fenced nothing saves it
 
 
 class Heard(NamedTuple):
@@ -45,114 +52,128 @@ class BrokerSessions:
         self.session_ms = session_ms
         self.lease_ms = session_ms - session_ms // CLOCK_DRIFT
         self._sessions: dict[int, _Session] = {}
-        self._condemned: dict[int, int] = {}  # broker -> the epoch that `overdue` gave up
 
     def took_over(self, image: ClusterImage, now_ms: int) -> None:
-        """This node leads from now on."""
-        self._condemned = {}
-        until_ms = now_ms + self.session_ms
-        self._sessions = {
-            broker_id: _Session(image.brokers[broker_id].broker_epoch, until_ms)
-            for broker_id in sorted(image.brokers)
-        }
+        """This node leads from now on. Since when a broker is fenced it cannot know."""
+        self._sessions = {}
+        for broker in image.brokers.values():
+            self._session(image, broker, now_ms).must_see = image.index
 
     def heard(self, broker_id: int, broker_epoch: int, now_ms: int) -> None:
         """A heartbeat came in; one of an earlier process of the broker changes nothing."""
-        known = self._sessions.get(broker_id)
-        if self._condemned.get(broker_id) == broker_epoch:
-            return
-        if known is None or known.broker_epoch <= broker_epoch:
-            self._sessions[broker_id] = _Session(broker_epoch, now_ms + self.session_ms)
+        self._lasts(broker_id, broker_epoch, now_ms + self.session_ms)
 
     def lost(self, broker_id: int, broker_epoch: int, now_ms: int) -> None:
         """Its process is dead: its host says that nobody listens. It is overdue at once."""
-        known = self._sessions.get(broker_id)
-        if known is None or known.broker_epoch <= broker_epoch:
-            self._sessions[broker_id] = _Session(broker_epoch, now_ms)
+        self._lasts(broker_id, broker_epoch, now_ms)
 
     def held_up(self, for_ms: int) -> None:
         """This node did not run for so long (its tick came late): heartbeats of that time wait unread, so it
         counts against nobody."""
-        self._sessions = {
-            broker_id: session._replace(until_ms=session.until_ms + for_ms)
-            for broker_id, session in self._sessions.items()
-        }
+        for session in self._sessions.values():
+            session.until_ms += for_ms
 
     def overdue(self, image: ClusterImage, now_ms: int) -> tuple[FenceBroker, ...]:
         """Those to fence. One that registered since is given a session: it has not had the time."""
         found = []
         for broker_id in sorted(image.brokers):
             broker = image.brokers[broker_id]
-            session = self._sessions.get(broker_id)
-            self._pardon(broker)
-            if session is None or session.broker_epoch < broker.broker_epoch:
-                self._sessions[broker_id] = _Session(broker.broker_epoch, now_ms + self.session_ms)
-            elif not broker.fenced and now_ms >= session.until_ms:
-                self._condemned[broker_id] = broker.broker_epoch
-                found.append(FenceBroker(broker_id=broker_id, broker_epoch=broker.broker_epoch, fenced=True))
+            session = self._session(image, broker, now_ms)
+            if session.serves and now_ms >= session.until_ms:
+                session.condemned = True
+                found.append(_fence(broker, fenced=True))
         for broker_id in self._sessions.keys() - set(image.brokers):
             del self._sessions[broker_id]
         return tuple(found)
 
-    def next_deadline_ms(self, image: ClusterImage) -> int | None:
-        """When `overdue` may have something to say; None: not before it was asked again."""
-        return min(
-            (
-                session.until_ms
-                for broker_id, session in self._sessions.items()
-                if (broker := image.brokers.get(broker_id)) is not None and not broker.fenced
-            ),
-            default=None,
-        )
+    def next_deadline_ms(self) -> int | None:
+        """When `overdue` may have something to say, as far as it is known; None: nobody serves."""
+        return min((one.until_ms for one in self._sessions.values() if one.serves), default=None)
 
     def heartbeat(self, image: ClusterImage, heartbeat: Heartbeat, now_ms: int) -> Heard:
         """Notes it, and judges what the broker asks for."""
-        broker = image.brokers.get(heartbeat.broker_id)
-        if broker is None or broker.broker_epoch != heartbeat.broker_epoch:
+        broker = _sender(image, heartbeat)
+        if broker is None:
             return Heard(self.answer(image, heartbeat), None)
-        self._pardon(broker)
+        session = self._session(image, broker, now_ms)
         self.heard(heartbeat.broker_id, heartbeat.broker_epoch, now_ms)
-        return Heard(self.answer(image, heartbeat), _asked(image, broker, heartbeat))
+        command = self.unfence(image, heartbeat) or _taken_out(image, broker, heartbeat)
+        return Heard(self._answer(image, broker, heartbeat, session), command)
 
     def unfence(self, image: ClusterImage, heartbeat: Heartbeat) -> FenceBroker | None:
-        """Lets a broker in that wants to serve and has seen its own registration."""
-        broker = image.brokers.get(heartbeat.broker_id)
-        if broker is None or broker.broker_epoch != heartbeat.broker_epoch:
+        """Lets a broker in that wants to serve and works by an image of after it was fenced, or registered:
+        by an older one it would lead what it leads no more."""
+        broker = _sender(image, heartbeat)
+        if broker is None or not broker.fenced or broker.stopping:
             return None
-        command = _asked(image, broker, heartbeat)
-        return command if isinstance(command, FenceBroker) and not command.fenced else None
+        session = self._sessions.get(broker.broker_id)
+        must_see = broker.broker_epoch if session is None else session.must_see
+        if heartbeat.want_fence or heartbeat.want_stop or heartbeat.image_index < must_see:
+            return None
+        return _fence(broker, fenced=False)
 
     def answer(self, image: ClusterImage, heartbeat: Heartbeat) -> HeartbeatReply:
+        """By the image as it is; called again when what the heartbeat asked for is committed."""
         broker = image.brokers.get(heartbeat.broker_id)
         if broker is None:
-            return _refused(
-                ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {heartbeat.broker_id}: not registered"
-            )
+            message = f"broker {heartbeat.broker_id} is not registered"
+            return HeartbeatReply(error=ErrorCode.BROKER_ID_NOT_REGISTERED, message=message)
         if broker.broker_epoch != heartbeat.broker_epoch:
             message = f"broker {broker.broker_id} is at epoch {broker.broker_epoch}"
-            return _refused(ErrorCode.STALE_BROKER_EPOCH, message)
+            return HeartbeatReply(error=ErrorCode.STALE_BROKER_EPOCH, message=message)
+        return self._answer(image, broker, heartbeat, self._sessions.get(broker.broker_id))
+
+    def _answer(
+        self, image: ClusterImage, broker: BrokerImage, heartbeat: Heartbeat, session: _Session | None
+    ) -> HeartbeatReply:
+        no_lease = broker.fenced or session is None or session.condemned
         return HeartbeatReply(
             fenced=broker.fenced,
             may_stop=heartbeat.want_stop and _may_stop(image, broker),
-            lease_ms=0 if broker.fenced or broker.broker_id in self._condemned else self.lease_ms,
+            lease_ms=0 if no_lease else self.lease_ms,
         )
 
-    def _pardon(self, broker: BrokerImage) -> None:
-        """Fenced, or another process by now: it may begin anew."""
-        if broker.fenced or self._condemned.get(broker.broker_id) != broker.broker_epoch:
-            self._condemned.pop(broker.broker_id, None)
+    def _session(self, image: ClusterImage, broker: BrokerImage, now_ms: int) -> _Session:
+        """A new one for a new process, and what the image says of it."""
+        session = self._sessions.get(broker.broker_id)
+        if session is None or session.broker_epoch < broker.broker_epoch:
+            until_ms = now_ms + self.session_ms
+            session = _Session(broker.broker_epoch, until_ms, must_see=broker.broker_epoch)
+            self._sessions[broker.broker_id] = session
+        if broker.fenced:
+            if session.serves:
+                session.must_see = image.index
+            session.condemned = False
+        session.serves = not broker.fenced
+        return session
+
+    def _lasts(self, broker_id: int, broker_epoch: int, until_ms: int) -> None:
+        session = self._sessions.get(broker_id)
+        if session is None or session.broker_epoch < broker_epoch:
+            self._sessions[broker_id] = _Session(broker_epoch, until_ms, must_see=broker_epoch)
+        elif session.broker_epoch == broker_epoch and not session.condemned:
+            session.until_ms = until_ms
 
 
-def _asked(image: ClusterImage, broker: BrokerImage, heartbeat: Heartbeat) -> FenceBroker | StopBroker | None:
-    def fence(fenced: bool) -> FenceBroker:
-        return FenceBroker(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=fenced)
+def _sender(image: ClusterImage, heartbeat: Heartbeat) -> BrokerImage | None:
+    """None if it is not the broker's current process."""
+    broker = image.brokers.get(heartbeat.broker_id)
+    return broker if broker is not None and broker.broker_epoch == heartbeat.broker_epoch else None
 
+
+def _fence(broker: BrokerImage, *, fenced: bool) -> FenceBroker:
+    return FenceBroker(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=fenced)
+
+
+def _taken_out(
+    image: ClusterImage, broker: BrokerImage, heartbeat: Heartbeat
+) -> FenceBroker | StopBroker | None:
+    """It asks not to serve; one that may stop is fenced at once, so that nobody waits for its session."""
     if broker.fenced:
-        wants_in = not heartbeat.want_fence and not heartbeat.want_stop and not broker.stopping
-        return fence(False) if wants_in and heartbeat.image_index >= broker.broker_epoch else None
-    if heartbeat.want_fence:
-        return fence(True)
-    if heartbeat.want_stop and not _may_stop(image, broker):
+        return None
+    if heartbeat.want_fence or (heartbeat.want_stop and _may_stop(image, broker)):
+        return _fence(broker, fenced=True)
+    if heartbeat.want_stop:
         return StopBroker(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
     return None
 
@@ -160,7 +181,3 @@ def _asked(image: ClusterImage, broker: BrokerImage, heartbeat: Heartbeat) -> Fe
 def _may_stop(image: ClusterImage, broker: BrokerImage) -> bool:
     """A fenced one leads nothing; another has said that it stops, and nobody could take over from it."""
     return broker.fenced or (broker.stopping and leads_others_could(image, broker.broker_id) == 0)
-
-
-def _refused(error: ErrorCode, message: str) -> HeartbeatReply:
-    return HeartbeatReply(error=error, message=message)

@@ -2,7 +2,7 @@
 
     python tests/bench/controller.py [--rounds 3]
 
-Ten brokers in five zones, three replicas; each command is judged, encoded, decoded and applied, as a leader
+Ten brokers in five zones, three replicas. Each command is judged, encoded, decoded and applied, as a leader
 and a follower would do between them. The best of the rounds counts.
 """
 
@@ -58,9 +58,9 @@ class Controller:
         }
 
 
-def empty_cluster() -> ClusterImage:
+def empty_cluster(brokers: int = BROKERS) -> ClusterImage:
     controller = Controller(ClusterImage(cluster_id="bench"))
-    for broker_id in range(BROKERS):
+    for broker_id in range(brokers):
         controller.do(
             c.RegisterBroker(
                 broker_id=broker_id,
@@ -83,8 +83,8 @@ def topics(names: list[str], partitions: int) -> c.CreateTopics:
     )
 
 
-def full_cluster(partitions_each: int) -> ClusterImage:
-    controller = Controller(empty_cluster())
+def full_cluster(partitions_each: int, brokers: int = BROKERS) -> ClusterImage:
+    controller = Controller(empty_cluster(brokers))
     per_command = AT_ONCE // partitions_each
     for start in range(0, PARTITIONS // partitions_each, per_command):
         controller.do(topics([f"topic-{start + n}" for n in range(per_command)], partitions_each))
@@ -142,6 +142,10 @@ def measure() -> dict[str, object]:
             "decode": 1000 * (time.process_time() - middle),
             "bytes": len(data),
         }
+    controller = Controller(full_cluster(100, brokers=REPLICAS))
+    found["fence one of three, 100,000 partitions in topics of 100"] = controller.do(
+        c.FenceBroker(**broker(controller.image, 1), fenced=True)
+    )
     found["memory, at most, MiB"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     return found
 

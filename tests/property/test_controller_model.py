@@ -8,6 +8,7 @@ import random
 import uuid
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -244,9 +245,20 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(steps, max_size=60), st.integers(1, 3), st.booleans())
 def test_whatever_happens_committed_writes_are_led(drawn: list[tuple], least: int, unclean: bool) -> None:
+    run(drawn, least, unclean)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None)
+@given(st.lists(steps, max_size=100), st.integers(1, 3), st.booleans())
+def test_the_same_for_longer(drawn: list[tuple], least: int, unclean: bool) -> None:
+    run(drawn, least, unclean)
+
+
+def run(drawn: list[tuple], least: int, unclean: bool) -> None:
     cluster = Cluster(least, unclean)
     for kind, *arguments in drawn:
         perform(cluster, kind, *arguments)

@@ -44,7 +44,7 @@ def test_a_heartbeat_begins_a_session_anew(pair: World, sessions: BrokerSessions
     sessions.took_over(pair.image, 0)
     heard = sessions.heartbeat(pair.image, beat(pair, 2), 2000)
     assert (heard.reply.error, heard.reply.fenced, heard.command) == (E.NONE, False, None)
-    assert sessions.next_deadline_ms(pair.image) == 3000
+    assert sessions.next_deadline_ms() == 3000
     assert fenced(sessions.overdue(pair.image, 3000)) == [1]
     assert fenced(sessions.overdue(pair.image, 5000)) == [1, 2]  # until the image shows it
 
@@ -108,6 +108,28 @@ def test_a_broker_is_let_in_once_it_has_seen_its_registration(world: World, sess
     assert not sessions.answer(world.image, beat(world, 1)).fenced
 
 
+def test_a_fenced_broker_is_let_in_once_it_has_seen_that_it_was_fenced(
+    pair: World, sessions: BrokerSessions
+) -> None:
+    sessions.took_over(pair.image, 0)
+    before = pair.image.index
+    sessions.overdue(pair.image, 3000)
+    pair.fence(1)
+    stale = beat(pair, 1, image_index=before)  # by that image it would still lead
+    assert sessions.heartbeat(pair.image, stale, 3001).command is None
+    pair.brokers(3)
+    assert sessions.heartbeat(pair.image, beat(pair, 1, image_index=before + 1), 3002).command is not None
+
+
+def test_a_new_leader_lets_a_fenced_broker_in_once_it_has_seen_all_that_it_knows(
+    pair: World, sessions: BrokerSessions
+) -> None:
+    pair.fence(1)
+    sessions.took_over(pair.image, 0)
+    assert sessions.unfence(pair.image, beat(pair, 1, image_index=pair.image.index - 1)) is None
+    assert sessions.unfence(pair.image, beat(pair, 1)) is not None
+
+
 def test_a_broker_can_ask_to_be_fenced(pair: World, sessions: BrokerSessions) -> None:
     command = sessions.heartbeat(pair.image, beat(pair, 1, want_fence=True), 0).command
     assert (command.broker_id, command.fenced) == (1, True)
@@ -123,9 +145,9 @@ def test_a_stop_is_allowed_when_nobody_is_left_to_take_over(pair: World, session
     pair.in_sync(1, 2)
     pair.do(again.command)
     last = sessions.heartbeat(pair.image, beat(pair, 1, want_stop=True), 0)
-    assert (last.reply.may_stop, last.command) == (True, None)
+    assert (last.reply.may_stop, last.command.fenced) == (True, True)
     assert pair.partition().leader == 2
-    pair.fence(1)  # a stopping broker is not let in again
+    pair.do(last.command)  # nobody waits for its session; a stopping broker is not let in again
     assert sessions.heartbeat(pair.image, beat(pair, 1), 0).command is None
     assert sessions.answer(pair.image, beat(pair, 1, want_stop=True)).may_stop
 

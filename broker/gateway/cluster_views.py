@@ -1,0 +1,121 @@
+"""Brokers and partitions of the cluster as JSON, for operators. Pure views of an image.
+
+Called by the admin routes, in a thread: an image never changes, and may hold 100,000 partitions.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any
+
+from tierlog.metadata.controller.rules import needs_more_in_sync, rules_of
+from tierlog.metadata.image import ClusterImage, PartitionImage
+
+
+class Condition(StrEnum):
+    """What an operator may want to know of a partition."""
+
+    OFFLINE = "offline"  # nobody leads it: it takes and gives nothing
+    BELOW_MIN = "below-min-in-sync"  # fewer in sync than min.insync.replicas: acks=all is refused
+    UNDER_REPLICATED = "under-replicated"  # a replica is not in sync
+    MOVING = "moving"  # a reassignment is under way (KIP-455)
+
+
+UNWELL = frozenset({Condition.OFFLINE, Condition.BELOW_MIN, Condition.UNDER_REPLICATED})
+
+
+def conditions(partition: PartitionImage, min_in_sync: int) -> list[Condition]:
+    """Those that hold, the gravest first. Replicas that are only being added need not be in sync."""
+    there = set(partition.replicas) - set(partition.adding)
+    holds = {
+        Condition.OFFLINE: partition.leader < 0,
+        Condition.BELOW_MIN: needs_more_in_sync(partition, min_in_sync),
+        Condition.UNDER_REPLICATED: not there <= set(partition.in_sync),
+        Condition.MOVING: partition.is_reassigned,
+    }
+    return [condition for condition, does in holds.items() if does]
+
+
+def brokers_view(image: ClusterImage) -> dict[str, Any]:
+    """Every registered broker with what it leads and holds, and how many partitions are in which state.
+
+    `out_of_sync`: replicas of it that are not in sync, `assigned`: brokers that partitions name, registered
+    or not.
+    """
+    leads: Counter[int] = Counter()
+    holds: Counter[int] = Counter()
+    out_of_sync: Counter[int] = Counter()
+    states: Counter[Condition] = Counter()
+    total = 0
+    for _, _, partition, found in _partitions(image):
+        total += 1
+        states.update(found)
+        leads[partition.leader] += 1
+        holds.update(partition.replicas)
+        if len(partition.in_sync) < len(partition.replicas):
+            out_of_sync.update(set(partition.replicas) - set(partition.in_sync))
+    return {
+        "cluster_id": image.cluster_id,
+        "image_index": image.index,
+        "brokers": [
+            {
+                "id": broker_id,
+                "host": broker.host,
+                "port": broker.port,
+                "admin_url": broker.admin_url,
+                "rack": broker.rack,
+                "epoch": broker.broker_epoch,
+                "fenced": broker.fenced,
+                "stopping": broker.stopping,
+                "leads": leads[broker_id],
+                "replicas": holds[broker_id],
+                "out_of_sync": out_of_sync[broker_id],
+            }
+            for broker_id, broker in sorted(image.brokers.items())
+        ],
+        "assigned": sorted(holds),
+        "partitions": {"total": total, **{condition.value: states[condition] for condition in Condition}},
+    }
+
+
+def partitions_view(
+    image: ClusterImage,
+    *,
+    topic: str | None = None,
+    wanted: frozenset[Condition] = frozenset(),
+    limit: int | None = None,
+) -> dict[str, Any]:
+    """Partitions by topic and number: of one topic, or of all; `wanted`: those of which any of these holds.
+    `total` counts them all, however few `limit` lets through."""
+    rows: list[dict[str, Any]] = []
+    total = 0
+    for name, number, partition, found in _partitions(image, topic):
+        if wanted and wanted.isdisjoint(found):
+            continue
+        total += 1
+        if limit is None or len(rows) < limit:
+            rows.append(
+                {
+                    "topic": name,
+                    "partition": number,
+                    "leader": partition.leader,
+                    "leader_epoch": partition.leader_epoch,
+                    "replicas": list(partition.replicas),
+                    "in_sync": list(partition.in_sync),
+                    "eligible": list(partition.eligible),
+                    "adding": list(partition.adding),
+                    "removing": list(partition.removing),
+                    "conditions": [condition.value for condition in found],
+                }
+            )
+    return {"image_index": image.index, "total": total, "partitions": rows}
+
+
+def _partitions(
+    image: ClusterImage, topic: str | None = None
+) -> Iterator[tuple[str, int, PartitionImage, list[Condition]]]:
+    rules = rules_of(image)
+    for name in sorted(image.topic_ids) if topic is None else [topic] * (topic in image.topic_ids):
+        min_in_sync = rules(name).min_in_sync
+        for number, partition in enumerate(image.topics[image.topic_ids[name]].partitions):
+            yield name, number, partition, conditions(partition, min_in_sync)

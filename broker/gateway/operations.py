@@ -1,0 +1,239 @@
+"""The admin routes with which an operator looks at brokers and partitions, and moves them.
+
+Each change is a command that the controller judges and commits; any node takes it and has the leader of the
+quorum do it. Answers say what became of each partition: `error` is null, or the name of Kafka's error code.
+Errors of the request as a whole are `{"error": …}` with words for people: 400 the request, 404 no such broker
+or topic, 409 not in this state, 503 no quorum.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from tierlog.broker.gateway.cluster_views import UNWELL, Condition, brokers_view, partitions_view
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller.balance import MAX_ELECTIONS, rebalance
+from tierlog.metadata.controller.commands import (
+    ElectionKind,
+    ElectLeaders,
+    NamedOutcome,
+    Reassign,
+    StopBroker,
+    UnregisterBroker,
+)
+from tierlog.metadata.controller.moves import MovePlan, drain, spread
+from tierlog.metadata.image import BrokerImage
+from tierlog.metadata.node import MetadataUnavailable
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`replicas`: preferred leader first; null cancels what is under way."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...] | None
+
+
+class Moves(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    moves: tuple[Move, ...]
+
+
+class Election(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`partitions`: (topic, number); null: all that need one."""
+
+    partitions: tuple[tuple[str, int], ...] | None = None
+    kind: Literal["preferred", "unclean"] = "preferred"
+
+
+class Drain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    dry_run: bool = False
+
+
+class Balance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    leaders: bool = True
+    replicas: bool = True
+    dry_run: bool = False
+
+
+class Refused(Exception):
+    """The request as a whole cannot be done."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+Operation = Callable[[MetadataClient, web.Request], Awaitable[dict[str, Any]]]
+
+
+class Route(NamedTuple):
+    method: str
+    path: str
+    operation: Operation
+
+
+def operation_routes(metadata: MetadataClient) -> list[web.AbstractRouteDef]:
+    return [
+        web.route(route.method, route.path, _answering(metadata, route.operation))
+        for route in (
+            Route("GET", "/v1/brokers", _brokers),
+            Route("POST", "/v1/brokers/{id}/drain", _drain),
+            Route("POST", "/v1/brokers/{id}/stop", _stop),
+            Route("DELETE", "/v1/brokers/{id}", _unregister),
+            Route("GET", "/v1/partitions", _partitions),
+            Route("POST", "/v1/partitions/move", _move),
+            Route("POST", "/v1/partitions/elect", _elect),
+            Route("POST", "/v1/partitions/balance", _balance),
+        )
+    ]
+
+
+# --- brokers
+
+
+async def _brokers(metadata: MetadataClient, _: web.Request) -> dict[str, Any]:
+    return await asyncio.to_thread(brokers_view, metadata.image)
+
+
+async def _drain(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
+    """Replicas of the broker begin to move to others; as many at once as a plan holds."""
+    broker, asked = _broker(metadata, request), await _body(request, Drain)
+    plan = await asyncio.to_thread(drain, metadata.image, {broker.broker_id})
+    return await _carried_out(metadata, plan, dry_run=asked.dry_run)
+
+
+async def _stop(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
+    """It leads nothing that another could, and gets nothing new, until its process starts again."""
+    broker = _broker(metadata, request)
+    command = StopBroker(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
+    reply = await metadata.submit(command)
+    _check(reply.error, reply.message)
+    return {"id": broker.broker_id, "leads": reply.leads}
+
+
+async def _unregister(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
+    """Only one whose process has stopped; what it still held is not waited for."""
+    broker = _broker(metadata, request)
+    reply = await metadata.submit(UnregisterBroker(broker_id=broker.broker_id))
+    _check(reply.error, reply.message)
+    return {"id": broker.broker_id}
+
+
+# --- partitions
+
+
+async def _partitions(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
+    """`?topic=…&condition=…&limit=…`; the condition `unwell` is any that needs an operator."""
+    topic, text = request.query.get("topic"), request.query.get("condition")
+    if topic is not None and topic not in metadata.image.topic_ids:
+        raise Refused(404, f"there is no topic {topic!r}")
+    try:
+        limit = int(request.query["limit"]) if "limit" in request.query else None
+        wanted = UNWELL if text == "unwell" else frozenset({Condition(text)} if text else ())
+    except ValueError as wrong:
+        raise Refused(400, str(wrong)) from None
+    return await asyncio.to_thread(partitions_view, metadata.image, topic=topic, wanted=wanted, limit=limit)
+
+
+async def _move(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
+    asked = await _body(request, Moves)
+    command = Reassign(changes=tuple((move.topic, move.partition, move.replicas) for move in asked.moves))
+    return {"outcomes": _outcomes((await metadata.submit(command)).partitions)}
+
+
+async def _elect(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
+    asked = await _body(request, Election)
+    command = ElectLeaders(partitions=asked.partitions, kind=ElectionKind[asked.kind.upper()])
+    return {"outcomes": _outcomes((await metadata.submit(command)).partitions)}
+
+
+async def _balance(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
+    """Preferred leaders lead again, and brokers come to hold as much as each other."""
+    asked = await _body(request, Balance)
+    found: dict[str, Any] = {"elections": [], "moves": [], "outcomes": [], "more": False}
+    if asked.leaders:
+        election = await asyncio.to_thread(rebalance, metadata.image, 0)
+        if election is not None and election.partitions is not None:
+            found["elections"] = [list(one) for one in election.partitions]
+            found["more"] = len(election.partitions) == MAX_ELECTIONS
+            if not asked.dry_run:
+                found["outcomes"] = _outcomes((await metadata.submit(election)).partitions)
+    if asked.replicas:
+        plan = await asyncio.to_thread(spread, metadata.image)
+        moved = await _carried_out(metadata, plan, dry_run=asked.dry_run)
+        found["moves"] = moved["moves"]
+        found["outcomes"] = found["outcomes"] + moved["outcomes"]
+        found["more"] = found["more"] or moved["more"]
+    return found
+
+
+async def _carried_out(metadata: MetadataClient, plan: MovePlan, *, dry_run: bool) -> dict[str, Any]:
+    outcomes: list[dict[str, Any]] = []
+    if plan.command.changes and not dry_run:
+        outcomes = _outcomes((await metadata.submit(plan.command)).partitions)
+    return {
+        "moves": [
+            {"topic": topic, "partition": number, "replicas": None if replicas is None else list(replicas)}
+            for topic, number, replicas in plan.command.changes
+        ],
+        "stuck": [{"topic": topic, "partition": number} for topic, number in plan.stuck],
+        "more": plan.more,
+        "outcomes": outcomes,
+    }
+
+
+# --- what all have in common
+
+
+def _answering(metadata: MetadataClient, operation: Operation) -> Callable[[web.Request], Any]:
+    async def handle(request: web.Request) -> web.Response:
+        try:
+            return web.json_response(await operation(metadata, request))
+        except Refused as refused:
+            return web.json_response({"error": str(refused)}, status=refused.status)
+        except MetadataUnavailable as unavailable:
+            told = {"error": str(unavailable), "applied_unknown": unavailable.applied_unknown}
+            return web.json_response(told, status=503)
+
+    return handle
+
+
+async def _body(request: web.Request, kind: type[T]) -> T:
+    """An empty body stands for all defaults."""
+    try:
+        return msgspec.json.decode(await request.read() or b"{}", type=kind)
+    except msgspec.DecodeError as wrong:
+        raise Refused(400, str(wrong)) from None
+
+
+def _broker(metadata: MetadataClient, request: web.Request) -> BrokerImage:
+    text = request.match_info["id"]
+    broker = metadata.image.brokers.get(int(text)) if text.isdecimal() else None
+    if broker is None:
+        raise Refused(404, f"broker {text} is not registered")
+    return broker
+
+
+def _outcomes(outcomes: Sequence[NamedOutcome]) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": outcome.topic,
+            "partition": outcome.partition,
+            "error": None if outcome.error is ErrorCode.NONE else outcome.error.name,
+            "message": outcome.message,
+        }
+        for outcome in outcomes
+    ]
+
+
+def _check(error: ErrorCode, message: str | None) -> None:
+    if error is ErrorCode.BROKER_ID_NOT_REGISTERED:
+        raise Refused(404, message or error.name)
+    if error is not ErrorCode.NONE:
+        raise Refused(409, message or error.name)

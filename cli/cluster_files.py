@@ -1,0 +1,204 @@
+"""What a cluster of processes on this machine is made of, kept in its directory so that `up` goes on with it.
+
+`cluster.json` holds ids, ports, cluster id, secret and settings; it is readable by its owner alone. Which
+cluster commands mean when none is named stands in a file of the user's: the one that was started last.
+"""
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from random import SystemRandom
+
+import msgspec
+
+from tierlog.broker.log.checkpoints import encode_uuid
+from tierlog.broker.ports.types import random_uuid
+from tierlog.cli.errors import CliError, ExitCode
+
+FILE = "cluster.json"
+HOST = "127.0.0.1"
+FIRST_PORT = 9092
+ADMIN_ABOVE = 552
+"""From a node's port for Kafka to that of its admin API, so that the first is where commands look: 9644."""
+
+
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    port: int
+    admin_port: int
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://{HOST}:{self.admin_port}"
+
+
+class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`settings`: of every node, over those that a cluster needs. `temporary`: the directory goes with it."""
+
+    cluster_id: str
+    secret: str
+    nodes: tuple[NodePlan, ...]
+    settings: dict[str, str] = {}
+    temporary: bool = False
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.bootstrap for node in self.nodes)
+
+    @property
+    def ports(self) -> list[int]:
+        return [port for node in self.nodes for port in (node.port, node.admin_port)]
+
+    @property
+    def admin_urls(self) -> dict[int, str]:
+        return {node.id: node.admin_url for node in self.nodes}
+
+    def all_settings(self) -> dict[str, str]:
+        """Of every node, but for its id and the secret: as three replicas as there are nodes for."""
+        replicas = min(len(self.nodes), 3)
+        voters = ",".join(f"{node.id}@{HOST}:{node.admin_port}" for node in self.nodes)
+        return {
+            "cluster.id": self.cluster_id,
+            "controller.quorum.voters": voters,
+            "default.replication.factor": str(replicas),
+            "min.insync.replicas": str(1 if replicas < 3 else 2),
+            "offsets.topic.replication.factor": str(replicas),
+            **self.settings,
+        }
+
+
+def new_plan(
+    count: int, *, base_port: int = 0, settings: Mapping[str, object] | None = None, temporary: bool = False
+) -> ClusterPlan:
+    """Ids from 1 on. `base_port`: Kafka's of node 1, others follow it; 0: free ones, chosen here, since the
+    nodes name each other by them."""
+    if base_port:
+        ports = [base_port + above + number for above in (0, ADMIN_ABOVE) for number in range(count)]
+    else:
+        ports = free_ports(2 * count)
+    return ClusterPlan(
+        cluster_id=encode_uuid(random_uuid(SystemRandom())),
+        secret=secrets.token_hex(16),
+        nodes=tuple(
+            NodePlan(id=number + 1, port=ports[number], admin_port=ports[count + number])
+            for number in range(count)
+        ),
+        settings=as_text(settings or {}),
+        temporary=temporary,
+    )
+
+
+def with_settings(plan: ClusterPlan, settings: Mapping[str, object]) -> ClusterPlan:
+    """Others stay as they are."""
+    return msgspec.structs.replace(plan, settings={**plan.settings, **as_text(settings)})
+
+
+def as_text(settings: Mapping[str, object]) -> dict[str, str]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in settings.items()
+    }
+
+
+def load(directory: Path) -> ClusterPlan | None:
+    """None if there is no cluster in the directory; raises CliError if its file is not to be read."""
+    try:
+        return msgspec.json.decode((directory / FILE).read_bytes(), type=ClusterPlan)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as failure:
+        hint = "It says which nodes there are; put it back from a copy, or begin with an empty directory."
+        raise CliError(f"cannot read {directory / FILE}: {failure}", hint=hint) from None
+
+
+def save(directory: Path, plan: ClusterPlan) -> None:
+    """Whole or not at all."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = msgspec.json.format(msgspec.json.encode(plan), indent=2)
+    _replace(directory / FILE, text + b"\n")
+
+
+def node_directory(directory: Path, node_id: int) -> Path:
+    return directory / f"node-{node_id}"
+
+
+# --- which one is meant
+
+
+def chosen(directory: Path | None) -> tuple[Path, ClusterPlan]:
+    """The cluster in the directory; without one, that which was started last. Raises CliError."""
+    found = directory or last_started()
+    plan = load(found) if found is not None else None
+    if found is None or plan is None:
+        where = f" in {directory}" if directory else " that was started here"
+        hint = "`tierlog cluster up` starts one; --data-dir names where another lies."
+        raise CliError(f"there is no cluster{where}", hint=hint, code=ExitCode.FAILED)
+    return found, plan
+
+
+def last_started() -> Path | None:
+    """The directory of the cluster that commands mean; None once it is down for good."""
+    try:
+        directory = Path(_pointer().read_text(encoding="utf-8").strip())
+    except OSError:
+        return None
+    return directory if (directory / FILE).exists() else None
+
+
+def remember(directory: Path) -> None:
+    pointer = _pointer()
+    pointer.parent.mkdir(parents=True, exist_ok=True)
+    _replace(pointer, f"{directory.absolute()}\n".encode())
+
+
+def forget(directory: Path) -> None:
+    """Commands mean it no more, if they did."""
+    if last_started() in (None, directory.absolute()):
+        _pointer().unlink(missing_ok=True)
+
+
+def _pointer() -> Path:
+    """State of a user's programs lies there (XDG Base Directory Specification)."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "tierlog" / "cluster"
+
+
+# --- ports
+
+
+def free_ports(count: int) -> list[int]:
+    """Free a moment ago; all of them are held until the last is known, so that they differ."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in held:
+            one.bind((HOST, 0))
+        return [one.getsockname()[1] for one in held]
+
+
+def taken(ports: list[int]) -> list[int]:
+    """Those that somebody listens on."""
+    found = []
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                found.append(port)
+    return found
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Not readable by others at any moment: it may hold a secret."""
+    beside = path.with_name(path.name + ".new")
+    beside.unlink(missing_ok=True)
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    beside.replace(path)

@@ -1,0 +1,91 @@
+"""`tierlog quorum …`: the voters that hold the metadata, and changing who they are."""
+
+from typing import Annotated, Any
+
+import typer
+
+from tierlog.cli.options import Json
+from tierlog.cli.where import AnyAdmin
+
+app = typer.Typer(no_args_is_help=True, help="The voters of the metadata quorum.")
+
+COLUMNS = {
+    "node_id": "node",
+    "part": "part",
+    "url": "address",
+    "match_index": "holds up to",
+    "lag": "behind by",
+    "directory_id": "directory",
+}
+NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="Id of the node.")]
+
+
+@app.command()
+def status(as_json: Json = False, admin: AnyAdmin = None) -> None:
+    """Show leader, term and members of the quorum, and how far each member is."""
+    from tierlog.cli.output import print_json
+
+    answer = _of_leader(admin)
+    if as_json:
+        print_json(answer)
+    else:
+        _show(answer)
+
+
+@app.command()
+def add(
+    node: NodeId,
+    url: Annotated[str, typer.Argument(help="Address of its admin HTTP API, as the other nodes reach it.")],
+    as_json: Json = False,
+    admin: AnyAdmin = None,
+) -> None:
+    """Take a node in that runs already: it becomes a voter once it has caught up."""
+    from tierlog.cli.output import print_done
+    from tierlog.cli.where import admin_api
+
+    answer = admin_api(admin).post("/v1/quorum/voters", {"id": node, "url": url})
+    print_done(f"node {node} is a voter", answer, as_json=as_json)
+
+
+@app.command()
+def remove(node: NodeId, as_json: Json = False, admin: AnyAdmin = None) -> None:
+    """Let a voter or learner go. A majority of those that stay must run."""
+    from tierlog.cli.output import print_done
+    from tierlog.cli.where import admin_api
+
+    answer = admin_api(admin).delete(f"/v1/quorum/voters/{node}")
+    print_done(f"node {node} is no member of the quorum", answer, as_json=as_json)
+
+
+def _of_leader(admin: str | None) -> dict[str, Any]:
+    """Only the leader knows how far the others are; without one, what the node at hand says."""
+    from tierlog.cli.admin import AdminApi
+    from tierlog.cli.errors import CliError
+    from tierlog.cli.where import PROBE_TIMEOUT_S, admin_api
+
+    here: dict[str, Any] = admin_api(admin).get("/v1/quorum")
+    url = here["voters"].get(str(here["leader"]))
+    if here["leader"] == here["node_id"] or not url:
+        return here
+    try:
+        there: dict[str, Any] = AdminApi(url, timeout_s=PROBE_TIMEOUT_S).get("/v1/quorum")
+    except CliError:
+        return here
+    return there
+
+
+def _show(answer: dict[str, Any]) -> None:
+    from tierlog.cli.output import done, print_rows
+
+    rows = [{**member, "part": _part(member, answer["leader"])} for member in answer["members"]]
+    leader = f"led by node {answer['leader']}" if answer["leader"] >= 0 else "without a leader"
+    title = f"Quorum of cluster {answer['cluster_id']}: {leader}, term {answer['term']}"
+    print_rows(COLUMNS, rows, title=f"{title}, committed up to {answer['commit_index']:,}", as_json=False)
+    if answer["leader"] < 0:
+        done("no changes are possible until a majority of the voters elect a leader")
+
+
+def _part(member: dict[str, Any], leader: int) -> str:
+    if member["node_id"] == leader:
+        return "leader"
+    return "voter" if member["voter"] else "learner"

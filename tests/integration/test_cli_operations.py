@@ -1,0 +1,59 @@
+"""`tierlog broker`, `partition`, `quorum` and `cluster health`, each a process, against one broker."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import run, told
+
+from tierlog.testing import TierlogBroker
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def admin(tierlog_session_broker: TierlogBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # no cluster of the user's
+    return tierlog_session_broker.admin_url
+
+
+def ask(admin: str, *words: str, code: int = 0) -> Any:
+    return told(*words, "--admin", admin, code=code)[0]
+
+
+def test_one_node_is_healthy_and_all_of_its_cluster(admin: str) -> None:
+    health = ask(admin, "cluster", "health")
+    assert (health["status"], health["problems"]) == ("healthy", [])
+    brokers = ask(admin, "broker", "list")
+    assert [(one["fenced"], one["stopping"], one["out_of_sync"]) for one in brokers] == [(False, False, 0)]
+    quorum = ask(admin, "quorum", "status")
+    assert (quorum["role"], len(quorum["voters"])) == ("leader", 1)
+
+
+def test_leaders_are_elected_and_partitions_listed(admin: str, tierlog_session_broker: TierlogBroker) -> None:
+    words = ("topic", "create", "cli-operations", "--partitions", "2")
+    assert run(*words, "--bootstrap", tierlog_session_broker.bootstrap).returncode == 0
+    rows = ask(admin, "partition", "list", "cli-operations")
+    assert [row["partition"] for row in rows] == [0, 1]
+    assert all(row["in_sync"] == row["replicas"] == [row["leader"]] for row in rows)
+    assert ask(admin, "partition", "list", "--under-replicated") == []
+    elected = ask(admin, "partition", "elect", "cli-operations")["outcomes"]
+    assert [(one["partition"], one["elected"]) for one in elected] == [(0, False), (1, False)]
+    plan = ask(admin, "partition", "balance", "--dry-run")
+    assert (plan["elections"], plan["moves"]) == ([], [])
+
+
+def test_what_cannot_be_is_refused_with_a_reason(admin: str) -> None:
+    broker = str(ask(admin, "broker", "list")[0]["id"])
+    refused = ask(admin, "partition", "move", "cli-nowhere", "0", "--to", broker, code=1)
+    assert refused["outcomes"][0]["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert run("partition", "move", "t", "0", "--admin", admin).returncode == 2
+    assert run("partition", "list", "cli-nowhere", "--admin", admin).returncode == 4
+    assert run("broker", "decommission", "99", "--admin", admin).returncode == 4
+    leaving = run("quorum", "remove", broker, "--admin", admin)
+    assert leaving.returncode == 1 and "Traceback" not in leaving.stderr
+
+
+def test_a_node_that_does_not_answer_is_passed_over(admin: str) -> None:
+    assert ask(f"http://127.0.0.1:1,{admin}", "quorum", "status")["role"] == "leader"
+    assert run("cluster", "health", "--admin", "http://127.0.0.1:1").returncode == 3

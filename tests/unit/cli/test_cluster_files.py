@@ -1,0 +1,132 @@
+"""The files of a local cluster: what it is made of, which one is meant, and which processes are its nodes."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tierlog.cli import cluster_files, cluster_processes
+from tierlog.cli.cluster_processes import ProcessState
+from tierlog.cli.errors import CliError, ExitCode
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's own cluster is none of a test's business."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is noted as the node of `tmp_path`."""
+    command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"\n"
+        cluster_processes.note(tmp_path, process.pid)
+        yield process
+        process.kill()
+
+
+def test_a_plan_is_what_was_saved(tmp_path: Path) -> None:
+    plan = cluster_files.new_plan(3, settings={"num.partitions": 4, "auto.create.topics.enable": True})
+    cluster_files.save(tmp_path / "new", plan)
+    assert cluster_files.load(tmp_path / "new") == plan
+    assert plan.settings == {"num.partitions": "4", "auto.create.topics.enable": "true"}
+    assert (tmp_path / "new" / "cluster.json").stat().st_mode & 0o077 == 0  # it holds the secret
+
+
+def test_nodes_have_ports_and_ids_of_their_own() -> None:
+    chosen = cluster_files.new_plan(3, base_port=9092)
+    assert [(node.id, node.port, node.admin_port) for node in chosen.nodes] == [
+        (1, 9092, 9644),
+        (2, 9093, 9645),
+        (3, 9094, 9646),
+    ]
+    free = cluster_files.new_plan(5)
+    assert len(set(free.ports)) == 10
+    assert free.cluster_id != chosen.cluster_id and free.secret != chosen.secret
+
+
+@pytest.mark.parametrize(
+    ("count", "replicas", "least"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (5, "3", "2")]
+)
+def test_replicas_are_as_many_as_there_are_nodes_for(count: int, replicas: str, least: str) -> None:
+    settings = cluster_files.new_plan(count).all_settings()
+    assert settings["default.replication.factor"] == replicas
+    assert settings["min.insync.replicas"] == least
+    assert len(settings["controller.quorum.voters"].split(",")) == count
+
+
+def test_settings_of_the_user_win(tmp_path: Path) -> None:
+    plan = cluster_files.new_plan(3, settings={"min.insync.replicas": 3})
+    assert plan.all_settings()["min.insync.replicas"] == "3"
+    assert cluster_files.with_settings(plan, {"a": "1"}).settings == {"min.insync.replicas": "3", "a": "1"}
+
+
+def test_a_damaged_file_is_told_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text("{")
+    with pytest.raises(CliError, match=r"cluster\.json"):
+        cluster_files.load(tmp_path)
+    assert (tmp_path / "cluster.json").read_text() == "{"
+
+
+def test_the_cluster_that_was_started_last_is_meant(tmp_path: Path) -> None:
+    with pytest.raises(CliError) as nothing:
+        cluster_files.chosen(None)
+    assert nothing.value.code is ExitCode.FAILED and "cluster up" in nothing.value.hint
+    one, other = tmp_path / "one", tmp_path / "other"
+    for directory in (one, other):
+        cluster_files.save(directory, cluster_files.new_plan(1))
+        cluster_files.remember(directory)
+    assert cluster_files.chosen(None)[0] == other
+    assert cluster_files.chosen(one)[1] == cluster_files.load(one)
+    cluster_files.forget(one)
+    assert cluster_files.last_started() == other
+    cluster_files.forget(other)
+    assert cluster_files.last_started() is None
+
+
+def test_a_cluster_whose_directory_is_gone_is_not_meant(tmp_path: Path) -> None:
+    cluster_files.remember(tmp_path / "gone")
+    assert cluster_files.last_started() is None
+
+
+def test_ports_that_somebody_listens_on_are_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        busy = server.getsockname()[1]
+        free = cluster_files.free_ports(1)[0]
+        assert cluster_files.taken([busy, free]) == [busy]
+
+
+def test_a_process_is_paused_resumed_and_killed(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    assert cluster_processes.state_of(tmp_path) is ProcessState.UP
+    assert cluster_processes.pid_of(tmp_path) == sleeper.pid
+    assert cluster_processes.send(tmp_path, signal.SIGSTOP)
+    os.waitpid(sleeper.pid, os.WUNTRACED)  # it has stopped
+    assert cluster_processes.state_of(tmp_path) is ProcessState.PAUSED
+    assert cluster_processes.send(tmp_path, signal.SIGCONT)
+    os.waitpid(sleeper.pid, os.WCONTINUED)
+    assert cluster_processes.state_of(tmp_path) is ProcessState.UP
+    assert cluster_processes.send(tmp_path, signal.SIGKILL, wait_s=60)
+    assert cluster_processes.state_of(tmp_path) is ProcessState.DOWN  # though nobody has reaped it yet
+    assert cluster_processes.pid_of(tmp_path) is None
+    assert not cluster_processes.send(tmp_path, signal.SIGTERM)
+
+
+def test_another_process_with_the_same_id_is_not_ours(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    (tmp_path / "process.json").write_text(f'{{"pid": {sleeper.pid}, "started": 1}}')
+    assert cluster_processes.state_of(tmp_path) is ProcessState.DOWN
+    assert not cluster_processes.send(tmp_path, signal.SIGKILL)
+    assert sleeper.poll() is None
+
+
+def test_a_node_that_was_never_started_is_down(tmp_path: Path) -> None:
+    assert cluster_processes.state_of(tmp_path) is ProcessState.DOWN
+    assert not cluster_processes.send(tmp_path, signal.SIGKILL)

@@ -1,0 +1,163 @@
+"""What is said of a cluster's health, from answers made by hand."""
+
+from typing import Any
+
+import pytest
+
+from tierlog.cli.cluster_processes import ProcessState
+from tierlog.cli.health import Status, judge
+from tierlog.cli.observation import Observation
+
+UP, PAUSED, DOWN = ProcessState.UP, ProcessState.PAUSED, ProcessState.DOWN
+URLS = {1: "http://h:1", 2: "http://h:2", 3: "http://h:3"}
+
+
+def quorum(node: int, *, role: str = "follower", term: int = 4, **other: Any) -> dict[str, Any]:
+    return {
+        "node_id": node,
+        "cluster_id": "c",
+        "role": role,
+        "term": term,
+        "applied_index": 100,
+        "voters": {str(one): url for one, url in URLS.items()},
+        "learners": {},
+        **other,
+    }
+
+
+def broker(node: int, *, fenced: bool = False, stopping: bool = False) -> dict[str, Any]:
+    return {"id": node, "fenced": fenced, "stopping": stopping}
+
+
+def partitions(**counts: int) -> dict[str, int]:
+    none = {"offline": 0, "below-min-in-sync": 0, "under-replicated": 0, "moving": 0}
+    return {"total": 6, **none, **{name.replace("_", "-"): count for name, count in counts.items()}}
+
+
+def cluster(**other: Any) -> Observation:
+    """Three nodes of which all is well, but for what is given."""
+    brokers = {
+        "brokers": other.pop("brokers", [broker(1), broker(2), broker(3)]),
+        "assigned": other.pop("assigned", [1, 2, 3]),
+        "partitions": other.pop("partitions", partitions()),
+    }
+    unwell = {"partitions": other.pop("unwell", [])}
+    answers = {1: quorum(1, role="leader"), 2: quorum(2), 3: quorum(3), **other.pop("quorum", {})}
+    return Observation(urls=URLS, quorum=answers, brokers=brokers, unwell=unwell, told_by=1)
+
+
+def row(topic: str, number: int, *conditions: str) -> dict[str, Any]:
+    return {"topic": topic, "partition": number, "conditions": list(conditions)}
+
+
+def test_all_is_well() -> None:
+    health = judge(cluster(), dict.fromkeys(URLS, UP))
+    assert (health.status, health.problems) == (Status.HEALTHY, ())
+
+
+def test_partitions_that_move_are_no_problem() -> None:
+    assert judge(cluster(partitions=partitions(moving=3))).status is Status.HEALTHY
+
+
+def test_a_single_node_that_is_its_own_quorum_is_well() -> None:
+    alone = Observation(
+        urls={0: "http://h:1"},
+        quorum={0: quorum(0, role="leader", voters={"0": ""})},
+        brokers={"brokers": [broker(0)], "assigned": [0], "partitions": partitions()},
+        unwell={"partitions": []},
+        told_by=0,
+    )
+    assert judge(alone).problems == ()
+
+
+def test_a_killed_node_is_one_problem_that_says_how_to_start_it() -> None:
+    seen = cluster(
+        quorum={3: None},
+        brokers=[broker(1), broker(2), broker(3, fenced=True)],
+        partitions=partitions(under_replicated=4),
+        unwell=[row("orders", 0, "under-replicated")],
+    )
+    health = judge(seen, {1: UP, 2: UP, 3: DOWN})
+    assert health.status is Status.DEGRADED
+    node, behind = health.problems
+    assert node.what.startswith("node 3: its process is down; it does not answer, and it is a voter;")
+    assert "fenced" in node.what and node.next == "`tierlog cluster start 3`"
+    assert "4 partitions under-replicated: orders-0 and others" in behind.what
+
+
+def test_elsewhere_its_process_has_to_be_started_by_other_means() -> None:
+    health = judge(cluster(brokers=[broker(1), broker(2), broker(3, fenced=True)]))
+    assert [problem.status for problem in health.problems] == [Status.DEGRADED]
+    assert "Start the process of node 3" in health.problems[0].next
+    assert "tierlog broker decommission 3" in health.problems[0].next
+
+
+def test_a_paused_node_is_to_be_resumed() -> None:
+    health = judge(cluster(quorum={2: None}), {1: UP, 2: PAUSED, 3: UP})
+    assert health.problems[0].what.startswith("node 2: its process is paused; it does not answer")
+    assert health.problems[0].next == "`tierlog cluster resume 2`"
+
+
+def test_a_broker_that_stops_is_told_of() -> None:
+    health = judge(cluster(brokers=[broker(1), broker(2, stopping=True), broker(3)]))
+    assert health.problems[0].what == "node 2: its broker is stopping"
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_without_a_majority_there_is_no_leader(local: bool) -> None:
+    seen = cluster(quorum={1: None, 2: None, 3: quorum(3)})
+    health = judge(seen, {1: DOWN, 2: DOWN, 3: UP} if local else {})
+    assert health.status is Status.UNAVAILABLE
+    assert health.problems[0].what == ("the quorum has no leader: 1 of 3 voters answer, 2 are needed")
+    assert health.problems[0].next.endswith("node 1, node 2.")
+
+
+def test_an_election_under_way_is_waited_for() -> None:
+    health = judge(cluster(quorum={1: None, 2: quorum(2), 3: quorum(3)}))
+    assert "2 of 3 voters answer" in health.problems[0].what
+    assert "ask again" in health.problems[0].next
+
+
+def test_who_leads_in_an_older_term_does_not_lead() -> None:
+    seen = cluster(quorum={2: quorum(2, role="leader", term=5)})
+    assert seen.leader == 2
+
+
+def test_all_processes_are_down() -> None:
+    health = judge(Observation(), {1: DOWN, 2: DOWN, 3: DOWN})
+    assert health.status is Status.UNAVAILABLE
+    assert "0 of 3 voters answer, 2 are needed" in health.problems[0].what
+    assert [problem.next for problem in health.problems[1:]] == [
+        f"`tierlog cluster start {node}`" for node in (1, 2, 3)
+    ]
+
+
+def test_partitions_that_take_no_writes_make_it_unavailable() -> None:
+    seen = cluster(
+        partitions=partitions(offline=1, below_min_in_sync=7, under_replicated=8),
+        unwell=[
+            row("orders", 0, "offline", "below-min-in-sync", "under-replicated"),
+            *[row("orders", number, "below-min-in-sync") for number in range(1, 7)],
+        ],
+    )
+    health = judge(seen)
+    assert [problem.status for problem in health.problems] == [
+        Status.UNAVAILABLE,
+        Status.UNAVAILABLE,
+        Status.DEGRADED,
+    ]
+    offline, below, _ = (problem.what for problem in health.problems)
+    assert offline == "1 partition without a leader: orders-0"
+    assert below.startswith("7 partitions below min.insync.replicas: orders-0, orders-1")
+    assert below.endswith("orders-4 and others")
+
+
+def test_a_broker_that_partitions_need_is_missing() -> None:
+    seen = cluster(brokers=[broker(1), broker(2), broker(3)], assigned=[1, 2, 3, 9])
+    assert judge(seen).problems[0].what == "node 9: no such broker is registered"
+
+
+def test_nodes_of_two_clusters_are_not_taken_for_one() -> None:
+    health = judge(cluster(quorum={3: quorum(3, cluster_id="other")}))
+    assert health.status is Status.UNAVAILABLE
+    assert "several clusters: c, other" in health.problems[0].what

@@ -1,0 +1,80 @@
+"""What operators are shown of brokers and partitions."""
+
+from controlled import Controlled
+
+from tierlog.broker.gateway.cluster_views import UNWELL, Condition, brokers_view, partitions_view
+from tierlog.metadata.controller.commands import Reassign
+
+FLAG = "min.insync.replicas"
+
+
+def three() -> Controlled:
+    """Two partitions of three replicas, one of one."""
+    controller = Controlled(1, 2, 3)
+    controller.create("orders", (1, 2, 3), (2, 3, 1), **{FLAG: "2"})
+    controller.create("single", (3,))
+    return controller
+
+
+def test_brokers_say_what_they_lead_and_hold() -> None:
+    view = brokers_view(three().image)
+    counted = [(row["id"], row["leads"], row["replicas"], row["out_of_sync"]) for row in view["brokers"]]
+    assert counted == [(1, 1, 2, 0), (2, 1, 2, 0), (3, 1, 3, 0)]
+    assert not any(row["fenced"] or row["stopping"] for row in view["brokers"])
+    assert view["partitions"] == {
+        "total": 3,
+        "offline": 0,
+        "below-min-in-sync": 0,
+        "under-replicated": 0,
+        "moving": 0,
+    }
+
+
+def test_a_lost_broker_leaves_partitions_behind() -> None:
+    controller = three()
+    controller.fence(3)
+    view = brokers_view(controller.image)
+    assert view["partitions"] == {
+        "total": 3,
+        "offline": 1,
+        "below-min-in-sync": 0,
+        "under-replicated": 2,
+        "moving": 0,
+    }
+    lost = view["brokers"][2]
+    assert (lost["fenced"], lost["leads"], lost["replicas"], lost["out_of_sync"]) == (True, 0, 3, 2)
+    controller.fence(2)
+    rows = partitions_view(controller.image, wanted=frozenset({Condition.BELOW_MIN}))["partitions"]
+    assert [(row["topic"], row["partition"], row["in_sync"]) for row in rows] == [
+        ("orders", 0, [1]),
+        ("orders", 1, [1]),
+    ]
+    assert rows[0]["conditions"] == ["below-min-in-sync", "under-replicated"]
+
+
+def test_a_broker_that_was_forgotten_is_still_named_by_its_partitions() -> None:
+    controller = three()
+    controller.fence(3)
+    from tierlog.metadata.controller.commands import UnregisterBroker
+
+    controller.do(UnregisterBroker(broker_id=3))
+    view = brokers_view(controller.image)
+    assert [row["id"] for row in view["brokers"]] == [1, 2]
+    assert view["assigned"] == [1, 2, 3]
+
+
+def test_replicas_that_only_join_are_not_missed() -> None:
+    controller = Controlled(1, 2, 3)
+    controller.create("orders", (1, 2))
+    controller.do(Reassign(changes=(("orders", 0, (1, 3)),)))
+    row = partitions_view(controller.image)["partitions"][0]
+    assert (row["adding"], row["removing"], row["conditions"]) == ([3], [2], ["moving"])
+
+
+def test_partitions_are_chosen_and_counted() -> None:
+    controller = three()
+    controller.fence(3)
+    view = partitions_view(controller.image, wanted=UNWELL, limit=1)
+    assert (view["total"], len(view["partitions"])) == (3, 1)
+    assert partitions_view(controller.image, topic="single")["total"] == 1
+    assert partitions_view(controller.image, topic="nowhere")["partitions"] == []
