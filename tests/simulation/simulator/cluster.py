@@ -225,7 +225,7 @@ class ClusterRun:
             broker.start()
 
     async def _settle(self) -> None:
-        """All in sync, and every partition takes records, within HEAL_S; nodes that end meanwhile are started."""
+        """All in sync, and every partition takes records, within HEAL_S. Nodes that end are started again."""
         deadline = self.loop.time() + HEAL_S
         before = self._counts()
         while not (self._all_in_sync() and all(map(lt, before, self._counts()))):

@@ -1,0 +1,31 @@
+"""Some seeds of the simulated quorum and cluster; `make simulate` runs any."""
+
+from pathlib import Path
+
+import pytest
+from simulator.cluster import ClusterRun
+from simulator.quorum import QuorumRun
+
+FAST = range(8)
+
+
+@pytest.mark.parametrize("seed", FAST)
+def test_a_cluster_keeps_its_promises(seed: int, tmp_path: Path):
+    outcome = ClusterRun(seed, tmp_path).play()
+    assert outcome.acknowledged > 0
+    assert sum(outcome.faults.values()) > 5
+
+
+@pytest.mark.parametrize("seed", FAST)
+def test_a_quorum_keeps_its_promises(seed: int, tmp_path: Path):
+    assert QuorumRun(seed, tmp_path).play().acknowledged > 0
+
+
+def test_the_same_seed_leaves_the_same_trace(tmp_path: Path):
+    def trace(run: int, seed: int) -> str:
+        directory = tmp_path / f"{run}-{seed}"
+        directory.mkdir()
+        return ClusterRun(seed, directory).play().trace
+
+    assert trace(1, 3) == trace(2, 3)
+    assert trace(1, 3) != trace(1, 4)
