@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
+from aiohttp import web
 
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.node import Node, Serving
@@ -56,14 +57,16 @@ from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
-from tierlog.broker.settings.node import NodeSettings
+from tierlog.broker.settings.node import CONTROLLER, NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.api import quorum_routes, raft_routes
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.node import TICK_MS, MetadataNode, MetadataUnavailable
+from tierlog.metadata.observer import MetadataObserver
+from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.tiering.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -142,31 +145,46 @@ class Broker:
 
         metadata_tasks = TaskGroup(self._fatal)
         self._parts.push_async_callback(metadata_tasks.close)
+        self.metadata_node, raft = self._build_metadata(metadata_tasks)
+        self.metadata = MetadataClient(self.metadata_node)
+        self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag)
+        self.admin = AdminServer([*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft])
+        self._parts.push_async_callback(self.admin.close)
+        self.admin_url = await self.admin.start(*settings.admin)
+        if isinstance(self.metadata_node, MetadataNode):
+            self.metadata_node.url = settings.voters.get(settings.node_id, self.admin_url)
+
+        self._parts.push_async_callback(self.metadata_node.stop)
+        await self.metadata_node.start()
+
+    def _build_metadata(self, tasks: TaskGroup) -> tuple[MetadataNode | MetadataObserver, list[web.RouteDef]]:
+        """A voter and its routes, or for a broker that is no controller one that follows the voters."""
+        settings, cluster_id = self.settings, self.identity.cluster_id
         secret = settings.controller_quorum_secret.encode()
-        self.metadata_node = MetadataNode(
+        peers = _peers(settings, cluster_id, secret, tasks)
+        if CONTROLLER not in settings.process_roles and peers is not None:
+            voters = settings.voters
+            return MetadataObserver(settings.node_id, voters, tasks, cluster_id, peers=peers), []
+        node = MetadataNode(
             settings.node_id,
             settings.voters,
             settings.metadata_directory,
             self.files,
             self.clock,
             self.rng,
-            metadata_tasks,
-            self.identity.cluster_id,
+            tasks,
+            cluster_id,
             reserve_bytes=settings.metadata_reserve_bytes,
             short_of_room=lambda: self.directories.fill_beside(settings.metadata_directory),
-            peers=_peers(settings, self.identity.cluster_id, secret, metadata_tasks),
             sessions=BrokerSessions(settings.broker_session_timeout_ms) if secret else None,
+            peers=peers,
+            settings=RaftSettings.of_times(
+                tick_ms=TICK_MS,
+                election_ms=settings.controller_quorum_election_timeout_ms,
+                quorum_ms=settings.controller_quorum_fetch_timeout_ms,
+            ),
         )
-        self.metadata = MetadataClient(self.metadata_node)
-        self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag)
-        raft = raft_routes(self.metadata_node, secret) if secret else []
-        self.admin = AdminServer([*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft])
-        self._parts.push_async_callback(self.admin.close)
-        self.admin_url = await self.admin.start(*settings.admin)
-        self.metadata_node.url = settings.voters.get(settings.node_id, self.admin_url)
-
-        self._parts.push_async_callback(self.metadata_node.stop)
-        await self.metadata_node.start()
+        return node, raft_routes(node, secret) if secret else []
 
     async def _start_log(self) -> None:
         settings = self.settings

@@ -14,6 +14,7 @@ from aiohttp import web
 from tierlog.metadata.auth import MAX_BODY_BYTES, Envelope, Unauthenticated
 from tierlog.metadata.controller.commands import Heartbeat, decode_command, encode_reply
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable, NotTheLeader
+from tierlog.metadata.observer import MetadataObserver
 from tierlog.metadata.pages import encode_page
 from tierlog.metadata.raft.membership import ChangeRefused
 from tierlog.metadata.raft.messages import decode_messages
@@ -64,7 +65,7 @@ def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         return web.Response(body=encode_reply(reply), headers={INDEX_HEADER: str(node.image.index)})
 
     async def status(_: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(node.status()), content_type="application/json")
+        return _status(node)
 
     return [
         web.post(STEP_PATH, step),
@@ -103,12 +104,12 @@ def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
     return [web.post(HEARTBEAT_PATH, heartbeat), web.get(LOG_PATH, log), web.get(SNAPSHOT_PATH, snapshot)]
 
 
-def quorum_routes(node: MetadataNode) -> list[web.RouteDef]:
+def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:
     """For operators, on the admin server: GET /v1/quorum, POST /v1/quorum/voters {"id", "url"}, DELETE
     /v1/quorum/voters/ID. Changes that another node has to make are redirected to it (307)."""
 
     async def status(_: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(node.status()), content_type="application/json")
+        return _status(node)
 
     async def add(request: web.Request) -> web.Response:
         voter = _decoded(_new_voters.decode, await _bounded_body(request))
@@ -128,7 +129,9 @@ def quorum_routes(node: MetadataNode) -> list[web.RouteDef]:
     ]
 
 
-async def _changed(node: MetadataNode, request: web.Request, change: Awaitable[None]) -> web.Response:
+async def _changed(
+    node: MetadataNode | MetadataObserver, request: web.Request, change: Awaitable[None]
+) -> web.Response:
     try:
         await change
     except NotTheLeader as elsewhere:
@@ -139,7 +142,7 @@ async def _changed(node: MetadataNode, request: web.Request, change: Awaitable[N
         raise web.HTTPConflict(text=str(refused)) from None
     except MetadataUnavailable as unavailable:
         return _told(unavailable)
-    return web.Response(body=msgspec.json.encode(node.status()), content_type="application/json")
+    return _status(node)
 
 
 class RaftServer:
@@ -147,8 +150,8 @@ class RaftServer:
 
     def __init__(self, node: MetadataNode, secret: bytes) -> None:
         application = web.Application()
-        application.add_routes(raft_routes(node, secret))
-        self._runner = web.AppRunner(application, access_log=None)
+        application.add_routes([*raft_routes(node, secret), *quorum_routes(node)])
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
 
     async def start(self, listener: socket.socket) -> None:
         await self._runner.setup()
@@ -162,6 +165,8 @@ async def _authenticated(
     node: MetadataNode, secret: bytes, request: web.Request, path: str
 ) -> tuple[Envelope, bytes]:
     body = await _bounded_body(request)
+    if not node.started:
+        raise web.HTTPServiceUnavailable(text="the metadata node is starting")
     try:
         envelope = Envelope.check(request.headers, secret, path, body)
     except Unauthenticated as refused:
@@ -188,6 +193,12 @@ async def _bounded_body(request: web.Request) -> bytes:
         return await request.content.readexactly(length)
     except asyncio.IncompleteReadError:
         raise web.HTTPBadRequest(text="the body is cut short") from None
+
+
+def _status(node: MetadataNode | MetadataObserver) -> web.Response:
+    if not node.started:
+        raise web.HTTPServiceUnavailable(text="the metadata node is starting")
+    return web.Response(body=msgspec.json.encode(node.status()), content_type="application/json")
 
 
 def _told(unavailable: MetadataUnavailable) -> web.Response:

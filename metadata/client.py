@@ -8,6 +8,7 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.feed import Subscriber
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.peers import MetadataUnavailable
+from tierlog.metadata.status import NodeStatus
 
 Acknowledgeable = (
     c.UnregisterBroker
@@ -30,6 +31,7 @@ class MetadataSource(Protocol):
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]: ...
     async def submit(self, command: c.AnyCommand, timeout_s: float = 30.0) -> c.AnyReply: ...
     async def heartbeat(self, heartbeat: c.Heartbeat, timeout_s: float = 2.0) -> c.HeartbeatReply: ...
+    async def quorum(self, timeout_s: float = 30.0) -> NodeStatus: ...
 
 
 class MetadataClient:
@@ -77,6 +79,18 @@ class MetadataClient:
 
         Raises MetadataUnavailable if no leader answered in time: the lease goes on as it was."""
         return await self._node.heartbeat(heartbeat, timeout_s)
+
+    async def quorum(self, timeout_s: float = 30.0) -> NodeStatus:
+        """The metadata quorum as its leader sees it. Raises MetadataUnavailable."""
+        return await self._node.quorum(timeout_s)
+
+    async def current(self, timeout_s: float = 30.0) -> ClusterImage:
+        """An image with everything that was committed before the call. Raises MetadataUnavailable.
+
+        A command that changes nothing is such a question: the leader confirms that it leads, and its answer
+        waits until the image here is as far as it was judged by."""
+        await self._node.submit(c.Reassign(changes=()), timeout_s)
+        return self.image
 
     @overload
     async def submit(self, command: c.RegisterBroker, timeout_s: float = 30.0) -> c.BrokerRegistered: ...

@@ -1,6 +1,7 @@
 """The committed image as it moves on: who follows it is told, who waits for it is woken."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import structlog
@@ -40,3 +41,10 @@ class ImageFeed:
         """Whoever waits for a change looks again."""
         self.changed.set()
         self.changed = asyncio.Event()
+
+
+async def happens(event: asyncio.Event, at_most_s: float | None) -> None:
+    """Waits for it, or so long. (asyncio.wait_for of Python 3.11 loses a cancellation that meets it.)"""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(at_most_s):
+            await event.wait()

@@ -34,6 +34,7 @@ class Fencing:
         self._term = -1  # for which the sessions are
         self._dead: dict[int, int] = {}  # broker -> its epoch when its process was proven dead
         self._fencing: asyncio.Task[None] | None = None
+        self._ticked_ms = clock.monotonic_ms()
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Raises MetadataUnavailable; LeadershipLost if another has to be asked."""
@@ -57,7 +58,7 @@ class Fencing:
             self._dead[node_id] = broker.broker_epoch
             self.follow_leadership()
             self._lose(node_id)
-            self.tick()
+            self._fence_overdue()
 
     def follow_leadership(self) -> None:
         """Everyone gets a whole session when this node takes over, but for the dead."""
@@ -69,8 +70,16 @@ class Fencing:
             for node_id in self._dead:
                 self._lose(node_id)
 
-    def tick(self) -> None:
-        """Fences who is overdue, one batch at a time."""
+    def tick(self, tick_ms: int) -> None:
+        """Called each `tick_ms`; if it was later, this node did not run, and that counts against nobody."""
+        now_ms = self._clock.monotonic_ms()
+        late_ms, self._ticked_ms = now_ms - self._ticked_ms - tick_ms, now_ms
+        if self._sessions is not None and late_ms > tick_ms:
+            self._sessions.held_up(late_ms)
+        self._fence_overdue()
+
+    def _fence_overdue(self) -> None:
+        """One batch at a time."""
         if self._sessions is None or self._leadership.draft is None or self._fencing is not None:
             return
         overdue = self._sessions.overdue(self._feed.image, self._clock.monotonic_ms())

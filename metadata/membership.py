@@ -7,47 +7,24 @@ it has to be removed and added again.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Protocol
 from uuid import UUID
 
 import msgspec
+import structlog
 
+from tierlog.broker.ports.clock import Clock
+from tierlog.metadata.controller.commands import Heartbeat
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.peers import LeadershipLost, MetadataUnavailable, NotTheLeader
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.membership import ChangeRefused, Configuration, Member
+from tierlog.metadata.status import Hearing, NodeStatus, PeerStatus
 
-
-class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a leader knows of a member. `lag`: entries that it is not known to hold."""
-
-    node_id: int
-    url: str
-    voter: bool
-    directory_id: UUID | None = None
-    match_index: int | None = None  # None: this node does not lead, so it does not know
-    lag: int | None = None
-    caught_up: bool | None = None
-
-
-class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator sees of a member of the quorum."""
-
-    node_id: int
-    cluster_id: str
-    directory_id: UUID
-    role: str
-    leader: int
-    term: int
-    applied_index: int
-    commit_index: int
-    last_index: int
-    snapshot_index: int
-    voters: dict[int, str]
-    learners: dict[int, str]
-    members: tuple[PeerStatus, ...]
+_log = structlog.get_logger("tierlog.metadata")
 
 
 class Host(Protocol):
@@ -56,16 +33,22 @@ class Host(Protocol):
     node_id: int
     cluster_id: str
     url: str
+    addresses: dict[int, str]
+    has_peers: bool
 
     @property
     def directory_id(self) -> UUID: ...
+    @property
+    def image(self) -> ClusterImage: ...
     def url_of(self, node_id: int) -> str: ...
 
 
 class Membership:
-    def __init__(self, host: Host, core: RaftCore, leadership: Leadership) -> None:
-        self._host, self._core, self._leadership = host, core, leadership
+    def __init__(self, host: Host, core: RaftCore, leadership: Leadership, clock: Clock) -> None:
+        self._host, self._core, self._leadership, self._clock = host, core, leadership, clock
+        self._hearing = Hearing()
         self._heard: dict[int, UUID] = {}  # directories of members as they called
+        self._refused: dict[int, UUID | None] = {}
         self._changing = asyncio.Lock()
         self._turned = asyncio.Event()
 
@@ -75,34 +58,35 @@ class Membership:
         self._require_leader()
         if not url:
             raise ChangeRefused("the new voter's URL is needed")
-        async with (
-            self._changing,
-            _within(timeout_s, f"node {node_id} is behind: it stays a learner"),
-        ):
-            if self._core.configuration.voters.get(node_id, Member()).url == url:
-                return
+        if not self._host.has_peers:
+            raise ChangeRefused("this node has no shared secret (controller.quorum.secret)")
+        async with _within(timeout_s, f"node {node_id} is behind: it stays a learner"), self._changing:
             if node_id in self._core.voters:
-                raise ChangeRefused(f"node {node_id} is a voter with another address: remove it first")
+                if self._host.url_of(node_id) != url:
+                    await self._change(lambda: self._moved(node_id, url))
+                return
             if self._core.configuration.learners.get(node_id, Member()).url != url:
-                await self._change(self._with_own_url().with_learner(node_id, Member(url)))
+                await self._change(lambda: self._with_own_url().with_learner(node_id, Member(url)))
             while not self._caught_up(node_id):
                 await self._turned.wait()
-            member = self._core.configuration.learners[node_id]
-            await self._change(self._core.configuration.with_voter(node_id, member))
+            # it has answered, or it had not caught up: so its directory is known
+            await self._change(
+                lambda: self._core.configuration.with_voter(node_id, Member(url, self._heard.get(node_id)))
+            )
 
     async def remove_voter(self, node_id: int, timeout_s: float) -> None:
         self._require_leader()
-        async with self._changing, _within(timeout_s, f"the removal of node {node_id} is not committed yet"):
+        async with _within(timeout_s, f"the removal of node {node_id} is not committed yet"), self._changing:
             if node_id in self._core.configuration.members:
-                await self._change(self._with_own_url().without(node_id))
+                await self._change(lambda: self._with_own_url().without(node_id))
 
-    async def _change(self, configuration: Configuration) -> None:
+    async def _change(self, changed: Callable[[], Configuration]) -> None:
         """A change still under way, such as a directory that is written down, is waited for."""
         while self._core.configuration_index > self._core.log.commit:
             self._require_leader()
             await self._turned.wait()
         try:
-            await self._leadership.configure(configuration)
+            await self._leadership.configure(changed())
         except LeadershipLost:
             self._require_leader()
             raise
@@ -116,28 +100,44 @@ class Membership:
         return progress.caught_up
 
     def _with_own_url(self) -> Configuration:
-        """A leader that was alone had no need of an address."""
+        """A leader that was alone had no need of an address; those that settings name keep theirs there."""
         own, present = self._host.node_id, self._core.configuration
-        if own not in present.voters or present.voters[own].url:
+        if own not in present.voters or present.voters[own].url or own in self._host.addresses:
             return present
         if not self._host.url:
             raise ChangeRefused("this node's own URL is not known")
-        return present.with_voter(own, Member(self._host.url, self._host.directory_id))
+        return self._moved(own, self._host.url)
+
+    def _moved(self, voter: int, url: str) -> Configuration:
+        present = self._core.configuration
+        return present.with_voter(voter, Member(url, present.voters[voter].directory))
 
     def _require_leader(self) -> None:
         if self._leadership.draft is None:
-            raise NotTheLeader(self._core.leader, self._host.url_of(self._core.leader))
+            leader = self._core.leader
+            raise NotTheLeader(leader, "" if leader == self._host.node_id else self._host.url_of(leader))
 
     # --- directories
 
     def admits(self, sender: int, directory: UUID | None) -> bool:
-        """Whether it is the directory that this member is known with; the first that is heard of counts
-        until the log names one."""
+        """Whether it is the directory that the log names for this member; until it names one, any will do."""
         member = self._core.configuration.members.get(sender)
-        if member is None or directory is None:
-            return member is None or member.directory is None
-        known = member.directory or self._heard.setdefault(sender, directory)
-        return known == directory
+        if member is None:
+            return True  # of another configuration, or no member: the core knows what to make of it
+        if member.directory is not None and member.directory != directory:
+            if self._refused.get(sender) != directory:
+                _log.warning(
+                    "a member calls from a directory that is not its own: "
+                    "if its disk was replaced, remove it from the quorum and add it again",
+                    node=sender,
+                    directory=directory,
+                    known=member.directory,
+                )
+            self._refused[sender] = directory
+            return False
+        if directory is not None:
+            self._heard[sender] = directory
+        return True
 
     def tick(self) -> None:
         """The leader writes down the directories of members that it has heard of."""
@@ -167,13 +167,35 @@ class Membership:
             return status
         raise MetadataUnavailable("the quorum is not as awaited", applied_unknown=False)
 
+    def heard(self, senders: Iterable[int]) -> None:
+        """Members whose messages have been taken in."""
+        core = self._core
+        if core.replication is None:
+            return
+        for sender in senders:
+            if (progress := core.replication.progress.get(sender)) is not None:
+                self._note(sender, progress.match_index)
+
+    def heard_broker(self, heartbeat: Heartbeat) -> None:
+        """Of a broker that is no member the leader knows by its heartbeats how far it follows."""
+        broker = self._host.image.brokers.get(heartbeat.broker_id)
+        if broker is None or broker.broker_epoch != heartbeat.broker_epoch:
+            return
+        if heartbeat.broker_id not in self._core.configuration.members:
+            self._note(heartbeat.broker_id, heartbeat.image_index)
+
+    def _note(self, node_id: int, index: int) -> None:
+        core = self._core
+        self._hearing.note(core.term, node_id, index, core.log.last_index, self._clock.now_ms())
+
     def status(self) -> NodeStatus:
         core, log, present = self._core, self._core.log, self._core.configuration
+        now_ms = self._clock.now_ms()
         return NodeStatus(
             node_id=self._host.node_id,
             cluster_id=self._host.cluster_id,
             directory_id=self._host.directory_id,
-            role=core.role.value if self._host.node_id in core.voters or core.is_leader else "learner",
+            role=self._role(),
             leader=core.leader,
             term=core.term,
             applied_index=log.applied,
@@ -182,20 +204,52 @@ class Membership:
             snapshot_index=log.snapshot.index,
             voters={node: self._host.url_of(node) for node in present.voters},
             learners={node: self._host.url_of(node) for node in present.learners},
-            members=tuple(self._peer(node, member) for node, member in sorted(present.members.items())),
+            members=tuple(
+                self._peer(node, member, now_ms) for node, member in sorted(present.members.items())
+            ),
+            observers=self._observers(now_ms) if core.is_leader else (),
         )
 
-    def _peer(self, node_id: int, member: Member) -> PeerStatus:
+    def _role(self) -> str:
+        if self._host.node_id in self._core.voters or self._core.is_leader:
+            return self._core.role.value
+        return "learner" if self._host.node_id in self._core.configuration.learners else "no member"
+
+    def _peer(self, node_id: int, member: Member, now_ms: int) -> PeerStatus:
         progress = self._core.replication.progress.get(node_id) if self._core.replication else None
-        voter = node_id in self._core.voters
-        return PeerStatus(
+        voter, itself = node_id in self._core.voters, node_id == self._host.node_id
+        status = PeerStatus(
             node_id=node_id,
             url=self._host.url_of(node_id),
             voter=voter,
-            directory_id=member.directory,
-            match_index=progress.match_index if progress else None,
-            lag=self._core.log.last_index - progress.match_index if progress else None,
-            caught_up=(voter or progress.caught_up) if progress else None,
+            directory_id=self._host.directory_id if itself else member.directory,
+        )
+        if progress is None:
+            return status
+        heard = self._hearing.of(self._core.term, node_id)
+        return msgspec.structs.replace(
+            status,
+            match_index=progress.match_index,
+            lag=self._core.log.last_index - progress.match_index,
+            caught_up=voter or progress.caught_up,
+            last_heard_ms=now_ms if itself else heard and heard.heard_ms,
+            last_caught_up_ms=now_ms if itself else heard and heard.caught_up_ms,
+        )
+
+    def _observers(self, now_ms: int) -> tuple[PeerStatus, ...]:
+        brokers, members = self._host.image.brokers, self._core.configuration.members
+        following = [broker_id for broker_id in sorted(brokers) if broker_id not in members]
+        return tuple(
+            PeerStatus(
+                node_id=broker_id,
+                url=brokers[broker_id].admin_url,
+                voter=False,
+                match_index=heard.index,
+                lag=max(self._core.log.last_index - heard.index, 0),
+                last_heard_ms=heard.heard_ms,
+                last_caught_up_ms=heard.caught_up_ms,
+            )
+            for broker_id, heard in self._hearing.lately(self._core.term, following, now_ms).items()
         )
 
 

@@ -20,12 +20,12 @@ from tierlog.broker.ports.types import Rng, random_uuid
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.feed import ImageFeed, Subscriber
+from tierlog.metadata.feed import ImageFeed, Subscriber, happens
 from tierlog.metadata.fencing import Fencing
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.leadership import Leadership
-from tierlog.metadata.membership import Membership, NodeStatus
+from tierlog.metadata.membership import Membership
 from tierlog.metadata.pages import LogPage, read_chunk, read_page
 from tierlog.metadata.peers import LeadershipLost, MetadataUnavailable, NoPeers, NotTheLeader, Peers
 from tierlog.metadata.raft.core import RaftCore, Ready
@@ -34,6 +34,7 @@ from tierlog.metadata.raft.membership import Configuration, Member
 from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, AnyMessage, Entry, Snapshot
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.records import NoOp, decode_records, encode_records
+from tierlog.metadata.status import NodeStatus
 from tierlog.metadata.storage import MetadataStorage
 
 __all__ = [
@@ -86,10 +87,10 @@ class MetadataNode:
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.url = url
-        self._addresses = dict(voters)  # they hold against what the log says, so that nodes may move
-        self._initial = Configuration({n: Member(u) for n, u in (voters or {node_id: url}).items()})
+        self.addresses = dict(voters)  # of those for whom the log has none, so that they may move
+        self._initial = Configuration({voter: Member() for voter in voters or (node_id,)})
         self._peers: Peers = peers or NoPeers()
-        self._has_peers = peers is not None
+        self.has_peers = peers is not None
         self._clock, self._rng, self._tasks = clock, rng, tasks
         self._tick_ms = tick_ms
         self._snapshot_entries, self._snapshot_bytes = snapshot_entries, snapshot_bytes
@@ -132,6 +133,11 @@ class MetadataNode:
         return self._feed.image
 
     @property
+    def started(self) -> bool:
+        """Its files are read; before, it knows neither its directory nor its members."""
+        return self._core is not None
+
+    @property
     def core(self) -> RaftCore:
         return self._started(self._core)
 
@@ -152,7 +158,7 @@ class MetadataNode:
             return self.url
         configuration = self._core.configuration if self._core is not None else self._initial
         member = configuration.members.get(node_id, Member())
-        return self._addresses.get(node_id) or member.url
+        return member.url or self.addresses.get(node_id, "")
 
     @property
     def is_leader(self) -> bool:
@@ -183,7 +189,7 @@ class MetadataNode:
             settings=self._settings,
         )
         self._leadership = Leadership(self._core, self._feed, self._clock, self._rng, self._work.set)
-        self._membership = Membership(self, self._core, self._leadership)
+        self._membership = Membership(self, self._core, self._leadership, self._clock)
         self._fencing = Fencing(self._sessions, self._leadership, self._feed, self._clock, self._tasks)
         self._peers.start(self._unreachable, self._died)
         self._follow_configuration()
@@ -226,6 +232,7 @@ class MetadataNode:
             except Exception as failure:  # a broken invariant: what the core holds is not to be trusted
                 self._stop_serving(failure)
                 raise
+            self._started(self._membership).heard({message.sender for message in messages})
             self._work.set()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -246,11 +253,22 @@ class MetadataNode:
     ) -> HeartbeatReply:
         """Tells the leader that a broker lives; raises MetadataUnavailable."""
         return await self._ask(
-            lambda: self._started(self._fencing).heartbeat(heartbeat),
+            lambda: self._heard(heartbeat),
             lambda leader: self._peers.heartbeat(leader, heartbeat),
             timeout_s,
             forward,
         )
+
+    async def _heard(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        self._started(self._membership).heard_broker(heartbeat)
+        return await self._started(self._fencing).heartbeat(heartbeat)
+
+    async def quorum(self, timeout_s: float = 30.0) -> NodeStatus:
+        """As its leader sees it; raises MetadataUnavailable."""
+        return await self._ask(self._own_status, self._peers.status, timeout_s, forward=True)
+
+    async def _own_status(self) -> NodeStatus:
+        return self.status()
 
     async def _ask(
         self,
@@ -399,7 +417,7 @@ class MetadataNode:
         """Who may be sent to; a node alone needs no ticks."""
         self._members = self.core.configuration
         others = {n: m for n, m in self._members.members.items() if n != self.node_id}
-        if others and not self._has_peers:
+        if others and not self.has_peers:
             raise ValueError("a quorum of several voters needs peers")
         members = {n: Member(self.url_of(n), m.directory) for n, m in others.items()}
         self._peers.configure({**members, self.node_id: Member(self.url, self.directory_id)})
@@ -419,15 +437,15 @@ class MetadataNode:
 
     async def _standing_change(self, at_most_s: float | None = None) -> None:
         self._raise_failure()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._standing_changed.wait(), at_most_s)
+        await happens(self._standing_changed, at_most_s)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._tick_ms / 1000)
             self.core.tick()
+            self._send(self.core.take_hurried())
             self._started(self._membership).tick()
-            self._started(self._fencing).tick()
+            self._started(self._fencing).tick(self._tick_ms)
             self._work.set()
 
     # --- snapshots of its own

@@ -15,14 +15,15 @@ from crc32c import crc32c
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
 from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.feed import ImageFeed, Subscriber
+from tierlog.metadata.feed import ImageFeed, Subscriber, happens
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image
 from tierlog.metadata.pages import LogPage
-from tierlog.metadata.peers import MetadataUnavailable, Peers
+from tierlog.metadata.peers import MetadataUnavailable, NotTheLeader, Peers
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, Entry
 from tierlog.metadata.records import decode_records
+from tierlog.metadata.status import NodeStatus
 
 WAIT_MS = 5_000  # of a long poll
 RETRY_S = 0.1
@@ -62,6 +63,19 @@ class MetadataObserver:
     def is_leader(self) -> bool:
         return False
 
+    @property
+    def started(self) -> bool:
+        """A voter has told how things stand."""
+        return self.leader != NOBODY or self.image.index > 0
+
+    @property
+    def has_reserve(self) -> bool:
+        """It keeps nothing on disk, so there is always room enough."""
+        return True
+
+    async def keep_reserve(self) -> bool:
+        return True
+
     async def start(self, timeout_s: float = 60.0) -> None:
         """Returns once a voter has told how things stand. Raises MetadataUnavailable."""
         self._peers.start(lambda peer: None, self._died)
@@ -100,6 +114,18 @@ class MetadataObserver:
         """Tells the leader that this broker lives. Raises MetadataUnavailable."""
         return await self._ask(lambda leader: self._peers.heartbeat(leader, heartbeat), timeout_s)
 
+    async def quorum(self, timeout_s: float = 30.0) -> NodeStatus:
+        """As its leader sees it. Raises MetadataUnavailable."""
+        return await self._ask(self._peers.status, timeout_s)
+
+    async def add_voter(self, node_id: int, url: str, timeout_s: float = 60.0) -> None:
+        """Raises NotTheLeader, which says whom to ask."""
+        raise NotTheLeader(self.leader, self.voters.get(self.leader, ""))
+
+    async def remove_voter(self, node_id: int, timeout_s: float = 30.0) -> None:
+        """Raises NotTheLeader, which says whom to ask."""
+        raise NotTheLeader(self.leader, self.voters.get(self.leader, ""))
+
     def status(self) -> ObserverStatus:
         return ObserverStatus(
             node_id=self.node_id,
@@ -124,17 +150,13 @@ class MetadataObserver:
                             if unavailable.applied_unknown:
                                 raise
                         sent = False
-                        await self._news(RETRY_S)
+                        await happens(self._paged, RETRY_S)
                     else:
-                        await self._news(None)
+                        await happens(self._paged, None)
         except TimeoutError:
             raise MetadataUnavailable(
                 "no quorum of metadata nodes answered in time", applied_unknown=sent
             ) from None
-
-    async def _news(self, at_most_s: float | None) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._paged.wait(), at_most_s)
 
     # --- following
 

@@ -8,6 +8,7 @@ from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat
 from tierlog.metadata.pages import LogPage
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage
+from tierlog.metadata.status import NodeStatus
 
 
 class MetadataUnavailable(Exception):
@@ -52,7 +53,10 @@ class Peers(Protocol):
         """Committed entries after that index, as observers read them."""
 
     async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
-        """A chunk of the voter's snapshot of that index. All four raise MetadataUnavailable."""
+        """A chunk of the voter's snapshot of that index."""
+
+    async def status(self, leader: int) -> NodeStatus:
+        """The quorum as that node sees it, if it leads. All five raise MetadataUnavailable."""
 
     def watch(self, urls: Mapping[int, str]) -> None:
         """Nodes besides the members whose death is to be told."""
@@ -82,6 +86,9 @@ class NoPeers:
         raise _alone()
 
     async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
+        raise _alone()
+
+    async def status(self, leader: int) -> NodeStatus:
         raise _alone()
 
     def watch(self, urls: Mapping[int, str]) -> None:

@@ -18,6 +18,7 @@ from tierlog.metadata.api import (
     INDEX_HEADER,
     LOG_PATH,
     SNAPSHOT_PATH,
+    STATUS_PATH,
     STEP_PATH,
     SUBMIT_PATH,
     Unavailable,
@@ -35,6 +36,7 @@ from tierlog.metadata.pages import LogPage, decode_page
 from tierlog.metadata.peers import MetadataUnavailable
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage, Append, SnapshotChunk, encode_messages
+from tierlog.metadata.status import NodeStatus
 from tierlog.metadata.watch import Address, DeathWatch, address_of
 
 QUEUE_BYTES = 32 << 20  # per peer
@@ -124,6 +126,16 @@ class HttpPeers:
     async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
         return await self._get(voter, f"{SNAPSHOT_PATH}?index={index}&offset={offset}", SUBMIT_TIMEOUT_S)
 
+    async def status(self, leader: int) -> NodeStatus:
+        answer = await self._get(leader, STATUS_PATH, STEP_TIMEOUT_S)
+        try:
+            status = msgspec.json.decode(answer, type=NodeStatus)
+        except msgspec.DecodeError as failure:
+            raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=False) from failure
+        if not status.leads:
+            raise MetadataUnavailable(f"node {leader} does not lead", applied_unknown=False)
+        return status
+
     async def _post(
         self, peer: int, path: str, body: bytes, timeout_s: float
     ) -> tuple[bytes, Mapping[str, str]]:
@@ -181,9 +193,18 @@ class HttpPeers:
                 headers=self._headers(peer, queue, STEP_PATH, body),
                 timeout=aiohttp.ClientTimeout(STEP_TIMEOUT_S),
             ) as response:
-                return response.status == 204
+                if response.status != 204:
+                    return False
         except (aiohttp.ClientError, TimeoutError):
             return False
+        if self._watch is not None:
+            self._watch.is_up(peer)
+        return True
+
+    @property
+    def watched(self) -> frozenset[int]:
+        """Nodes whose death would be noticed at once now."""
+        return self._watch.connected if self._watch is not None else frozenset()
 
     def _watch_all(self) -> None:
         if self._watch is not None:

@@ -1,7 +1,8 @@
 """ApiVersions: answers from the APIs that have a handler, so that nothing is advertised before it works."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from tierlog.broker.handlers.context import Handler, RequestContext
 from tierlog.broker.wire.api import APIS
@@ -15,17 +16,27 @@ from tierlog.broker.wire.messages.api_versions import (
 )
 
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
-NO_FEATURES: Mapping[str, tuple[int, int]] = {}
 NO_LIMITS: Mapping[int, tuple[int, int]] = {}
+
+
+class Features(NamedTuple):
+    """KIP-584. `supported`: (least, most) that this node knows; `finalized`: the level that is in force.
+
+    A greater `epoch` is newer; -1: nobody knows.
+    """
+
+    supported: Mapping[str, tuple[int, int]] = {}
+    finalized: Mapping[str, int] = {}
+    epoch: int = -1
 
 
 def api_versions_handler(
     keys: Iterable[int],
     *,
-    features: Mapping[str, tuple[int, int]] = NO_FEATURES,
+    features: Callable[[], Features] = Features,
     limits: Mapping[int, tuple[int, int]] = NO_LIMITS,
 ) -> Handler:
-    """A handler that advertises these keys. `features`: name -> (least, most), finalized at the most.
+    """A handler that advertises these keys, and the features as they are when it is asked.
 
     `limits` narrows the versions of a key to (least, most).
     """
@@ -37,6 +48,7 @@ def api_versions_handler(
             if not all(map(SOFTWARE_NAME.fullmatch, software)):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
             context.connection.client_software, context.connection.client_software_version = software
+        supported, finalized, epoch = features()
         return ApiVersionsResponse(
             api_keys=[
                 ApiVersion(api_key=key, min_version=least, max_version=most)
@@ -44,13 +56,13 @@ def api_versions_handler(
             ],
             supported_features=[
                 SupportedFeatureKey(name=name, min_version=least, max_version=most)
-                for name, (least, most) in features.items()
+                for name, (least, most) in supported.items()
                 if least > 0 or context.version >= 4  # KIP-584: before v4 a least of 0 breaks older clients
             ],
-            finalized_features_epoch=0 if features else -1,
+            finalized_features_epoch=epoch,
             finalized_features=[
-                FinalizedFeatureKey(name=name, max_version_level=most, min_version_level=most)
-                for name, (_, most) in features.items()
+                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in finalized.items()
             ],
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.mutations import Mutations
+from tierlog.broker.handlers.partition_views import NO_LEADER, PartitionViews
 from tierlog.broker.handlers.topics import made
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
@@ -27,6 +28,9 @@ from tierlog.metadata.controller.commands import CreateTopics, NewTopic
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 
 EMPTY_MEANS_ALL_UNTIL = 0  # Metadata v0 has no null
+NO_OFFLINE_UNTIL = (
+    0  # its clients look up each replica among the brokers, so those that are offline are left out
+)
 ASK_BY_ID_FROM = 12  # versions 10 and 11 carry topic ids, but only in responses (KIP-516)
 MADE_WITHIN_MS = 5_000  # topics created by asking for them; then the answer goes out
 NOT_ASKED = -(2**31)
@@ -98,14 +102,19 @@ async def _create_then_answer(
 def _metadata(
     deps: Dependencies, context: RequestContext, request: MetadataRequest, errors: dict[str, ErrorCode]
 ) -> MetadataResponse:
-    image = deps.metadata.image
+    views = PartitionViews(deps)
+    image = views.image
     every = request.topics is None or (context.version <= EMPTY_MEANS_ALL_UNTIL and not request.topics)
     if every:
         names = sorted(image.topic_ids)
-        topics = [_topic(deps, found) for name in names if (found := image.topic(name)) is not None]
+        topics = [
+            _topic(views, found, context.version)
+            for name in names
+            if (found := image.topic(name)) is not None
+        ]
     else:
         once = {asked.topic_id if asked.topic_id.int else asked.name: asked for asked in request.topics or ()}
-        topics = [_asked_topic(deps, image, asked, context.version, errors) for asked in once.values()]
+        topics = [_asked_topic(views, asked, context.version, errors) for asked in once.values()]
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.error_code == 0:
@@ -126,23 +135,20 @@ def _metadata(
 
 
 def _asked_topic(
-    deps: Dependencies,
-    image: ClusterImage,
-    asked: MetadataRequestTopic,
-    version: int,
-    errors: dict[str, ErrorCode],
+    views: PartitionViews, asked: MetadataRequestTopic, version: int, errors: dict[str, ErrorCode]
 ) -> MetadataResponseTopic:
+    image = views.image
     if asked.topic_id != ZERO_UUID:
         found = image.topics.get(asked.topic_id)
         if found is None:
             return MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=_no_name(version), topic_id=asked.topic_id
             )
-        return _topic(deps, found)
+        return _topic(views, found, version)
     name = asked.name or ""
     found = image.topic(name)
     if found is not None:
-        return _topic(deps, found)
+        return _topic(views, found, version)
     unknown = (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
     )
@@ -154,34 +160,37 @@ def _no_name(version: int) -> str | None:
     return None if version >= 12 else ""
 
 
-def _topic(deps: Dependencies, found: TopicImage) -> MetadataResponseTopic:
+def _topic(views: PartitionViews, found: TopicImage, version: int) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=found.name,
         topic_id=found.topic_id,
         is_internal=found.name in INTERNAL_TOPICS,
         partitions=[
-            _partition(deps, TopicPartition(found.name, number), partition)
+            _partition(views, TopicPartition(found.name, number), partition, version)
             for number, partition in enumerate(found.partitions)
         ],
     )
 
 
 def _partition(
-    deps: Dependencies, name: TopicPartition, partition: PartitionImage
+    views: PartitionViews, name: TopicPartition, partition: PartitionImage, version: int
 ) -> MetadataResponsePartition:
-    """A partition whose only leader has lost its disk has no leader, as after KIP-858's report of it."""
-    own = deps.settings.node_id
-    lost = own in partition.replicas and deps.replicas.is_offline(name)
-    leader = -1 if lost and partition.leader == own else partition.leader
-    return MetadataResponsePartition(
-        error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader < 0 else ErrorCode.NONE,
+    leader, offline = views.leader_and_offline(name, partition)
+    answer = MetadataResponsePartition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
         partition_index=name.partition,
         leader_id=leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.in_sync),
-        offline_replicas=[own] if lost else [],
+        offline_replicas=offline,
     )
+    if version <= NO_OFFLINE_UNTIL and not views.live.issuperset(partition.replicas):
+        answer.replica_nodes = [one for one in partition.replicas if one in views.live]
+        answer.isr_nodes = [one for one in partition.in_sync if one in views.live]
+        if leader != NO_LEADER:
+            answer.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
+    return answer
 
 
 def is_topic_name(name: str) -> bool:
@@ -190,9 +199,11 @@ def is_topic_name(name: str) -> bool:
 
 
 def _controller(deps: Dependencies, image: ClusterImage) -> int:
-    """Any live broker forwards admin requests, as in Kafka 4; this one does."""
-    if deps.settings.node_id in image.brokers:
-        return deps.settings.node_id
+    """Any live broker forwards admin requests, as in Kafka 4; this one does. Clients look it up among the
+    brokers that they are told of, and a fenced one is not there."""
+    own = image.brokers.get(deps.settings.node_id)
+    if own is not None and not own.fenced:
+        return own.broker_id
     return next((broker.broker_id for broker in image.live_brokers()), -1)
 
 

@@ -302,6 +302,60 @@ def _init_producer_id(context: RequestContext, request: Any, code: ErrorCode, me
     return m.InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 
+def _elect_leaders(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import elect_leaders as m
+
+    return m.ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            m.ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    m.PartitionResult(partition_id=number, error_code=code, error_message=message)
+                    for number in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )
+
+
+def _alter_partition_reassignments(
+    context: RequestContext, request: Any, code: ErrorCode, message: str | None
+) -> Any:
+    from tierlog.broker.wire.messages import alter_partition_reassignments as m
+
+    return m.AlterPartitionReassignmentsResponse(
+        error_code=code,
+        error_message=message,
+        responses=[
+            m.ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    m.ReassignablePartitionResponse(
+                        partition_index=item.partition_index, error_code=code, error_message=message
+                    )
+                    for item in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _describe_topic_partitions(
+    context: RequestContext, request: Any, code: ErrorCode, message: str | None
+) -> Any:
+    from tierlog.broker.wire.messages import describe_topic_partitions as m
+
+    return m.DescribeTopicPartitionsResponse(
+        topics=[
+            m.DescribeTopicPartitionsResponseTopic(error_code=code, name=topic.name)
+            for topic in request.topics
+        ]
+    )
+
+
 _BUILDERS: dict[int, Builder] = {
     BY_NAME[name].key: builder
     for name, builder in {
@@ -325,5 +379,8 @@ _BUILDERS: dict[int, Builder] = {
         "DescribeGroups": _describe_groups,
         "DeleteGroups": _delete_groups,
         "InitProducerId": _init_producer_id,
+        "ElectLeaders": _elect_leaders,
+        "AlterPartitionReassignments": _alter_partition_reassignments,
+        "DescribeTopicPartitions": _describe_topic_partitions,
     }.items()
 }

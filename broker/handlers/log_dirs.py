@@ -1,4 +1,7 @@
-"""DescribeLogDirs (v1-5): per directory the bytes of its partitions and the room (KIP-827), or failure."""
+"""DescribeLogDirs (v1-5): per directory the bytes of its partitions and the room (KIP-827), or failure.
+
+Of a follower also how far it is behind what is committed.
+"""
 
 from collections import defaultdict
 
@@ -51,7 +54,9 @@ def _result(
         if replica is not None and (wanted is None or name in wanted):
             by_topic[name.topic].append(
                 DescribeLogDirsPartition(
-                    partition_index=name.partition, partition_size=replica.log.size_bytes
+                    partition_index=name.partition,
+                    partition_size=replica.log.size_bytes,
+                    offset_lag=replica.offset_lag,
                 )
             )
     result.topics = [

@@ -5,6 +5,7 @@ from types import CoroutineType
 from typing import Any
 
 from tierlog.broker.handlers.api_versions import api_versions_handler
+from tierlog.broker.handlers.brokers import unregister_broker_handler
 from tierlog.broker.handlers.client_quotas import (
     alter_client_quotas_handler,
     describe_client_quotas_handler,
@@ -17,6 +18,8 @@ from tierlog.broker.handlers.configs import (
 )
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.elections import elect_leaders_handler
+from tierlog.broker.handlers.features import features_of, update_features_handler
 from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.log_dirs import describe_log_dirs_handler
 from tierlog.broker.handlers.offsets import (
@@ -26,6 +29,12 @@ from tierlog.broker.handlers.offsets import (
 )
 from tierlog.broker.handlers.produce import produce_handler
 from tierlog.broker.handlers.producers import init_producer_id_handler
+from tierlog.broker.handlers.quorum import describe_quorum_handler
+from tierlog.broker.handlers.reassignments import (
+    alter_partition_reassignments_handler,
+    list_partition_reassignments_handler,
+)
+from tierlog.broker.handlers.topic_partitions import describe_topic_partitions_handler
 from tierlog.broker.handlers.topics import (
     create_partitions_handler,
     create_topics_handler,
@@ -38,12 +47,13 @@ from tierlog.metadata.node import MetadataUnavailable
 
 SERVED = frozenset(
     {
-        "AlterClientQuotas", "AlterConfigs", "ApiVersions", "CreatePartitions", "CreateTopics",
-        "DeleteGroups", "DeleteRecords", "DeleteTopics", "DescribeClientQuotas", "DescribeCluster",
-        "DescribeConfigs", "DescribeGroups", "DescribeLogDirs", "Fetch",
-        "FindCoordinator", "Heartbeat", "IncrementalAlterConfigs", "InitProducerId", "JoinGroup",
-        "LeaveGroup", "ListGroups", "ListOffsets", "Metadata", "OffsetCommit", "OffsetDelete", "OffsetFetch",
-        "OffsetForLeaderEpoch", "Produce", "SyncGroup",
+        "AlterClientQuotas", "AlterConfigs", "AlterPartitionReassignments", "ApiVersions", "CreatePartitions",
+        "CreateTopics", "DeleteGroups", "DeleteRecords", "DeleteTopics", "DescribeClientQuotas",
+        "DescribeCluster", "DescribeConfigs", "DescribeGroups", "DescribeLogDirs", "DescribeQuorum",
+        "DescribeTopicPartitions", "ElectLeaders", "Fetch", "FindCoordinator", "Heartbeat",
+        "IncrementalAlterConfigs", "InitProducerId", "JoinGroup", "LeaveGroup", "ListGroups", "ListOffsets",
+        "ListPartitionReassignments", "Metadata", "OffsetCommit", "OffsetDelete", "OffsetFetch",
+        "OffsetForLeaderEpoch", "Produce", "SyncGroup", "UnregisterBroker", "UpdateFeatures",
     }
 )  # fmt: skip
 """What a node advertises, as its reference page lists it; `build_handlers` is held to it."""
@@ -54,6 +64,7 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[in
     by_name: dict[str, Handler] = {
         "AlterClientQuotas": alter_client_quotas_handler(deps),
         "AlterConfigs": alter_configs_handler(deps),
+        "AlterPartitionReassignments": alter_partition_reassignments_handler(deps),
         "CreatePartitions": create_partitions_handler(deps),
         "CreateTopics": create_topics_handler(deps),
         "DeleteRecords": delete_records_handler(deps),
@@ -62,18 +73,26 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[in
         "DescribeCluster": describe_cluster_handler(deps),
         "DescribeConfigs": describe_configs_handler(deps),
         "DescribeLogDirs": describe_log_dirs_handler(deps),
+        "DescribeQuorum": describe_quorum_handler(deps),
+        "DescribeTopicPartitions": describe_topic_partitions_handler(deps),
+        "ElectLeaders": elect_leaders_handler(deps),
         "Fetch": fetch_handler(deps),
         "IncrementalAlterConfigs": incremental_alter_configs_handler(deps),
         "InitProducerId": init_producer_id_handler(deps),
         "ListOffsets": list_offsets_handler(deps),
+        "ListPartitionReassignments": list_partition_reassignments_handler(deps),
         "Metadata": metadata_handler(deps),
         "OffsetForLeaderEpoch": offset_for_leader_epoch_handler(deps),
         "Produce": produce_handler(deps),
+        "UnregisterBroker": unregister_broker_handler(deps),
+        "UpdateFeatures": update_features_handler(deps),
     }
     handlers = {BY_NAME[name].key: _as_client_errors(handler) for name, handler in by_name.items()}
     handlers.update(groups)
     api_versions = BY_NAME["ApiVersions"].key
-    handlers[api_versions] = api_versions_handler([*handlers, api_versions])
+    handlers[api_versions] = api_versions_handler(
+        [*handlers, api_versions], features=lambda: features_of(deps.metadata.image)
+    )
     require({APIS[key].name for key in handlers} == SERVED, "the handlers are not those that are documented")
     return handlers
 

@@ -54,6 +54,7 @@ class Flushing:
         "_named",
         "_naming",
         "_unsynced",
+        "claimed",
         "files_changed",
         "recovery_point",
         "unflushed_since_ms",
@@ -68,9 +69,14 @@ class Flushing:
         unsynced: list[Segment],
         epochs_dirty: bool,
         recovery_point: int,
+        claimed: int,
         now_ms: int,
     ) -> None:
         self.recovery_point = recovery_point
+        self.claimed = claimed
+        """The checkpoint on disk may say that everything below it is durable, from before the log was cut; 0
+        if it was not.
+        """
         self.unflushed_since_ms = now_ms
         self.files_changed = False
         """Whether files came or went since the log was opened, or were cut."""
@@ -155,6 +161,7 @@ class Flushing:
 
     def cut(self, log: Flushed) -> None:
         """The log ends earlier now, as do its epochs; its active segment may be one that was rolled."""
+        self.claimed = max(self.claimed, self.recovery_point)
         self.recovery_point = min(self.recovery_point, log.log_end_offset)
         self._directory_dirty = self._epochs_dirty = self.files_changed = True
         self._unsynced = [segment for segment in self._unsynced if segment.rolled and log.has(segment)]

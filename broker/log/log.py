@@ -87,7 +87,8 @@ class PartitionLog:
             loaded.epochs,
             unsynced=loaded.unsynced(recovery_point),
             epochs_dirty=bool(loaded.rebuilt),
-            recovery_point=recovery_point,
+            recovery_point=min(recovery_point, self.log_end_offset),
+            claimed=recovery_point if recovery_point > self.log_end_offset else 0,
             now_ms=self._active.created_ms,
         )
 
@@ -120,7 +121,7 @@ class PartitionLog:
         )
         first, end = loaded.segments[0].base_offset, loaded.segments[-1].end_offset
         start = log_start_offset if config.remote_storage_enable else max(first, log_start_offset)
-        recovery_point = end if clean else min(recovery_point or 0, end)
+        recovery_point = end if clean else recovery_point or 0
         clean = clean and not loaded.rebuilt and loaded.snapshot_offset == end
         start = min(start, end)
         return cls(directory, config, files, loaded, start, recovery_point, rng, cleaned_to, clean=clean)
@@ -166,10 +167,6 @@ class PartitionLog:
     @property
     def segments(self) -> tuple[SegmentInfo, ...]:
         return tuple(map(self._info, self._segments))
-
-    @property
-    def last_modified_ms(self) -> int:
-        return self._active.last_modified_ms
 
     # -- writing --
 
@@ -267,6 +264,8 @@ class PartitionLog:
         self._active = following
         self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
         self._used(active)
+        if active.end_offset <= self._flushing.claimed:
+            self._flushing.flush(self)  # after a cut: a crash must not find it unsynced where none look
         return True
 
     def maybe_roll(self, now_ms: int) -> bool:
@@ -429,8 +428,11 @@ class PartitionLog:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
         self._hints.clear()
+        count = len(self._segments)
         while self._bases[-1] >= offset and len(self._segments) > 1:
             self._drop_last(now_ms)
+        if len(self._segments) < count:
+            self._files.sync_directory(self.directory)  # else they may come back behind what is written next
         segment = self._segments[-1]
         segment.cut_at(segment.find_cut(offset), self.config.index_interval_bytes)
         self._after_cut(segment, now_ms)

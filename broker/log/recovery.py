@@ -117,6 +117,7 @@ def load(
             loaded.segments.append(segment)
             continue
         loaded.rebuilt.append(base)
+        loaded.epochs.truncate_from_end(base)  # the file may be older than a cut: the batches tell
         cut = _rebuild(segment, interval_bytes, loaded.epochs, gaps=gaps)
         loaded.segments.append(segment)
         may_end_early = gaps and (synced or recovery_point is None)

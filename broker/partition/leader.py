@@ -3,8 +3,7 @@ appended.
 
 It knows offsets and epochs, never bytes on disk. The replica asks `decide_append`, writes, and tells it with
 `appended`; a follower's fetch offset arrives with `follower_fetched`, and the controller's word on the
-in-sync set with `become_leader` or `isr_answered`. While it follows, `told` says how far the leader has
-committed.
+in-sync set with `become_leader`. While it follows, `told` says how far the leader has committed.
 
 The high watermark of a leader is the smallest log end over the maximal in-sync set (KIP-497), and it moves
 only while the committed set has at least min.insync.replicas members, as what left the set below that must
@@ -150,7 +149,9 @@ class LeaderCore:
             other: self._followers.get(other) or Follower(other, now_ms if other in in_sync else NEVER_MS)
             for other in sorted((self._replicas | self.in_sync) - {self.broker_id})
         }
-        return self.set_min_in_sync(min_in_sync)
+        self._joining = frozenset(filter(self._followers.__contains__, self._joining))
+        self.min_in_sync = min(min_in_sync, len(self._replicas))
+        return self._recount()
 
     def resign(self, leader_epoch: int, partition_epoch: int) -> None:
         """Follows from here on, or stands by; the log may be cut and appended to by another leader."""
@@ -159,12 +160,15 @@ class LeaderCore:
         self._in_sync = InSyncSet()
         self._in_sync.commit(partition_epoch, ())
         self._followers, self._waits_on, self._joining = {}, (), frozenset()
-        self._waits_for_image = False
+        self.may_commit = self._waits_for_image = False
         self._told = self.high_watermark
 
     def set_min_in_sync(self, min_in_sync: int) -> bool:
         """min.insync.replicas has changed. True if the high watermark moved."""
-        self.min_in_sync = min(min_in_sync, len(self._replicas))
+        effective = min(min_in_sync, len(self._replicas))
+        if effective == self.min_in_sync:
+            return False
+        self.min_in_sync = effective
         return self._recount()
 
     @property
@@ -292,20 +296,21 @@ class LeaderCore:
         error: ErrorCode,
         leader_epoch: int = -1,
         partition_epoch: int = -1,
-        in_sync: Collection[int] = (),
     ) -> bool:
         """The controller's answer to a proposal; of one that is not out any more it tells nothing. True if
         the high watermark moved.
+
+        A new set counts once an image has it, together with the settings of that moment: with a
+        min.insync.replicas older than the set, more might be committed than who left it is known to have.
         """
         if not self._is_out(proposal):
             return False
         if error == ErrorCode.NONE:
             if leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:
                 return self.isr_failed(proposal)
-            if partition_epoch == self.partition_epoch:
-                self._in_sync.withdraw()  # there was nothing to change
-            else:
-                self._in_sync.commit(partition_epoch, in_sync)
+            if partition_epoch > self.partition_epoch:
+                return False
+            self._in_sync.withdraw()  # there was nothing to change
         elif error in _NOT_APPLIED:
             self._in_sync.withdraw()
         else:
@@ -332,6 +337,11 @@ class LeaderCore:
             return False
         self._told = max(self._told, high_watermark)
         return self._advance()
+
+    @property
+    def lag(self) -> int:
+        """Committed offsets that this follower does not have yet."""
+        return 0 if self.leads else max(self._told - self.log_end_offset, 0)
 
     def truncated(self, log_end_offset: int) -> None:
         """The log was cut."""

@@ -115,9 +115,7 @@ class IsrUpdater:
             self._failed(proposals)
             return False
         for (replica, proposal), outcome in zip(proposals, reply.partitions, strict=True):
-            replica.isr_answered(
-                proposal, outcome.error, outcome.leader_epoch, outcome.partition_epoch, outcome.in_sync
-            )
+            replica.isr_answered(proposal, outcome.error, outcome.leader_epoch, outcome.partition_epoch)
         return True
 
     def _failed(self, proposals: list[tuple[Replica, IsrProposal]]) -> None:

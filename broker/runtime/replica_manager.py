@@ -362,12 +362,12 @@ class ReplicaManager:
             self._remove(topic, [n for n in range(len(topic.partitions)) if self._has_left(topic, n)])
         if old.brokers is not new.brokers:
             self._roles.brokers_changed(new, self)
-        self._make(new, {name: topic for topic in changed for name in self._lead_topic(topic)})
-        if old.configs is not new.configs:
+        if old.configs is not new.configs:  # before the roles: min.insync.replicas goes with an in-sync set
             for replica in self:
                 called = replica.name.topic
                 if old.topic_overrides(called) is not new.topic_overrides(called):
                     replica.update_config(self._config(new, called))
+        self._make(new, {name: topic for topic in changed for name in self._lead_topic(topic)})
 
     async def make_missing(self) -> None:
         """Tries again to open or make the logs for which there was no room; in threads: some are large."""

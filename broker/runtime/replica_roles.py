@@ -94,12 +94,21 @@ class ReplicaRoles:
         return self._core.high_watermark
 
     @property
+    def offset_lag(self) -> int:
+        """Of a follower: committed offsets that it does not have yet, as far as its leader has told."""
+        return self._core.lag
+
+    @property
     def checkpoint(self) -> tuple[int, int, int | None]:
         """What must be known after a restart: recovery point, log start and high watermark; of the last None
         if no other broker has a replica, and so the log end tells.
+
+        Of the high watermark only what is on disk here: where a cut and what came after it are lost, what was
+        cut off is back, and was never committed.
         """
-        high_watermark = self._core.high_watermark if self._core.has_peers else None
-        return self.log.recovery_point, self.log.log_start_offset, high_watermark
+        log, core = self.log, self._core
+        known = min(core.high_watermark, log.recovery_point) if core.has_peers else None
+        return log.recovery_point, log.log_start_offset, known
 
     @property
     def high_watermark_is_current(self) -> bool:
@@ -116,13 +125,21 @@ class ReplicaRoles:
         in_sync: Collection[int],
         replicas: Collection[int] | None = None,
         now_ms: int = 0,
+        *,
+        min_in_sync: int | None = None,
     ) -> None:
         """This broker leads in that epoch, with these replicas in sync, of these (those in sync, if none are
-        given). `now_ms` is monotonic.
+        given). `now_ms` is monotonic. `min_in_sync`: min.insync.replicas of the same image, if it may differ
+        from that of the settings at hand: below it nothing is committed, which the controller relies upon.
         """
         core, log = self._core, self.log
+        least = log.config.min_insync_replicas if min_in_sync is None else min_in_sync
         if leader_epoch < core.leader_epoch or partition_epoch < core.partition_epoch:
             return
+        if core.leads and (leader_epoch, partition_epoch) == (core.leader_epoch, core.partition_epoch):
+            if core.set_min_in_sync(least):
+                self._moved()
+            return  # as it was: another partition of the topic has changed
         began = leader_epoch > core.leader_epoch
         require(began or core.leads, f"leader epoch {leader_epoch} has another leader")
         self._follower.follow(NO_LEADER, leader_epoch)
@@ -132,7 +149,7 @@ class ReplicaRoles:
             in_sync if replicas is None else replicas,
             in_sync,
             now_ms,
-            min_in_sync=log.config.min_insync_replicas,
+            min_in_sync=least,
             epoch_start_offset=log.log_end_offset,
         )
         if began:
@@ -208,8 +225,9 @@ class ReplicaRoles:
         partition_epoch: int = NO_EPOCH,
         in_sync: Collection[int] = (),
     ) -> None:
-        moved = self._core.isr_answered(proposal, error, leader_epoch, partition_epoch, in_sync)
-        (self._moved if moved else self._tell)()
+        """`in_sync`: what is now; it counts once an image has it."""
+        if self._core.isr_answered(proposal, error, leader_epoch, partition_epoch):
+            self._moved()
 
     def isr_failed(self, proposal: IsrProposal) -> None:
         if self._core.isr_failed(proposal):
@@ -228,7 +246,7 @@ class ReplicaRoles:
 
     def take_fetched(self, asked: FetchPosition, answer: Fetched, records: memoryview, now_ms: int) -> Step:
         """Does what the answer to a fetch of `asked` means, and returns what that was; `Retry` if it cannot
-        be done now, and the log is as it was. `StartFromTier` is left to the caller.
+        be done now. `StartFromTier` is left to the caller.
         """
         step = self._follower.on_fetched(asked, answer, self.log)
         try:
@@ -280,6 +298,7 @@ class ReplicaRoles:
             try:
                 self._append_run(records, batches, now_ms)
             except OSError:
+                self._settle()  # a part may have been appended
                 return ErrorCode.KAFKA_STORAGE_ERROR
         moved = core.told(high_watermark)
         if records:

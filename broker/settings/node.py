@@ -81,6 +81,15 @@ class NodeSettings:
     controller_quorum_secret: str = _setting(
         SettingType.PASSWORD, "", "Shared by the voters of a quorum of several, to sign what they send."
     )
+    controller_quorum_election_timeout_ms: int = _int(
+        1000,
+        "A voter that hears of no leader for this long to twice that stands for election; "
+        "a leader whose process is proven dead is not waited for.",
+        least=200,
+    )
+    controller_quorum_fetch_timeout_ms: int = _int(
+        2000, "A leader that no majority of the voters answers for this long steps down.", least=200
+    )
     broker_rack: str = _string("", "Zone and host of this broker, for placement.")
     broker_heartbeat_interval_ms: int = _int(
         500, "How often a broker tells the controller that it lives.", least=50
@@ -164,6 +173,9 @@ class NodeSettings:
         least=1,
     )
     fetch_max_bytes: int = _int(55 * MIB, "The most that one Fetch answers with.", least=1024)
+    max_request_partition_size_limit: int = _int(
+        2000, "The most partitions that one answer to DescribeTopicPartitions tells (KIP-966).", least=1
+    )
     max_incremental_fetch_session_cache_slots: int = _int(1000, "Fetch sessions kept (KIP-227).", least=0)
     purgatory_max_operations: int = _int(
         100_000,
@@ -395,6 +407,10 @@ class NodeSettings:
         voters = self.voters
         if voters and CONTROLLER in self.process_roles and self.node_id not in voters:
             raise InvalidSetting(f"controller.quorum.voters does not name this node, {self.node_id}")
+        if CONTROLLER not in self.process_roles and not (voters and self.controller_quorum_secret):
+            raise InvalidSetting(
+                "process.roles: a broker that is no controller needs controller.quorum.voters and .secret"
+            )
         if len(voters) > 1 and not self.controller_quorum_secret:
             raise InvalidSetting("controller.quorum.secret: a quorum of several voters needs one")
         _ = self.listener, self.admin, self.connections_per_address

@@ -93,10 +93,10 @@ def update_format(
     most = min([supported[1], *(broker.formats[1] for broker in image.brokers.values())])
     if not least <= command.version <= most:
         message = f"format version {command.version}: brokers and controller share {least} to {most}"
-        return refused(ErrorCode.FEATURE_UPDATE_FAILED, message)
+        return refused(ErrorCode.INVALID_UPDATE_VERSION, message)
     if command.version < image.format_version:
         message = f"the format version is {image.format_version} and does not go back"
-        return refused(ErrorCode.FEATURE_UPDATE_FAILED, message)
+        return refused(ErrorCode.INVALID_UPDATE_VERSION, message)
     if command.version == image.format_version or command.validate_only:
         return done()
     return done(r.FormatVersion(version=command.version))

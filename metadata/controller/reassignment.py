@@ -36,6 +36,8 @@ def reassign(image: ClusterImage, command: c.Reassign) -> Decision[c.Reassigned]
                 after = _cancelled(before, rules(name))
             else:
                 _check_target(image, target)
+                if not command.may_change_factor:
+                    _check_factor(before, target)
                 after = _begun(before, target, rules(name))
         except Refusal as refusal:
             outcomes.append(
@@ -89,6 +91,14 @@ def _moved(
 
 def _original(partition: PartitionImage) -> tuple[int, ...]:
     return tuple(one for one in partition.replicas if one not in partition.adding)
+
+
+def _check_factor(before: PartitionImage, target: tuple[int, ...]) -> None:
+    """Compared with what a reassignment under way leads to."""
+    factor = len(before.replicas) - len(before.removing)
+    if len(target) != factor:
+        message = f"the replication factor would change from {factor} to {len(target)}"
+        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, message)
 
 
 def _check_target(image: ClusterImage, target: tuple[int, ...]) -> None:

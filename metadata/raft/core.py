@@ -202,11 +202,17 @@ class RaftCore:
             or self._reads_told < self._reads.confirmed
         )
 
+    def take_hurried(self) -> tuple[m.AnyMessage, ...]:
+        """What may leave at once, also while a Ready is being written: a slow disk silences no leader."""
+        hurried = tuple(self._hurried)
+        self._hurried.clear()
+        return hurried
+
     def ready(self) -> Ready:
         """Takes the outstanding work. The next call must follow `persisted` of this one."""
         writes = self._restored is not None or self.log.stable < self.log.last_index
         ready = Ready(
-            hurried=tuple(self._hurried),
+            hurried=self.take_hurried(),
             snapshot=self._restored,
             entries=self.log.unstable(),
             hard_state=self._hard_state() if writes or self._promised() != self._durable else None,
@@ -215,7 +221,6 @@ class RaftCore:
             reads=self._reads.confirmed,
         )
         self._reads_told = self._reads.confirmed
-        self._hurried.clear()
         self._messages.clear()
         self._restored = None
         self._durable = self._promised()
@@ -243,6 +248,14 @@ class RaftCore:
         require(self._durable[0] <= self.term, "the term went back")
         require(self.is_leader == (self.replication is not None), "only a leader tracks followers")
         require(not self.is_leader or self.leader == self.node_id, "a leader follows itself")
+        newest = self.log.configuration
+        require(
+            newest is None or newest[1] == self.configuration,
+            "the newest configuration of the log counts",
+        )
+        if self.replication is not None:
+            tracked, members = self.replication.progress.keys(), self.configuration.members.keys()
+            require(tracked == members, "a leader tracks all members, and no others")
 
     # --- messages
 

@@ -18,6 +18,11 @@ class RaftSettings:
     chunk_bytes: int = MIB  # of a snapshot
     snapshot_bytes: int = 1024 * MIB  # the largest that is accepted
 
+    @classmethod
+    def of_times(cls, *, tick_ms: int, election_ms: int, quorum_ms: int) -> "RaftSettings":
+        """Times rounded up to ticks."""
+        return cls(election_ticks=-(-election_ms // tick_ms), quorum_ticks=-(-quorum_ms // tick_ms))
+
     @property
     def patience_ticks(self) -> int:
         """Of a leader with its quorum."""

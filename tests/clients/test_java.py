@@ -116,3 +116,35 @@ def test_kafka_configs_alters_and_describes_quotas(
     configs(*pair, "--alter", "--delete-config", "producer_byte_rate,request_percentage")
     configs(*defaults, "--alter", "--delete-config", "consumer_byte_rate")
     assert "byte_rate" not in configs(*defaults, "--describe")
+
+
+def test_the_tools_for_a_cluster(
+    java_classpath: str, tierlog_session_broker: TierlogBroker, tmp_path: Path
+) -> None:
+    server = ("--bootstrap-server", tierlog_session_broker.bootstrap)
+    topic = f"cluster-{uuid.uuid4().hex[:6]}"
+
+    def tool(name: str, *arguments: str) -> str:
+        return java(java_classpath, f"{TOOLS}.{name}", *server, *arguments)
+
+    tool("TopicCommand", "--create", "--topic", topic, "--partitions", "2")
+    assert "Elr:" in tool("TopicCommand", "--describe", "--topic", topic)
+    assert "Feature: tierlog.format" in tool("FeatureCommand", "describe")
+    status = dict(
+        line.split(":", 1) for line in tool("MetadataQuorumCommand", "describe", "--status").splitlines()
+    )
+    assert (int(status["LeaderId"]), int(status["MaxFollowerLag"])) == (1, 0)
+    assert "Leader" in tool("MetadataQuorumCommand", "describe", "--replication")
+
+    plan = tmp_path / "plan.json"
+    plan.write_text(
+        f'{{"version": 1, "partitions": [{{"topic": "{topic}", "partition": 0, "replicas": [1]}}]}}'
+    )
+    moving = ("--reassignment-json-file", str(plan))
+    assert "Successfully started" in tool("reassign.ReassignPartitionsCommand", *moving, "--execute")
+    assert "completed" in tool(
+        "reassign.ReassignPartitionsCommand", *moving, "--verify", "--preserve-throttles"
+    )
+    assert "No partition reassignments" in tool("reassign.ReassignPartitionsCommand", "--list")
+    election = ("--election-type", "preferred", "--all-topic-partitions")
+    tool("LeaderElectionCommand", *election)

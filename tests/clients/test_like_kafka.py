@@ -115,6 +115,27 @@ def quotas_of(*components: tuple[str, int, str | None], strict: bool = False) ->
     return {"components": asked, "strict": strict}
 
 
+def describe_partitions(
+    *names: str, most: int = 2000, cursor: tuple[str, int] | None = None
+) -> dict[str, Any]:
+    at = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
+    return {"topics": [{"name": name} for name in names], "response_partition_limit": most, "cursor": at}
+
+
+def elect(partitions: list[int] | None, topic: str = "$t", **more: Any) -> dict[str, Any]:
+    asked = None if partitions is None else [{"topic": topic, "partitions": partitions}]
+    return {"topic_partitions": asked, **more}
+
+
+def move(replicas: list[int] | None, partition: int = 0, topic: str = "$t", **more: Any) -> dict[str, Any]:
+    asked = [{"partition_index": partition, "replicas": replicas}]
+    return {"topics": [{"name": topic, "partitions": asked}], **more}
+
+
+def feature(name: str, level: int, **more: Any) -> dict[str, Any]:
+    return {"feature_updates": [{"feature": name, "max_version_level": level, **more}]}
+
+
 ADA, APP, HOST = [("user", "$t")], [("client-id", "$t")], [("ip", "127.0.0.9")]
 ANYONE, ANY_PAIR = [("user", None)], [("user", None), ("client-id", None)]
 
@@ -292,6 +313,63 @@ CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
             [("user", 0, "$t"), ("user", 1, None)],
             [("ip", 2, None), ("user", 2, None)],
         )
+    ],
+    "describe partitions": [
+        ("DescribeTopicPartitions", 0, request)
+        for request in (
+            describe_partitions("$t"),
+            describe_partitions("$t", "$t", most=1),
+            describe_partitions("$t", most=0),
+            describe_partitions("$t", "a", most=1, cursor=("$t", 1)),
+            describe_partitions("$t", cursor=("$t", 9)),
+            describe_partitions("$t", "$t-no", "a b", most=2),
+            describe_partitions("$t", "$t-no", most=3),
+            describe_partitions("$t", cursor=("$t-no", 0)),
+            describe_partitions("$t", cursor=("$t", -1)),
+        )
+    ],
+    "elect leaders": [
+        *[("ElectLeaders", version, elect([0, 7])) for version in (0, 1, 2)],
+        ("ElectLeaders", 2, elect([0], election_type=1)),
+        ("ElectLeaders", 2, elect([0], election_type=5)),
+        ("ElectLeaders", 2, elect([0], topic="$t-no")),
+        ("ElectLeaders", 2, {"topic_partitions": []}),
+    ],
+    "move partitions": [
+        *[("AlterPartitionReassignments", version, move([1])) for version in (0, 1)],
+        *[
+            ("AlterPartitionReassignments", 1, request)
+            for request in (
+                move([1], 7),
+                move([1], topic="$t-no"),
+                move([]),
+                move([1, 1]),
+                move([1, 9]),
+                move([9], allow_replication_factor_change=False),
+                move([1], allow_replication_factor_change=False),
+                move(None),
+                {"topics": []},
+            )
+        ],
+    ],
+    "list moves": [
+        ("ListPartitionReassignments", 0, {"topics": topics})
+        for topics in (None, [], [{"name": "$t", "partition_indexes": [0, 7]}])
+    ],
+    "unregister nobody": [("UnregisterBroker", 0, {"broker_id": 4711})],
+    "features that cannot be": [
+        ("UpdateFeatures", version, request)
+        for version in (0, 1, 2)
+        for request in (feature("$t", 1), feature("$t", 0), {"feature_updates": []})
+    ],
+    "a quorum of nothing": [
+        (
+            "DescribeQuorum",
+            version,
+            {"topics": [{"topic_name": name, "partitions": [{"partition_index": n}]}]},
+        )
+        for version in (0, 2)
+        for name, n in (("$t", 0), ("__cluster_metadata", 1))
     ],
     "half a producer id": [
         ("InitProducerId", 4, {"transactional_id": None, "producer_id": 5, "producer_epoch": -1})

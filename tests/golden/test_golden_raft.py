@@ -12,6 +12,7 @@ import pytest
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.core import RaftCore, Ready
 from tierlog.metadata.raft.log import RaftLog
+from tierlog.metadata.raft.membership import ChangeRefused, Configuration, Member, decode_configuration
 from tierlog.metadata.raft.settings import RaftSettings
 
 TRANSCRIPTS = Path(__file__).parent / "raft"
@@ -22,11 +23,13 @@ class Scene:
     """Cores with perfect disks; messages wait until they are delivered."""
 
     def __init__(self) -> None:
+        self.voters: tuple[int, ...] = ()
         self.cores: dict[int, RaftCore] = {}
         self.disks: dict[int, tuple[m.Snapshot, list[m.Entry], m.HardState]] = {}
         self.network: list[m.AnyMessage] = []
         self.away: set[int] = set()
         self.writing: dict[int, Ready] = {}
+        self.answered: dict[int, int] = {}
         self.said: list[str] = []
 
     def run(self, line: str) -> str:
@@ -36,9 +39,43 @@ class Scene:
         return "\n".join(self.said)
 
     def do_cluster(self, size: str) -> None:
-        self.disks = {node: (m.Snapshot(), [], m.HardState()) for node in range(1, int(size) + 1)}
+        self.voters = tuple(range(1, int(size) + 1))
+        self.disks = {node: (m.Snapshot(), [], m.HardState()) for node in self.voters}
         for node in self.disks:
             self.do_boot(str(node))
+
+    def do_join(self, *nodes: str) -> None:
+        """Nodes that are no voters, as their settings say."""
+        for node in nodes:
+            self.disks[int(node)] = (m.Snapshot(), [], m.HardState())
+            self.do_boot(node)
+
+    def do_learner(self, leader: str, node: str) -> None:
+        core = self.cores[int(leader)]
+        self.change(core, core.configuration.with_learner(int(node), Member()))
+
+    def do_voter(self, leader: str, node: str) -> None:
+        core = self.cores[int(leader)]
+        self.change(core, core.configuration.with_voter(int(node), Member()))
+
+    def do_remove(self, leader: str, node: str) -> None:
+        core = self.cores[int(leader)]
+        self.change(core, core.configuration.without(int(node)))
+
+    def change(self, core: RaftCore, configuration: Configuration) -> None:
+        try:
+            self.said.append(f"index {core.propose_configuration(configuration)}")
+        except ChangeRefused as refused:
+            self.said.append(f"refused: {refused}")
+        core.check()
+
+    def do_read(self, node: str) -> None:
+        self.said.append(f"question {self.cores[int(node)].request_read()}")
+
+    def do_died(self, node: str, *to: str) -> None:
+        """These learn that the node's process is dead."""
+        for other in to:
+            self.cores[int(other)].peer_died(int(node))
 
     def do_disk(self, node: str, term: str, *entries: str) -> None:
         """What a node has on its disk, each entry as index@term:payload; boots it."""
@@ -55,7 +92,7 @@ class Scene:
         snapshot, entries, hard = self.disks[int(node)]
         log = RaftLog(snapshot, entries, hard.commit)
         self.cores[int(node)] = RaftCore(
-            int(node), self.disks, log, hard, random.Random(int(node)), first_payload=b"-", settings=SETTINGS
+            int(node), self.voters, log, hard, random.Random(int(node)), first_payload=b"-", settings=SETTINGS
         )
 
     def do_campaign(self, node: str) -> None:
@@ -114,6 +151,9 @@ class Scene:
         self.network += ready.messages
         if ready.committed:
             self.said.append(f"{node} applies {texts(ready.committed)}")
+        if ready.reads > self.answered.get(int(node), 0):
+            self.answered[int(node)] = ready.reads
+            self.said.append(f"{node} may answer questions up to {ready.reads}")
         core.check()
 
     def do_deliver(self) -> None:
@@ -139,11 +179,20 @@ class Scene:
             log = core.log
             held = f"log {log.first_index}..{log.last_index} commit {log.commit} applied {log.applied}"
             leader = "nobody" if core.leader == m.NOBODY else core.leader
-            self.said.append(f"{node} {core.role.value} term {core.term} follows {leader} {held}")
+            voters = "" if core.voters == set(self.voters) else f" of {sorted(core.voters)}"
+            self.said.append(f"{node} {core.role.value}{voters} term {core.term} follows {leader} {held}")
 
 
 def texts(entries: tuple[m.Entry, ...]) -> str:
-    return " ".join(f"{entry.index}@{entry.term}:{entry.payload.decode()}" for entry in entries)
+    return " ".join(f"{entry.index}@{entry.term}:{meaning(entry)}" for entry in entries)
+
+
+def meaning(entry: m.Entry) -> str:
+    if entry.kind != m.CONFIGURATION:
+        return entry.payload.decode()
+    configuration = decode_configuration(entry.payload)
+    learners = f" learners {sorted(configuration.learners)}" if configuration.learners else ""
+    return f"(voters {sorted(configuration.voters)}{learners})"
 
 
 def text(message: m.AnyMessage) -> str:
@@ -162,7 +211,9 @@ def text(message: m.AnyMessage) -> str:
         case m.AppendReply():
             return f"{head} no {message.refused_index}, try {message.hint_index}@{message.hint_term}"
         case m.Heartbeat():
-            return f"{head} commit {message.commit}"
+            return f"{head} commit {message.commit}" + f" question {message.read}" * bool(message.read)
+        case m.HeartbeatReply():
+            return head + f" question {message.read}" * bool(message.read)
         case m.SnapshotChunk():
             return f"{head} {message.index}@{message.snapshot_term} {message.data!r} at {message.offset}"
         case m.SnapshotReply():

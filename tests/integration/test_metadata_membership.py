@@ -4,9 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 from metadata_quorum import Quorum, has, register, topic
 
+from tierlog.metadata.api import QUORUM_PATH
 from tierlog.metadata.node import MetadataUnavailable, NotTheLeader
 from tierlog.metadata.raft.membership import ChangeRefused
 from tierlog.metadata.raft.settings import RaftSettings
@@ -33,8 +35,11 @@ async def grown(quorum: Quorum, *nodes: int) -> None:
         await quorum.running[await quorum.leader()].node.add_voter(node_id, quorum.urls[node_id])
 
 
-async def test_one_node_becomes_three_and_lives_without_the_first(tmp_path: Path) -> None:
-    async with running(tmp_path, (1,)) as quorum:
+@pytest.mark.parametrize("voters", [(1,), ()], ids=["named", "alone"])
+async def test_one_node_becomes_three_and_lives_without_the_first(
+    tmp_path: Path, voters: tuple[int, ...]
+) -> None:
+    async with running(tmp_path, voters, 1) as quorum:
         first = quorum.running[1]
         await first.client.submit(register())
         await first.client.submit(topic("alone"))
@@ -129,8 +134,17 @@ async def test_a_voter_with_a_wiped_directory_is_not_taken_for_the_old_one(tmp_p
         await quorum.kill(wiped)
         quorum.wipe(wiped)
         back = await quorum.start(wiped)
-        await quorum.running[leader].client.submit(register())
+        assert not node.admits(wiped, back.node.directory_id)
+        for number in range(3):
+            await quorum.running[leader].client.submit(register(number))
+        other = next(n for n in quorum.running if n not in (leader, wiped))
+        await quorum.kill(other)  # the wiped one makes no majority
+        with pytest.raises(MetadataUnavailable):
+            await quorum.running[leader].client.submit(topic("t"), timeout_s=0.2)
         assert back.node.core.log.last_index == 0
+        await quorum.start(other)
+        assert await quorum.leader() in (leader, other)
+        node = quorum.running[await quorum.leader()].node
         await node.remove_voter(wiped)
         await node.add_voter(wiped, quorum.urls[wiped])
         await back.client.wait_for(lambda image: 1 in image.brokers)
@@ -152,5 +166,38 @@ async def test_a_refused_connection_proves_the_leader_dead(tmp_path: Path) -> No
         cores[leader].campaign()  # whose log is the longest
         assert await quorum.leader() == leader
         await quorum.running[leader].node.status_when(lambda status: all(p.lag == 0 for p in status.members))
+        await quorum.watched()
         await quorum.kill(leader)
         assert await quorum.leader() != leader
+
+
+async def test_a_voter_moves_to_another_address(tmp_path: Path) -> None:
+    async with running(tmp_path, (1, 2, 3)) as quorum:
+        leader = await quorum.leader()
+        moved = next(n for n in quorum.running if n != leader)
+        await quorum.kill(moved)
+        quorum.move(moved)
+        await quorum.running[leader].node.add_voter(moved, quorum.urls[moved])
+        back = await quorum.start(moved)
+        await quorum.running[leader].client.submit(register())
+        await back.client.wait_for(lambda image: 1 in image.brokers)
+        assert set(back.node.voters) == {1, 2, 3}
+
+
+async def test_operators_change_members_by_asking_any_node(tmp_path: Path) -> None:
+    async with running(tmp_path, (1, 2, 3)) as quorum, aiohttp.ClientSession() as session:
+        await quorum.start(4)
+        leader = await quorum.leader()
+        asked = quorum.urls[next(n for n in (1, 2, 3) if n != leader)] + QUORUM_PATH
+        added = await session.post(f"{asked}/voters", json={"id": 4, "url": quorum.urls[4]})
+        assert added.status == 200
+        assert sorted((await added.json())["voters"]) == ["1", "2", "3", "4"]
+        removed = await session.delete(f"{asked}/voters/4")
+        assert removed.status == 200
+        told = await removed.json()
+        assert (told["role"], sorted(told["voters"])) == ("leader", ["1", "2", "3"])
+        assert {member["node_id"] for member in told["members"]} == {1, 2, 3}
+        unnamed = await session.post(f"{asked}/voters", json={"id": 4, "url": ""})
+        assert (unnamed.status, await unnamed.text()) == (409, "the new voter's URL is needed")
+        assert (await session.post(f"{asked}/voters", data=b"{")).status == 400
+        assert (await session.delete(f"{asked}/voters/four")).status == 400

@@ -145,6 +145,7 @@ async def test_a_killed_leaders_own_broker_is_fenced_by_the_next(quorum: Quorum)
     await joined(quorum.running[leader].client, leader, quorum.urls[leader])
     follower = next(member for n, member in quorum.running.items() if n != leader)
     await follower.client.wait_for(lambda image: leader in image.brokers and not image.brokers[leader].fenced)
+    await quorum.watched()
     await quorum.kill(leader)
     await follower.client.wait_for(fenced(leader))
 
@@ -170,3 +171,30 @@ async def test_a_cut_off_leader_answers_no_read_and_extends_no_lease(quorum: Quo
     quorum.cut_off = set()
     await asked
     assert has("new")(quorum.running[old].client.image)  # a read that begins sees what was committed before
+
+
+async def test_who_is_asked_tells_the_quorum_as_its_leader_sees_it(quorum: Quorum) -> None:
+    quorum.session_ms = FAR_MS
+    leader = await started(quorum)
+    observer = (await quorum.observe(9, 1, 2, 3)).client
+    await joined(observer, 9)
+    for client in (*(running.client for running in quorum.running.values()), observer):
+        status = await client.quorum()
+        assert (status.node_id, status.leader, status.leads) == (leader, leader, True)
+        assert [member.node_id for member in status.members if member.voter] == [1, 2, 3]
+        heard = [member.last_heard_ms for member in status.members]
+        assert all(heard)
+        assert all((member.last_caught_up_ms or 0) <= max(map(int, heard)) for member in status.members)
+        [following] = status.observers
+        assert (following.node_id, following.voter) == (9, False)
+        assert 0 < following.match_index <= status.last_index
+        assert following.last_heard_ms is not None
+
+
+async def test_a_current_image_has_what_another_node_was_asked_for(quorum: Quorum) -> None:
+    await started(quorum)
+    observer = (await quorum.observe(9, 1, 2, 3)).client
+    await observer.submit(register())
+    for number, running in enumerate(quorum.running.values()):
+        await running.client.submit(topic(f"t{number}"))
+        assert has(f"t{number}")(await observer.current())

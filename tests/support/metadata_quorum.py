@@ -49,17 +49,17 @@ class Running:
 
     def __init__(self, quorum: "Quorum", node_id: int) -> None:
         self.tasks = TaskGroup(lambda name, failure: quorum.failures.append(failure))
-        peers = CuttablePeers(quorum, node_id, self.tasks)
+        self.peers = CuttablePeers(quorum, node_id, self.tasks)
         self.node = MetadataNode(
             node_id,
-            {n: quorum.urls[n] for n in quorum.voters},
+            {n: quorum.urls[n] for n in quorum.voters or ({1} - {node_id})},
             quorum.directory / str(node_id),
             OsFiles(),
             SystemClock(),
-            random.Random(node_id),
+            random.Random(f"{node_id} {quorum.starts}"),
             self.tasks,
             CLUSTER_ID,
-            peers=peers,
+            peers=self.peers,
             url=quorum.urls[node_id],
             settings=quorum.settings,
             sessions=BrokerSessions(quorum.session_ms) if quorum.session_ms else None,
@@ -94,13 +94,15 @@ class Observing:
 
 
 class Quorum:
-    """`voters` are those of the settings; nodes 1 to 4 have addresses."""
+    """`voters` are those of the settings; none: node 1 is alone, and the others are told of it. Nodes 1 to 4
+    have addresses."""
 
     def __init__(self, directory: Path, voters: Iterable[int] = (1, 2, 3)) -> None:
         self.directory = directory
         self.voters = tuple(voters)
         self.settings: RaftSettings | None = None
         self.session_ms = 0
+        self.starts = 0
         self.cut_off: set[int] = set()
         self.observers: list[Observing] = []
         self.failures: list[BaseException] = []
@@ -111,6 +113,7 @@ class Quorum:
         self.running: dict[int, Running] = {}
 
     async def start(self, node_id: int) -> Running:
+        self.starts += 1
         member = self.running[node_id] = Running(self, node_id)
         await member.start(self.listeners.pop(node_id, None) or listen(self.ports[node_id]))
         return member
@@ -122,8 +125,20 @@ class Quorum:
         await observing.observer.start()
         return observing
 
+    async def watched(self) -> None:
+        """Returns when each member would notice the death of any other."""
+        for member in self.running.values():
+            others = set(self.running) - {member.node.node_id}
+            await member.node.status_when(lambda _, m=member, o=others: m.peers.watched >= o)
+
     async def kill(self, node_id: int) -> None:
         await self.running.pop(node_id).stop()
+
+    def move(self, node_id: int) -> None:
+        """To another port; who is told of it is the test's business."""
+        self.listeners[node_id] = listen()
+        self.ports[node_id] = self.listeners[node_id].getsockname()[1]
+        self.urls[node_id] = f"http://127.0.0.1:{self.ports[node_id]}"
 
     def wipe(self, node_id: int) -> None:
         shutil.rmtree(self.directory / str(node_id))

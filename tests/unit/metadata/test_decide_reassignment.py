@@ -69,6 +69,19 @@ def test_fewer_replicas_wait_for_one_that_lags(pair: World) -> None:
     assert (pair.partition().replicas, pair.partition().leader) == ((2,), 2)
 
 
+def test_the_number_of_replicas_may_have_to_stay(pair: World) -> None:
+    def keeping(*replicas: int) -> E:
+        command = c.Reassign(changes=(("t", 0, replicas),), may_change_factor=False)
+        return pair.do(command).partitions[0].error
+
+    assert keeping(1, 2, 3) == E.INVALID_REPLICATION_FACTOR
+    assert keeping(1) == E.INVALID_REPLICATION_FACTOR
+    assert pair.partition().adding == ()
+    assert move(pair, 3, 4, 5) == E.NONE  # five replicas for now, three in the end
+    assert keeping(1, 2) == E.INVALID_REPLICATION_FACTOR
+    assert keeping(1, 2, 3) == E.NONE
+
+
 def test_cancelling_puts_the_replicas_back(pair: World) -> None:
     assert cancel(pair) == E.NO_REASSIGNMENT_IN_PROGRESS
     move(pair, 3, 4)
@@ -128,16 +141,16 @@ def test_the_format_version_only_grows_and_only_where_every_broker_follows(world
 
     world.register(1, formats=(1, 2))
     world.register(2)
-    assert update(2) == E.FEATURE_UPDATE_FAILED
+    assert update(2) == E.INVALID_UPDATE_VERSION
     world.register(2, incarnation=22, formats=(1, 3))
-    assert update(2, supported=(1, 1)) == E.FEATURE_UPDATE_FAILED
+    assert update(2, supported=(1, 1)) == E.INVALID_UPDATE_VERSION
     assert update(2, validate_only=True) == E.NONE
     assert world.image.format_version == 1
     assert update(2) == E.NONE
     assert world.image.format_version == 2
-    assert update(1) == E.FEATURE_UPDATE_FAILED
+    assert update(1) == E.INVALID_UPDATE_VERSION
     assert world.register(3).error == E.INVALID_REGISTRATION
-    assert world.do(c.UpdateFormat(version=7)).error == E.FEATURE_UPDATE_FAILED
+    assert world.do(c.UpdateFormat(version=7)).error == E.INVALID_UPDATE_VERSION
 
 
 def test_directories_are_kept_with_the_registration(world: World) -> None:

@@ -1,6 +1,7 @@
 """Parts of Raft alone, and rules of the core that a random network seldom meets."""
 
 import random
+from uuid import UUID
 
 import pytest
 from crc32c import crc32c
@@ -9,8 +10,17 @@ from tierlog.broker.ports.types import InvariantViolation
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.core import NotLeader, RaftCore
 from tierlog.metadata.raft.log import RaftLog
+from tierlog.metadata.raft.membership import (
+    ChangeRefused,
+    Configuration,
+    Member,
+    check_change,
+    decode_configuration,
+    encode_configuration,
+)
 from tierlog.metadata.raft.progress import Progress, Sending
 from tierlog.metadata.raft.quorum import VoteResult, committed_index, count_votes
+from tierlog.metadata.raft.reads import Reads
 from tierlog.metadata.raft.snapshots import IncomingSnapshot
 
 
@@ -215,6 +225,104 @@ def test_a_leader_of_a_configuration_that_is_not_known_here_is_followed() -> Non
 def test_only_a_leader_takes_proposals() -> None:
     with pytest.raises(NotLeader):
         follower().propose(b"x")
+
+
+VOTERS = Configuration({1: Member(), 2: Member(), 3: Member()})
+
+
+@pytest.mark.parametrize(
+    ("new", "why"),
+    [
+        (Configuration({1: Member()}), "one at a time"),
+        (VOTERS.without(3).with_voter(4, Member()), "one at a time"),
+        (Configuration({n: Member() for n in range(1, 6)}), "one at a time"),
+        (Configuration(VOTERS.voters, {3: Member()}), "voters and learners"),
+    ],
+)
+def test_a_change_that_could_part_the_quorum_is_refused(new: Configuration, why: str) -> None:
+    with pytest.raises(ChangeRefused, match=why):
+        check_change(VOTERS, new)
+
+
+def test_the_last_voter_stays() -> None:
+    alone = Configuration({1: Member()})
+    with pytest.raises(ChangeRefused, match="last voter"):
+        check_change(alone, alone.without(1))
+
+
+def test_learners_come_and_go_freely_and_what_is_known_of_a_member_is_kept() -> None:
+    check_change(VOTERS, VOTERS.with_learner(4, Member("u")).with_learner(5, Member("v")))
+    known = VOTERS.knowing({2: UUID(int=2)})
+    assert known.knowing({2: UUID(int=9), 3: UUID(int=3)}).voters == {
+        1: Member(),
+        2: Member("", UUID(int=2)),
+        3: Member("", UUID(int=3)),
+    }
+    assert decode_configuration(encode_configuration(known)) == known
+
+
+def test_a_learner_has_caught_up_after_a_round_that_was_short() -> None:
+    progress = Progress(next_index=1, window=2)
+    progress.round_end, progress.round_ticks = 100, 30
+    progress.accepted(99)
+    progress.end_round(200, most_ticks=10)
+    assert not progress.caught_up  # the round goes on
+    progress.accepted(100)
+    progress.end_round(200, most_ticks=10)
+    assert not progress.caught_up  # it took too long: another
+    progress.accepted(200)
+    progress.end_round(200, most_ticks=10)
+    assert progress.caught_up
+
+
+def test_a_question_waits_for_a_round_that_began_after_it() -> None:
+    reads = Reads()
+    reads.asked = reads.sent = 1
+    reads.asked = 2  # while the first is under way
+    assert not reads.round_is_due
+    reads.answered(2)
+    assert (reads.confirmed, reads.round_is_due) == (1, True)
+
+
+def test_a_leader_that_asks_for_votes_leads_no_more() -> None:
+    """It has started again; nobody should wait for its silence."""
+    core = follower(1)
+    core.step(m.Heartbeat(term=1, sender=1, to=2, commit=0))
+    core.step(m.VoteRequest(term=2, sender=3, to=2, last_index=1, last_term=1, pre_vote=True))
+    core.step(m.VoteRequest(term=2, sender=1, to=2, last_index=1, last_term=1, pre_vote=True))
+    votes = [reply for reply in core.ready().messages if isinstance(reply, m.VoteReply)]
+    assert [(reply.to, reply.granted) for reply in votes] == [(1, True)]
+
+
+def test_a_configuration_goes_with_the_entries_that_are_cut() -> None:
+    core = follower(1)
+    change = encode_configuration(VOTERS.without(3))
+    entry = m.Entry(1, 2, change, m.CONFIGURATION)
+    core.step(m.Append(term=1, sender=1, to=2, prev_index=1, prev_term=1, entries=(entry,), commit=1))
+    assert core.voters == {1, 2}
+    other = m.Entry(2, 2, b"x")
+    core.step(m.Append(term=2, sender=3, to=2, prev_index=1, prev_term=1, entries=(other,), commit=1))
+    assert core.voters == {1, 2, 3}
+
+
+def test_a_snapshot_brings_its_configuration() -> None:
+    core = follower()
+    core.step(
+        m.SnapshotChunk(
+            term=1,
+            sender=1,
+            to=2,
+            index=9,
+            snapshot_term=1,
+            size=1,
+            crc32c=crc32c(b"s"),
+            offset=0,
+            data=b"s",
+            configuration=VOTERS.without(3),
+        )
+    )
+    assert core.voters == {1, 2}
+    assert core.log.configuration_at(9) == VOTERS.without(3)
 
 
 def test_messages_survive_their_encoding() -> None:

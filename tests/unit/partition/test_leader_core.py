@@ -172,8 +172,34 @@ def test_while_a_proposal_to_leave_is_out_the_old_set_counts() -> None:
     proposal = propose(core, LAG_MS + 1)
     assert proposal and core.high_watermark == 0 and core.maximal_in_sync == {1, 2, 3}
     assert propose(core, LAG_MS + 1) is None, "one at a time"
-    assert core.isr_answered(proposal, ErrorCode.NONE, 4, 8, [1, 2]) and core.high_watermark == 5
-    assert core.partition_epoch == 8 and core.in_sync == {1, 2}
+    assert not core.isr_answered(proposal, ErrorCode.NONE, 4, 8) and core.maximal_in_sync == {1, 2, 3}
+    assert propose(core, LAG_MS + 1) is None, "the image has yet to come"
+    assert core.become_leader(4, 8, [1, 2, 3], [1, 2], 0, min_in_sync=1) and core.high_watermark == 5
+
+
+def test_a_new_set_counts_with_the_settings_of_its_moment_only() -> None:
+    """min.insync.replicas was raised before the set shrank; the leader hears of the set first."""
+    core = leader(1, 2, min_in_sync=1)
+    core.appended(5)
+    proposal = propose(core, LAG_MS + 1)
+    assert proposal == IsrProposal(4, 7, ((1, -1),))
+    core.isr_answered(proposal, ErrorCode.NONE, 4, 8)
+    assert core.high_watermark == 0
+    core.become_leader(4, 8, [1, 2, 3], [1], 0, min_in_sync=2)
+    assert core.high_watermark == 0, "broker 2 may be elected, as nothing is committed without it"
+
+
+def test_an_answer_that_changes_nothing_settles_the_proposal_but_no_doubt() -> None:
+    core = leader(1, 2)
+    fetch(core, 3, 0)
+    first = propose(core)
+    assert first is not None
+    core.isr_failed(first)
+    again = propose(core, 0, {1: 11, 2: 12})
+    assert again is not None
+    core.isr_answered(again, ErrorCode.NONE, 4, 7)
+    assert core.maximal_in_sync == {1, 2, 3}
+    assert propose(core, 0, {1: 11, 2: 12}) is not None
 
 
 def test_who_has_what_is_committed_and_lives_is_proposed_to_join() -> None:
@@ -269,6 +295,17 @@ def test_the_high_watermark_waits_for_who_is_about_to_join() -> None:
     assert core.maximal_in_sync == {1, 3}
 
 
+def test_it_does_not_wait_for_who_is_no_replica_any_more() -> None:
+    core = leader(1)
+    propose(core)
+    core.appended(5)
+    fetch(core, 2, 5)
+    core.appended(6)
+    assert core.become_leader(4, 8, [1, 3], [1], 0, min_in_sync=1) and core.high_watermark == 6
+    assert not core.set_live({1: 11}) and not core.knows(2, 12)
+    core.check()
+
+
 def test_it_does_not_wait_for_who_has_lagged_too_long() -> None:
     core = leader(1)
     propose(core)
@@ -308,6 +345,13 @@ def test_what_a_former_leader_told_does_not_commit_what_the_next_one_sends() -> 
     core.told(9)
     core.resign(5, 8)
     assert not core.appended(9) and core.high_watermark == 5
+
+
+def test_who_led_commits_nothing_by_itself_any_more() -> None:
+    core = leader(1, 2)
+    core.appended(5)
+    core.resign(5, 8)
+    assert not core.appended(6) and core.high_watermark == 0
 
 
 def test_a_new_leader_keeps_the_high_watermark_that_it_was_told() -> None:

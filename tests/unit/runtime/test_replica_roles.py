@@ -1,5 +1,6 @@
 """A leader's and a follower's replica, joined by hand: what one reads for followers, the other takes."""
 
+import errno
 import random
 import struct
 import uuid
@@ -276,6 +277,29 @@ def test_a_new_leader_does_not_know_at_once_what_is_committed(pair: tuple[Replic
     assert follower.high_watermark_is_current and follower.high_watermark == 2
 
 
+def test_where_the_disk_takes_a_part_only_it_goes_on_after_that(tmp_path: Path) -> None:
+    leader = replica(tmp_path, 1)
+    follower = replica(tmp_path, 2, TopicConfig(segment_bytes=200))
+    lead(leader, 0, follower)
+    for _ in range(5):
+        leader.append(batch(), NOW)
+
+    class Full(OsFiles):
+        is_full = True
+
+        def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+            if self.is_full and path.suffix == ".snapshot":  # of the roll
+                raise OSError(errno.ENOSPC, "no room")
+            return super().open(path, create=create, exclusive=exclusive)
+
+    full = follower.log._files = Full()
+    assert fetch(follower, leader) == Retry(ErrorCode.KAFKA_STORAGE_ERROR)
+    assert 0 < follower.log_end_offset < 5
+    full.is_full = False
+    fetch(follower, leader)
+    assert whole(follower) == whole(leader)
+
+
 # -- where the leader's log begins --
 
 
@@ -326,14 +350,54 @@ def test_what_is_remote_alone_is_left_to_the_caller(tmp_path: Path) -> None:
 # -- over restarts, and beside flushes --
 
 
+def test_after_a_crash_the_batches_tell_the_epochs_of_what_replaced_a_cut_end(tmp_path: Path) -> None:
+    """The file of epochs is older than the cut, and what came in its place is of an older epoch."""
+    first, second = replica(tmp_path, 1), replica(tmp_path, 2)
+    lead(first, 4, second)
+    first.append(batch(2), NOW)
+    fetch(second, first)
+    first.append(batch(3), NOW)
+    lead(second, 5, first)
+    second.append(batch(4), NOW)
+    second.flush()
+    lead(first, 6, second)
+    assert fetch(second, first) == Truncate(2)
+    recovery_point = second.checkpoint[0]
+    fetch(second, first)
+    assert second.log.epochs.entries == ((4, 0),)
+    second.close(clean=False)
+    again = replica(tmp_path, 2, recovery_point=recovery_point)
+    assert (again.log_end_offset, again.log.epochs.entries) == (5, ((4, 0),))
+
+
+def test_what_replaces_a_cut_end_is_synced_when_it_is_rolled(tmp_path: Path) -> None:
+    """The checkpoint on disk may be older than the cut, and call durable what was written since."""
+    leader, other = replica(tmp_path, 1), replica(tmp_path, 3)
+    follower = replica(tmp_path, 2, TopicConfig(segment_bytes=300))
+    lead(leader, 0, follower)
+    for _ in range(20):
+        leader.append(batch(), NOW)
+    fetch(follower, leader)
+    assert follower.flush() == 20
+    lead(other, 1, follower, in_sync=[2, 3])
+    for _ in range(30):
+        other.append(batch(), NOW)
+    fetch(follower, other)
+    assert follower.recovery_point == 0
+    fetch(follower, other)
+    rolled = [segment.end_offset for segment in follower.segments if segment.rolled]
+    assert follower.recovery_point == max(end for end in rolled if end <= 20) < max(rolled)
+
+
 def test_the_high_watermark_survives_a_restart_as_far_as_the_log_does(tmp_path: Path) -> None:
     leader, follower = replica(tmp_path, 1), replica(tmp_path, 2)
     lead(leader, 0, follower)
     leader.append(batch(4), NOW)
     fetch(follower, leader)
     fetch(follower, leader)
-    recovery_point, log_start, high_watermark = follower.checkpoint
-    assert (recovery_point, log_start, high_watermark) == (0, 0, 4)
+    assert follower.checkpoint == (0, 0, 0), "not what is not on this disk"
+    follower.flush()
+    assert follower.checkpoint == (4, 0, 4)
     follower.close(clean=False)
     assert replica(tmp_path, 2, high_watermark=4).high_watermark == 4
     assert replica(tmp_path, 2, high_watermark=9).high_watermark == 4
@@ -390,3 +454,17 @@ def test_nothing_is_cut_while_a_flush_is_under_way(tmp_path: Path) -> None:
         assert flush.result(30) == 4
     follower.truncate_to(0, NOW)
     assert (follower.log_end_offset, follower.recovery_point) == (0, 0)
+
+
+def test_a_follower_knows_how_far_it_is_behind(pair: tuple[Replica, Replica]) -> None:
+    leader, follower = pair
+    for _ in range(3):
+        leader.append(batch(2), NOW)
+    for _ in range(3):
+        fetch(follower, leader)
+    assert (leader.high_watermark, follower.offset_lag, leader.offset_lag) == (6, 0, 0)
+    follower.become_follower(1, 0, 1)
+    follower.append_replicated(
+        memoryview(b""), leader_epoch=0, high_watermark=9, log_start_offset=0, now_ms=NOW
+    )
+    assert (follower.high_watermark, follower.offset_lag) == (6, 3)

@@ -50,6 +50,7 @@ def test_the_finer_unit_wins_within_one_source() -> None:
         ({"listeners": "PLAINTEXT://h"}, "not host:port"),
         ({"advertised.listeners": "PLAINTEXT://h:0"}, "port 0"),
         ({"process.roles": "worker"}, "not one of broker, controller"),
+        ({"process.roles": "broker"}, "no controller needs controller.quorum.voters"),
         ({"controller.quorum.voters": "1"}, "id@host:port"),
         ({"controller.quorum.voters": "2@h:1"}, "does not name this node"),
         ({"controller.quorum.voters": "1@h:1,2@h:2"}, "controller.quorum.secret"),

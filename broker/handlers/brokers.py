@@ -1,0 +1,14 @@
+"""UnregisterBroker (v0): forgets a broker that is gone for good."""
+
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from tierlog.metadata.controller.commands import UnregisterBroker
+
+
+def unregister_broker_handler(deps: Dependencies) -> Handler:
+    async def handle(context: RequestContext, request: UnregisterBrokerRequest) -> Reply:
+        reply = await deps.metadata.submit(UnregisterBroker(broker_id=request.broker_id))
+        return UnregisterBrokerResponse(error_code=reply.error, error_message=reply.message)
+
+    return handle

@@ -1,0 +1,29 @@
+"""A partition's leader and offline replicas, as Metadata and DescribeTopicPartitions tell them.
+
+The image says who leads; what clients are told differs where that broker is not registered any more, or has
+lost the disk (as after KIP-858's report of it).
+"""
+
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.metadata.image import PartitionImage
+
+NO_LEADER = -1
+
+
+class PartitionViews:
+    """Of one image, for one answer."""
+
+    def __init__(self, deps: Dependencies) -> None:
+        self._replicas, self._own = deps.replicas, deps.settings.node_id
+        self.image = deps.metadata.image
+        self.live = {broker.broker_id for broker in self.image.brokers.values() if not broker.fenced}
+
+    def leader_and_offline(self, name: TopicPartition, partition: PartitionImage) -> tuple[int, list[int]]:
+        """Offline: on a broker that is fenced or gone, or on a disk of this one that has failed."""
+        leader = partition.leader if partition.leader in self.image.brokers else NO_LEADER
+        offline = [replica for replica in partition.replicas if replica not in self.live]
+        if self._own in partition.replicas and self._replicas.is_offline(name):
+            leader = NO_LEADER if leader == self._own else leader
+            offline += [] if self._own in offline else [self._own]
+        return leader, offline

@@ -1,0 +1,93 @@
+"""DescribeQuorum (v0-2, KIP-595, KIP-836, KIP-853): the metadata quorum as its leader sees it.
+
+Kafka's metadata is a log of one partition, and so is Raft's: an entry's index is its offset, ends are
+exclusive. The nodes' addresses are those of their HTTP servers, over which the quorum talks.
+"""
+
+from urllib.parse import urlsplit
+
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    Listener,
+    Node,
+    PartitionDataResponse,
+    ReplicaState,
+    TopicDataResponse,
+)
+from tierlog.broker.wire.schema import ZERO_UUID
+from tierlog.metadata.status import NodeStatus, PeerStatus
+
+METADATA_TOPIC = "__cluster_metadata"
+LISTENER = "CONTROLLER"
+UNKNOWN = -1
+
+
+def describe_quorum_handler(deps: Dependencies) -> Handler:
+    async def handle(context: RequestContext, request: DescribeQuorumRequest) -> Reply:
+        asked = [
+            (topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.topics
+        ]
+        if asked != [(METADATA_TOPIC, [0])]:
+            return _no_such_partitions(asked)
+        return described(await deps.metadata.quorum())
+
+    return handle
+
+
+def _no_such_partitions(asked: list[tuple[str, list[int]]]) -> DescribeQuorumResponse:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return DescribeQuorumResponse(
+        error_message=None,
+        topics=[
+            TopicDataResponse(
+                topic_name=name,
+                partitions=[
+                    PartitionDataResponse(partition_index=number, error_code=code, error_message=None)
+                    for number in numbers
+                ],
+            )
+            for name, numbers in asked
+        ],
+    )
+
+
+def described(status: NodeStatus) -> DescribeQuorumResponse:
+    voters = [member for member in status.members if member.voter]
+    learners = [member for member in status.members if not member.voter]
+    partition = PartitionDataResponse(
+        error_message=None,
+        leader_id=status.leader,
+        leader_epoch=status.term,
+        high_watermark=status.commit_index + 1,
+        current_voters=[_state(member) for member in voters],
+        observers=[_state(member) for member in (*learners, *status.observers)],
+    )
+    return DescribeQuorumResponse(
+        error_message=None,
+        topics=[TopicDataResponse(topic_name=METADATA_TOPIC, partitions=[partition])],
+        nodes=[Node(node_id=member.node_id, listeners=_listeners(member.url)) for member in voters],
+    )
+
+
+def _state(member: PeerStatus) -> ReplicaState:
+    """A member that the leader has not heard of yet is known to hold nothing."""
+    heard, caught_up = member.last_heard_ms, member.last_caught_up_ms
+    known = heard is not None and member.match_index is not None
+    return ReplicaState(
+        replica_id=member.node_id,
+        replica_directory_id=member.directory_id or ZERO_UUID,
+        log_end_offset=member.match_index + 1 if known and member.match_index is not None else UNKNOWN,
+        last_fetch_timestamp=UNKNOWN if heard is None else heard,
+        last_caught_up_timestamp=UNKNOWN if caught_up is None else caught_up,
+    )
+
+
+def _listeners(url: str) -> list[Listener]:
+    parts = urlsplit(url)
+    if parts.hostname is None or parts.port is None:
+        return []
+    return [Listener(name=LISTENER, host=parts.hostname, port=parts.port)]

@@ -1,0 +1,103 @@
+"""Moving partitions (KIP-455): AlterPartitionReassignments (v0-1), ListPartitionReassignments (v0)."""
+
+from collections.abc import Iterable
+
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.deadlines import within_s
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.wire.errors import ErrorCode, KafkaError
+from tierlog.broker.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from tierlog.broker.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsTopics,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+from tierlog.metadata.controller.commands import NamedOutcome, Reassign
+from tierlog.metadata.controller.reassignment import under_way
+from tierlog.metadata.image import ClusterImage
+
+PARTITIONS_MAX = 10_000  # of one request, as Kafka bounds what one request may change
+FACTOR_MAY_BE_HELD_FROM = 1  # KIP-860
+
+Change = tuple[str, int, tuple[int, ...] | None]
+
+
+def alter_partition_reassignments_handler(deps: Dependencies) -> Handler:
+    async def handle(context: RequestContext, request: AlterPartitionReassignmentsRequest) -> Reply:
+        may_change = request.allow_replication_factor_change or context.version < FACTOR_MAY_BE_HELD_FROM
+        changes = _changes(request)
+        if len(changes) > PARTITIONS_MAX:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"more than {PARTITIONS_MAX} partitions")
+        command = Reassign(changes=changes, may_change_factor=may_change)
+        reply = await deps.metadata.submit(command, within_s(request.timeout_ms))
+        return AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=may_change,
+            error_message=None,
+            responses=_by_topic(reply.partitions),
+        )
+
+    return handle
+
+
+def _changes(request: AlterPartitionReassignmentsRequest) -> tuple[Change, ...]:
+    return tuple(
+        (
+            topic.name,
+            partition.partition_index,
+            None if partition.replicas is None else tuple(partition.replicas),
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+
+
+def _by_topic(outcomes: Iterable[NamedOutcome]) -> list[ReassignableTopicResponse]:
+    topics: dict[str, ReassignableTopicResponse] = {}
+    for outcome in outcomes:
+        topic = topics.setdefault(outcome.topic, ReassignableTopicResponse(name=outcome.topic))
+        topic.partitions.append(
+            ReassignablePartitionResponse(
+                partition_index=outcome.partition, error_code=outcome.error, error_message=outcome.message
+            )
+        )
+    return list(topics.values())
+
+
+def list_partition_reassignments_handler(deps: Dependencies) -> Handler:
+    """What has ended is not told, nor what does not exist. The answer knows what was altered before, by
+    whichever broker."""
+
+    async def handle(context: RequestContext, request: ListPartitionReassignmentsRequest) -> Reply:
+        image = await deps.metadata.current(within_s(request.timeout_ms))
+        return ListPartitionReassignmentsResponse(error_message=None, topics=_ongoing(image, request.topics))
+
+    return handle
+
+
+def _ongoing(
+    image: ClusterImage, asked: list[ListPartitionReassignmentsTopics] | None
+) -> list[OngoingTopicReassignment]:
+    wanted = None
+    if asked is not None:
+        wanted = {(topic.name, number) for topic in asked for number in topic.partition_indexes}
+    topics: dict[str, OngoingTopicReassignment] = {}
+    for topic, number, partition in under_way(image):
+        if wanted is not None and (topic.name, number) not in wanted:
+            continue
+        told = topics.setdefault(topic.name, OngoingTopicReassignment(name=topic.name))
+        told.partitions.append(
+            OngoingPartitionReassignment(
+                partition_index=number,
+                replicas=list(partition.replicas),
+                adding_replicas=list(partition.adding),
+                removing_replicas=list(partition.removing),
+            )
+        )
+    return list(topics.values())

@@ -1,0 +1,104 @@
+"""DescribeTopicPartitions (v0, KIP-966): topics page by page, with their eligible leader replicas."""
+
+from collections.abc import Iterator
+
+from tierlog.broker.handlers.cluster import INTERNAL_TOPICS, TOPIC_OPERATIONS, is_topic_name
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.partition_views import NO_LEADER, PartitionViews
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.wire.errors import ErrorCode, KafkaError
+from tierlog.broker.wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from tierlog.metadata.image import TopicImage
+
+
+def describe_topic_partitions_handler(deps: Dependencies) -> Handler:
+    def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> Reply:
+        names = _names(deps, request)
+        limit = deps.settings.max_request_partition_size_limit
+        return _page(deps, request, names, max(min(limit, request.response_partition_limit), 1))
+
+    return handle
+
+
+def _names(deps: Dependencies, request: DescribeTopicPartitionsRequest) -> list[str]:
+    """In order, from the cursor's topic on; none asked for means all."""
+    cursor = request.cursor
+    asked = {topic.name for topic in request.topics} or deps.metadata.image.topic_ids.keys()
+    if cursor is None:
+        return sorted(asked)
+    if cursor.partition_index < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the cursor is at partition {cursor.partition_index}")
+    if request.topics and cursor.topic_name not in asked:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's topic is not among those asked for")
+    return sorted(name for name in asked if name >= cursor.topic_name)
+
+
+def _page(
+    deps: Dependencies, request: DescribeTopicPartitionsRequest, names: list[str], left: int
+) -> DescribeTopicPartitionsResponse:
+    """Up to `left` partitions. A topic that is not there counts nothing; of all topics none can be missing,
+    unless it went since the page before."""
+    views = PartitionViews(deps)
+    answer = DescribeTopicPartitionsResponse()
+    for name in names:
+        if left <= 0:
+            answer.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        found = views.image.topic(name)
+        if found is None:
+            if request.topics:
+                answer.topics.append(_unknown(name))
+            continue
+        at_cursor = request.cursor is not None and request.cursor.topic_name == name
+        first = request.cursor.partition_index if at_cursor and request.cursor is not None else 0
+        end = min(len(found.partitions), first + left)
+        answer.topics.append(
+            DescribeTopicPartitionsResponseTopic(
+                name=name,
+                topic_id=found.topic_id,
+                is_internal=name in INTERNAL_TOPICS,
+                partitions=list(_partitions(views, found, first, end)),
+                topic_authorized_operations=TOPIC_OPERATIONS,
+            )
+        )
+        if end < len(found.partitions):
+            answer.next_cursor = Cursor(topic_name=name, partition_index=end)
+            break
+        left -= max(end - first, 0)
+    return answer
+
+
+def _partitions(
+    views: PartitionViews, topic: TopicImage, first: int, end: int
+) -> Iterator[DescribeTopicPartitionsResponsePartition]:
+    for number in range(first, end):
+        partition = topic.partitions[number]
+        leader, offline = views.leader_and_offline(TopicPartition(topic.name, number), partition)
+        last_known = [partition.last_leader] if partition.last_leader != NO_LEADER else []
+        yield DescribeTopicPartitionsResponsePartition(
+            partition_index=number,
+            leader_id=leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=list(partition.replicas),
+            isr_nodes=list(partition.in_sync),
+            eligible_leader_replicas=list(partition.eligible),
+            last_known_elr=last_known,
+            offline_replicas=offline,
+        )
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=code,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )

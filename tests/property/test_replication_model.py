@@ -1,0 +1,553 @@
+"""One partition with three replicas, over files that forget and a network that loses, doubles and reorders.
+
+The replicas are the real ones, joined to each other and to a model of the controller by messages that lie
+about until they are delivered, perhaps late, perhaps twice. Brokers crash, with or without what they had not
+synced, hear of elections late, and go on leading meanwhile. As long as one of those who count (in sync, or
+eligible by KIP-966) keeps its disk, checked after every step:
+
+- what a high watermark has covered once is the same everywhere, for good: never lost, changed or reused;
+- whoever counts has all of it, so whoever is elected has it;
+- what was acknowledged to acks=all is part of it;
+- no replica's high watermark goes back within the life of its process.
+"""
+
+import random
+import tempfile
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from model_controller import NOBODY, ModelController, RealController, View
+from power_loss import KEPT, LOST, TORN, ZEROED, PowerLoss
+
+from tierlog.broker.partition.epochs import UNKNOWN_END
+from tierlog.broker.partition.follower import Fetched, FetchPosition, Retry, StartFromTier
+from tierlog.broker.partition.in_sync import IsrProposal
+from tierlog.broker.ports.files import FileSlice
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.records.record import iter_records
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.settings.topic import TopicConfig
+from tierlog.broker.wire.errors import ErrorCode
+
+NOW = 1_700_000_000_000
+BROKERS = (1, 2, 3)
+UNLIMITED = 1 << 60
+NEVER = 2**63 - 1
+LAG_MS = 100
+ALL, LEADER = -1, 1
+
+brokers = st.sampled_from(BROKERS)
+picks = st.integers(0, 1000)
+Value = tuple[int, bytes]
+"""Leader epoch and value of a record."""
+
+
+@dataclass
+class Broker:
+    number: int
+    directory: Path
+    files: PowerLoss
+    epoch: int = 100
+    replica: Replica | None = None
+    view: View | None = None
+    checkpoint: tuple[int, int, int | None] = (0, 0, None)
+    lost: bool = False
+    """It is down, and unsynced bytes went with it."""
+    high_watermark: int = 0
+    proposals: int = 0
+
+    @property
+    def leads(self) -> bool:
+        return self.replica is not None and self.replica.leads
+
+
+@dataclass(frozen=True)
+class Request:
+    follower: int
+    epoch: int
+    leader: int
+    asked: FetchPosition
+
+
+@dataclass(frozen=True)
+class Answer:
+    request: Request
+    fetched: Fetched
+    records: bytes
+
+
+@dataclass(frozen=True)
+class Proposed:
+    broker: int
+    epoch: int
+    replica: Replica = field(hash=False, compare=False)
+    proposal: IsrProposal = field(hash=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """An append that waits for its acknowledgement."""
+
+    replica: Replica = field(hash=False, compare=False)
+    base: int
+    values: tuple[bytes, ...]
+    leader_epoch: int
+
+
+class Partition(RuleBasedStateMachine):
+    controlled_by: type[ModelController | RealController] = ModelController
+
+    @initialize(
+        min_in_sync=st.sampled_from([1, 2, 2]),
+        segment_bytes=st.sampled_from([150, 400, 5000]),
+        flush_messages=st.sampled_from([NEVER, NEVER, 1, 3]),
+    )
+    def begin(self, min_in_sync: int, segment_bytes: int, flush_messages: int) -> None:
+        self.home = tempfile.TemporaryDirectory()
+        self.config = TopicConfig(
+            min_insync_replicas=min_in_sync,
+            segment_bytes=segment_bytes,
+            flush_messages=flush_messages,
+            index_interval_bytes=0,
+            file_delete_delay_ms=0,
+        )
+        self.now = 1000
+        self.written = 0
+        self.committed: list[Value] = []
+        self.start = 0
+        """Below it records may be gone, and are not compared."""
+        self.requests: list[Request] = []
+        self.answers: list[Answer] = []
+        self.proposed: list[Proposed] = []
+        self.waiting: list[Sent] = []
+        self.seen: dict[int, tuple[bytes, int, list[Value]]] = {}
+        self.controller = self.controlled_by(BROKERS, min_in_sync)
+        self.brokers = {number: self.make(number) for number in BROKERS}
+        for broker in self.brokers.values():
+            broker.epoch = self.controller.epochs[broker.number]
+            self.open(broker)
+            self.hear(broker)
+
+    def make(self, number: int) -> Broker:
+        directory = Path(self.home.name) / str(number)
+        directory.mkdir()
+        return Broker(number, directory, PowerLoss(directory, UNLIMITED))
+
+    def open(self, broker: Broker) -> None:
+        recovery_point, log_start, high_watermark = broker.checkpoint
+        broker.replica = Replica.open(
+            TopicPartition("t", 0),
+            uuid.UUID(int=1),
+            broker.number,
+            broker.directory,
+            self.config,
+            broker.files,
+            NOW,
+            log_start_offset=log_start,
+            recovery_point=recovery_point,
+            clean=False,
+            rng=random.Random(1),
+            high_watermark=high_watermark or 0,
+        )
+        broker.high_watermark, broker.lost = broker.replica.high_watermark, False
+        self.seen.pop(broker.number, None)
+
+    def hear(self, broker: Broker) -> None:
+        """The image of now; those between are not seen, as by an observer that took a snapshot."""
+        replica, view = broker.replica, self.controller.view
+        assert replica is not None
+        broker.view = view
+        if view.leader == broker.number:
+            replica.become_leader(view.leader_epoch, view.partition_epoch, view.in_sync, BROKERS, self.now)
+        elif view.leader == NOBODY:
+            replica.stand_by(view.leader_epoch, view.partition_epoch)
+        else:
+            replica.become_follower(view.leader, view.leader_epoch, view.partition_epoch)
+        replica.set_live(view.live)
+
+    def teardown(self) -> None:
+        if hasattr(self, "brokers"):
+            for broker in self.brokers.values():
+                if broker.replica is not None:
+                    broker.replica.close(clean=False)
+            self.home.cleanup()
+
+    # -- producers --
+
+    @rule(number=brokers, count=st.integers(1, 3), acks=st.sampled_from([ALL, ALL, LEADER]))
+    def produce(self, number: int, count: int, acks: int) -> None:
+        replica = self.brokers[number].replica
+        if replica is None or not replica.leads:
+            return
+        values = tuple(b"%d" % (self.written + n) for n in range(count))
+        self.written += count
+        batch = encode_batch([NewRecord(NOW, None, value, ()) for value in values])
+        result = replica.append(memoryview(batch), NOW, acks=acks)
+        if result.error:
+            assert result.error == ErrorCode.NOT_ENOUGH_REPLICAS and acks == ALL
+        elif acks == ALL:
+            self.waiting.append(Sent(replica, result.base_offset, values, replica.leader_epoch))
+
+    @precondition(lambda self: any(broker.leads for broker in self.brokers.values()))
+    @rule(count=st.integers(1, 3), pick=picks)
+    def produce_to_a_leader(self, count: int, pick: int) -> None:
+        leaders = [number for number, broker in self.brokers.items() if broker.leads]
+        self.produce(leaders[pick % len(leaders)], count, ALL)
+
+    # -- fetches --
+
+    def send_fetch(self, number: int) -> Request | None:
+        broker = self.brokers[number]
+        asked = broker.replica.fetch_position() if broker.replica is not None else None
+        if broker.replica is None or asked is None:
+            return None
+        return Request(number, broker.epoch, broker.replica.leader, asked)
+
+    def answer(self, request: Request) -> Answer | None:
+        """What a leader's handler does."""
+        replica = self.brokers[request.leader].replica
+        if replica is None:
+            return None
+        asked = request.asked
+        if asked.leader_epoch != replica.leader_epoch or not replica.leads:
+            return Answer(request, Fetched(ErrorCode.FENCED_LEADER_EPOCH), b"")
+        if not replica.knows_follower(request.follower, request.epoch):
+            return Answer(request, Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER), b"")
+        found = replica.read_for_follower(asked.offset, 200, last_fetched_epoch=asked.last_fetched_epoch)
+        if not found.error and found.diverging == UNKNOWN_END:
+            replica.follower_fetched(request.follower, request.epoch, asked.offset, self.now)
+        fetched = Fetched(found.error, replica.high_watermark, found.log_start_offset, found.diverging)
+        parts = found.slice.parts if found.slice is not None else ()
+        records = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)
+        return Answer(request, fetched, records)
+
+    def take(self, answer: Answer) -> None:
+        """What a follower's fetcher does; an answer to a process that is gone reaches nobody."""
+        broker = self.brokers[answer.request.follower]
+        if broker.replica is None or broker.epoch != answer.request.epoch:
+            return
+        step = broker.replica.take_fetched(
+            answer.request.asked, answer.fetched, memoryview(bytearray(answer.records)), NOW
+        )
+        assert not isinstance(step, StartFromTier)
+        if isinstance(step, Retry):
+            assert step.error in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    @rule(number=brokers, times=st.integers(1, 4))
+    def exchange(self, number: int, times: int) -> None:
+        """Fetches that nothing happens to."""
+        for _ in range(times):
+            request = self.send_fetch(number)
+            answer = self.answer(request) if request is not None else None
+            if answer is not None:
+                self.take(answer)
+
+    @rule(number=brokers)
+    def fetch(self, number: int) -> None:
+        request = self.send_fetch(number)
+        if request is not None:
+            self.requests.append(request)
+
+    @precondition(lambda self: self.requests)
+    @rule(pick=picks, stays=st.booleans())
+    def deliver_request(self, pick: int, stays: bool) -> None:
+        at = pick % len(self.requests)
+        request = self.requests[at] if stays else self.requests.pop(at)
+        answer = self.answer(request)
+        if answer is not None:
+            self.answers.append(answer)
+
+    @precondition(lambda self: self.answers)
+    @rule(pick=picks, stays=st.booleans())
+    def deliver_answer(self, pick: int, stays: bool) -> None:
+        at = pick % len(self.answers)
+        self.take(self.answers[at] if stays else self.answers.pop(at))
+
+    @rule()
+    def lose_all_messages(self) -> None:
+        self.requests.clear()
+        self.answers.clear()
+
+    @rule(count=st.integers(1, 3), copied_to=st.sets(brokers), times=st.integers(1, 3))
+    def produce_and_copy(self, count: int, copied_to: set[int], times: int) -> None:
+        """As on most days, but that a follower may not get it."""
+        for number in BROKERS:
+            self.produce(number, count, LEADER)
+        for number in sorted(copied_to):
+            self.exchange(number, times)
+
+    # -- the in-sync set --
+
+    def propose(self, number: int) -> Proposed | None:
+        broker = self.brokers[number]
+        if broker.replica is None or broker.view is None:
+            return None
+        proposal = broker.replica.isr_proposal(self.now, LAG_MS, broker.view.live)
+        return None if proposal is None else Proposed(number, broker.epoch, broker.replica, proposal)
+
+    def decide(self, proposed: Proposed, *, answered: bool) -> None:
+        """The controller decides; the answer reaches the leader, or does not."""
+        if self.leaves_nobody(lambda trial: trial.alter(proposed.broker, proposed.epoch, proposed.proposal)):
+            return
+        error = self.controller.alter(proposed.broker, proposed.epoch, proposed.proposal)
+        view = self.controller.view
+        if self.brokers[proposed.broker].replica is not proposed.replica:
+            return
+        if answered:
+            proposed.replica.isr_answered(
+                proposed.proposal, error, view.leader_epoch, view.partition_epoch, view.in_sync
+            )
+        else:
+            proposed.replica.isr_failed(proposed.proposal)
+
+    @rule(number=brokers, answered=st.booleans())
+    def alter(self, number: int, answered: bool) -> None:
+        proposed = self.propose(number)
+        if proposed is not None:
+            self.decide(proposed, answered=answered)
+
+    @rule(number=brokers, given_up=st.booleans())
+    def send_proposal(self, number: int, given_up: bool) -> None:
+        """It may be carried out long after the leader has given it up."""
+        proposed = self.propose(number)
+        if proposed is not None:
+            self.proposed.append(proposed)
+            if given_up:
+                proposed.replica.isr_failed(proposed.proposal)
+
+    @precondition(lambda self: self.proposed)
+    @rule(pick=picks, answered=st.booleans())
+    def deliver_proposal(self, pick: int, answered: bool) -> None:
+        self.decide(self.proposed.pop(pick % len(self.proposed)), answered=answered)
+
+    # -- brokers and the controller --
+
+    @rule(number=brokers)
+    def hear_image(self, number: int) -> None:
+        if self.brokers[number].replica is not None:
+            self.hear(self.brokers[number])
+
+    @rule()
+    def all_hear_images(self) -> None:
+        for number in BROKERS:
+            self.hear_image(number)
+
+    @rule(number=brokers)
+    def fence(self, number: int) -> None:
+        """Rightly or not: it may live, and lead for a while without having heard of it."""
+        if not self.leaves_nobody(lambda trial: trial.fence(number)):
+            self.controller.fence(number)
+
+    def leaves_nobody(self, change: Callable[[ModelController | RealController], object]) -> bool:
+        """Whether none who then counts would have its disk: that is not promised to end well."""
+        trial = self.controller.copied()
+        change(trial)
+        return all(self.brokers[other].lost for other in trial.members)
+
+    @rule(number=brokers)
+    def unfence(self, number: int) -> None:
+        if self.brokers[number].replica is not None:
+            self.controller.unfence(number)
+
+    @rule(choice=st.integers(0, 2), heard=st.sets(brokers))
+    def move_leadership(self, choice: int, heard: set[int]) -> None:
+        if not self.leaves_nobody(lambda trial: trial.elect_anyone(choice)):
+            self.controller.elect_anyone(choice)
+        for number in sorted(heard):
+            self.hear_image(number)
+
+    @rule(heard=st.sets(brokers), kills=st.booleans(), what=st.sampled_from([KEPT, LOST]))
+    def lose_the_leader(self, heard: set[int], kills: bool, what: str) -> None:
+        leader = self.controller.view.leader
+        if leader != NOBODY:
+            if kills:
+                self.crash(leader, what, 0)
+            self.fence(leader)
+            for number in sorted(heard):
+                self.hear_image(number)
+
+    @rule(ms=st.sampled_from([1, LAG_MS // 2, 2 * LAG_MS]))
+    def time_passes(self, ms: int) -> None:
+        self.now += ms
+
+    @rule(number=brokers, what=st.sampled_from([KEPT, LOST, LOST, TORN, ZEROED]), seed=st.integers(0, 999))
+    def crash(self, number: int, what: str, seed: int) -> None:
+        broker = self.brokers[number]
+        if broker.replica is None:
+            return
+        others = self.controller.members - {number}
+        if not any(not self.brokers[other].lost for other in others):
+            what = KEPT  # the last one that has everything: that its disk holds is the rule
+        broker.replica.close(clean=False)
+        broker.replica = broker.view = None
+        if what != KEPT:
+            broker.files.crash(what, random.Random(seed))
+            broker.files = PowerLoss(broker.directory, UNLIMITED)
+            broker.lost = True
+
+    @rule(number=brokers, hears=st.booleans())
+    def restart(self, number: int, hears: bool) -> None:
+        broker = self.brokers[number]
+        if broker.replica is not None:
+            return
+        broker.epoch = self.controller.register(number, may_have_lost=broker.lost)
+        self.open(broker)
+        if hears:
+            self.hear(broker)
+
+    # -- upkeep --
+
+    @rule(number=brokers)
+    def flush(self, number: int) -> None:
+        replica = self.brokers[number].replica
+        if replica is not None:
+            replica.flush()
+            replica.flushed()
+
+    @rule(number=brokers)
+    def write_checkpoint(self, number: int) -> None:
+        broker = self.brokers[number]
+        if broker.replica is not None:
+            broker.checkpoint = broker.replica.checkpoint
+
+    @rule(number=brokers)
+    def roll(self, number: int) -> None:
+        replica = self.brokers[number].replica
+        if replica is not None:
+            replica.roll(NOW)
+
+    @rule(number=brokers, below=st.integers(0, 3))
+    def delete_records(self, number: int, below: int) -> None:
+        replica = self.brokers[number].replica
+        if replica is None or not replica.leads:
+            return
+        target = max(replica.log_start_offset, replica.high_watermark - below)
+        assert replica.delete_records(target) == target
+        replica.apply_retention(NOW)
+        for path in replica.take_due(NOW):
+            replica.log.active.files.unlink(path, missing_ok=True)
+        self.start = max(self.start, target)
+
+    # -- what must hold --
+
+    def values(self, broker: Broker) -> tuple[int, list[Value]]:
+        """What lies in a replica's files, and the offset of the first."""
+        replica = broker.replica
+        assert replica is not None
+        first = replica.local_log_start_offset
+        content = b"".join(data for _, data in replica.log.batches(first))
+        known = self.seen.get(broker.number)
+        if known is not None and known[:2] == (content, first):
+            return first, known[2]
+        found: list[Value] = []
+        for batch, data in replica.log.batches(first):
+            for record in iter_records(data, max_bytes=1 << 20):
+                if record.offset >= first:
+                    assert record.offset == first + len(found), "a gap, or an offset twice"
+                    found.append((batch.header.leader_epoch, record.value or b""))
+        self.seen[broker.number] = (content, first, found)
+        return first, found
+
+    @invariant()
+    def what_is_promised_holds(self) -> None:
+        self.what_is_committed_stays()
+        self.what_is_acknowledged_is_committed()
+        self.members_are_known_to_the_leader()
+
+    def what_is_committed_stays(self) -> None:
+        logs: dict[int, tuple[int, list[Value]]] = {}
+        for broker in self.brokers.values():
+            if broker.replica is None:
+                continue
+            broker.replica.check()
+            first, found = logs[broker.number] = self.values(broker)
+            high_watermark = broker.replica.high_watermark
+            assert high_watermark >= broker.high_watermark, "a high watermark went back"
+            broker.high_watermark = high_watermark
+            if high_watermark > len(self.committed):
+                assert first <= len(self.committed), "committed, but seen nowhere"
+                self.committed += found[len(self.committed) - first : high_watermark - first]
+        for number, (first, found) in logs.items():
+            replica = self.brokers[number].replica
+            assert replica is not None
+            committed = len(self.committed)
+            counts = number in self.controller.members
+            if counts:
+                assert first + len(found) >= committed, self.told()
+            upper = committed if counts else min(committed, replica.high_watermark)
+            lower = max(first, self.start)
+            if lower < upper:
+                assert found[lower - first : upper - first] == self.committed[lower:upper], number
+
+    def told(self) -> str:
+        """How it stands, for whoever reads a failure."""
+        lines = [f"{len(self.committed)} committed, {self.controller.view}"]
+        for number, broker in self.brokers.items():
+            if (replica := broker.replica) is not None:
+                ends = {other: known.end_offset for other, known in replica.followers.items()}
+                role = (
+                    f"leads {sorted(replica.in_sync)} {ends}"
+                    if replica.leads
+                    else f"follows {replica.leader}"
+                )
+                offsets = f"{replica.log_start_offset}..{replica.high_watermark}..{replica.log_end_offset}"
+                lines.append(f"{number}: {role} in epoch {replica.leader_epoch}: {offsets}")
+        return "\n".join(lines)
+
+    def what_is_acknowledged_is_committed(self) -> None:
+        still: list[Sent] = []
+        for sent in self.waiting:
+            known = sent.replica.acknowledgement(sent.base + len(sent.values), ALL, sent.leader_epoch)
+            if known is None:
+                still.append(sent)
+            elif known == ErrorCode.NONE:
+                found = self.committed[sent.base : sent.base + len(sent.values)]
+                assert found == [(sent.leader_epoch, value) for value in sent.values]
+        self.waiting = still
+
+    def members_are_known_to_the_leader(self) -> None:
+        """Whoever may be elected next counts for the leader of now, unless it has been replaced."""
+        if self.controller.view.leader == NOBODY:
+            return
+        leader = self.brokers[self.controller.view.leader].replica
+        if leader is not None and leader.leads and leader.leader_epoch == self.controller.view.leader_epoch:
+            assert {*self.controller.view.in_sync} <= leader._core.maximal_in_sync
+
+
+def lives(count: int) -> settings:
+    return settings(
+        max_examples=count, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+
+
+class PartitionOfTheCluster(Partition):
+    """With the controller that the cluster runs."""
+
+    controlled_by = RealController
+
+
+TestReplication = Partition.TestCase
+TestReplication.settings = lives(15)
+TestReplicationInTheCluster = PartitionOfTheCluster.TestCase
+TestReplicationInTheCluster.settings = lives(15)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("machine", [Partition, PartitionOfTheCluster])
+def test_many_lives_of_three_replicas(machine: type[Partition]) -> None:
+    run_state_machine_as_test(machine, settings=lives(300))

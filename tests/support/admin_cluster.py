@@ -1,0 +1,139 @@
+"""Broker 1 of a cluster whose other brokers exist in the metadata only: requests over a socket, answered by
+the real handlers, over a real quorum of one.
+"""
+
+import random
+import uuid
+from pathlib import Path
+from typing import Any
+
+from pump import Client
+from wire_client import message
+
+from tierlog.broker.handlers.context import Handler, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.table import SERVED, build_handlers
+from tierlog.broker.net.listener import Listener
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.fetch_sessions import FetchSessions
+from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.settings.node import settings_from
+from tierlog.broker.wire.api import BY_NAME
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import BrokerImage, PartitionImage
+from tierlog.metadata.node import MetadataNode
+
+GROUP_APIS = (
+    "DeleteGroups", "DescribeGroups", "FindCoordinator", "Heartbeat", "JoinGroup", "LeaveGroup", "ListGroups",
+    "OffsetCommit", "OffsetDelete", "OffsetFetch", "SyncGroup",
+)  # fmt: skip
+
+
+class AdminCluster:
+    def __init__(self, directory: Path, **settings: str) -> None:
+        self.failures: list[BaseException] = []
+        self.tasks = TaskGroup(lambda _, failure: self.failures.append(failure))
+        files, clock, rng = OsFiles(), SystemClock(), random.Random(1)
+        self.node = MetadataNode(
+            1, {}, directory / "metadata", files, clock, rng, self.tasks, "c", url="http://one:9644"
+        )
+        self.metadata = MetadataClient(self.node)
+        self.settings = settings_from({"log.dirs": str(directory), **settings})
+        directories = DataDirectories([directory], files, rng)
+        self.replicas = ReplicaManager(
+            self.settings, directories, clock, self.tasks, rng, moved=lambda name: None
+        )
+        self.dependencies = Dependencies(
+            settings=self.settings,
+            metadata=self.metadata,
+            replicas=self.replicas,
+            purgatory=Purgatory(10),
+            sessions=FetchSessions(10, rng),
+            producer_ids=None,  # type: ignore[arg-type]
+            clock=clock,
+            tasks=self.tasks,
+        )
+
+    async def start(self, *broker_ids: int) -> None:
+        await self.node.start()
+        await self.replicas.open_all(self.metadata.image)
+        handlers = build_handlers(self.dependencies, {BY_NAME[name].key: _no_groups() for name in GROUP_APIS})
+        assert len(handlers) == len(SERVED)
+        self.listener = Listener(
+            handlers, self.tasks, error_reply, lambda _, failure: self.failures.append(failure)
+        )
+        self.client = await Client.connect(*await self.listener.start())
+        for broker_id in broker_ids:
+            await self.register(broker_id)
+
+    async def close(self) -> None:
+        self.client.close()
+        await self.listener.close()
+        await self.replicas.close(clean=False)
+        await self.node.stop()
+        await self.tasks.close()
+        assert self.failures == []
+
+    # --- what the rest of the cluster does
+
+    async def register(self, broker_id: int, **more: Any) -> None:
+        values = {
+            "incarnation": uuid.UUID(int=broker_id),
+            "host": f"host-{broker_id}",
+            "admin_url": "",
+        } | more
+        await self.metadata.submit(c.RegisterBroker(broker_id=broker_id, port=9_000 + broker_id, **values))
+
+    async def create(self, name: str, *replicas: tuple[int, ...], **configs: str) -> None:
+        """A topic with these replicas for each of its partitions."""
+        settings = tuple((key.replace("_", "."), value) for key, value in configs.items())
+        topic = c.NewTopic(name=name, assignments=tuple(enumerate(replicas)), configs=settings)
+        [outcome] = (await self.metadata.submit(c.CreateTopics(topics=(topic,)))).topics
+        assert outcome.error == 0, outcome
+
+    async def fence(self, broker_id: int, fenced: bool = True) -> None:
+        epoch = self.broker(broker_id).broker_epoch
+        await self.metadata.submit(c.FenceBroker(broker_id=broker_id, broker_epoch=epoch, fenced=fenced))
+
+    async def in_sync(self, name: str, number: int, *members: int) -> None:
+        """What the leader of the partition asks for."""
+        partition, image = self.partition(name, number), self.metadata.image
+        change = c.IsrChange(
+            topic_id=image.topic_ids[name],
+            partition=number,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            in_sync=tuple(c.InSync(one, self.broker(one).broker_epoch) for one in members),
+        )
+        leader = self.broker(partition.leader)
+        command = c.AlterPartitions(
+            broker_id=leader.broker_id, broker_epoch=leader.broker_epoch, changes=(change,)
+        )
+        [outcome] = (await self.metadata.submit(command)).partitions
+        assert outcome.error == 0, outcome
+
+    # --- what a client and the image say
+
+    async def ask(self, api: str, version: int, **request: Any) -> Any:
+        return await self.client.ask(BY_NAME[api].key, version, message(api, request))
+
+    def partition(self, name: str, number: int = 0) -> PartitionImage:
+        found = self.metadata.image.topic(name)
+        assert found is not None
+        return found.partitions[number]
+
+    def broker(self, broker_id: int) -> BrokerImage:
+        return self.metadata.image.brokers[broker_id]
+
+
+def _no_groups() -> Handler:
+    def handle(context: RequestContext, request: Any) -> Any:
+        raise NotImplementedError("there are no groups here")
+
+    return handle

@@ -1,0 +1,108 @@
+"""One voter as a process of its own: `python quorum_process.py ID DIRECTORY ELECTION_TICKS ID=PORT…`.
+
+It prints lines: "serves", "watches" once it would notice the death of each of the others, and "leads"
+whenever it begins to. It stands for election when told to "campaign", commits so many commands when told to
+"commit COUNT AT_ONCE", and ends with its standard input.
+"""
+
+import asyncio
+import random
+import socket
+import sys
+from pathlib import Path
+from time import perf_counter
+from uuid import UUID
+
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.metadata.api import RaftServer
+from tierlog.metadata.controller.commands import RegisterBroker
+from tierlog.metadata.node import MetadataNode
+from tierlog.metadata.raft.settings import RaftSettings
+from tierlog.metadata.transport import HttpPeers
+
+CLUSTER_ID, SECRET = "quorum-of-processes", b"a secret of the test"
+
+
+async def serve(node_id: int, directory: Path, election_ticks: int, ports: dict[int, int]) -> None:
+    tasks = TaskGroup(lambda name, failure: sys.exit(f"{name}: {failure}"))
+    peers = HttpPeers(node_id, CLUSTER_ID, SECRET, tasks)
+    node = MetadataNode(
+        node_id,
+        {n: f"http://127.0.0.1:{port}" for n, port in ports.items()},
+        directory,
+        OsFiles(),
+        SystemClock(),
+        random.Random(node_id),
+        tasks,
+        CLUSTER_ID,
+        peers=peers,
+        settings=RaftSettings(election_ticks=election_ticks),
+    )
+    server = RaftServer(node, SECRET)
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", ports[node_id]))
+    await node.start()
+    await server.start(listener)
+    print("serves", flush=True)
+    tasks.spawn("tells of peers", tell_watch(node, peers))
+    tasks.spawn("tells of leading", tell_lead(node))
+    await obey(node)
+    await server.close()
+    await node.stop()
+    await tasks.close()
+
+
+async def tell_watch(node: MetadataNode, peers: HttpPeers) -> None:
+    await node.status_when(lambda _: peers.watched == node.voters.keys() - {node.node_id}, 3600.0)
+    print("watches", flush=True)
+
+
+async def tell_lead(node: MetadataNode) -> None:
+    while True:
+        await node.status_when(lambda _: node.is_leader, 3600.0)
+        print("leads", flush=True)
+        await node.status_when(lambda _: not node.is_leader, 3600.0)
+
+
+async def obey(node: MetadataNode) -> None:
+    """Until there is nobody who could say anything."""
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+    while line := await reader.readline():
+        command, *arguments = line.decode().split()
+        if command == "campaign":
+            node.core.campaign()
+            node.receive(())
+        elif command == "commit":
+            seconds = await commit(node, *map(int, arguments))
+            print(f"committed in {seconds:.3f} s", flush=True)
+
+
+async def commit(node: MetadataNode, count: int, at_once: int) -> float:
+    """Seconds for so many commands, each an entry, with so many under way at any time."""
+    command = RegisterBroker(broker_id=1, incarnation=UUID(int=1), host="h", port=1, admin_url="")
+    left = iter(range(count))
+
+    async def work() -> None:
+        for _ in left:
+            await node.submit(command)
+
+    began = perf_counter()
+    await asyncio.gather(*(work() for _ in range(at_once)))
+    return perf_counter() - began
+
+
+if __name__ == "__main__":
+    number, place, ticks, *voters = sys.argv[1:]
+    asyncio.run(
+        serve(
+            int(number),
+            Path(place),
+            int(ticks),
+            {int(voter.split("=")[0]): int(voter.split("=")[1]) for voter in voters},
+        )
+    )

@@ -1,0 +1,70 @@
+"""Features (KIP-584): what ApiVersions tells, and what UpdateFeatures changes or refuses."""
+
+from typing import Any
+
+import pytest
+from admin_cluster import AdminCluster
+
+from tierlog.broker.handlers.api_versions import Features
+from tierlog.broker.handlers.features import FORMAT, features_of
+from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.metadata.image import ClusterImage
+
+UPGRADE, SAFE_DOWNGRADE = 1, 2
+
+
+async def update(cluster: AdminCluster, version: int, *updates: dict[str, Any], **more: Any) -> Any:
+    return await cluster.ask("UpdateFeatures", version, feature_updates=list(updates), **more)
+
+
+def to(level: int, feature: str = FORMAT, **more: Any) -> dict[str, Any]:
+    return {"feature": feature, "max_version_level": level, **more}
+
+
+@pytest.mark.parametrize("version", [3, 4])
+async def test_the_format_is_told_as_a_feature(cluster: AdminCluster, version: int) -> None:
+    answer = await cluster.ask("ApiVersions", version, client_software_name="t", client_software_version="1")
+    [supported], [finalized] = answer.supported_features, answer.finalized_features
+    assert (supported.name, supported.min_version, supported.max_version) == (FORMAT, 1, 1)
+    assert (finalized.name, finalized.min_version_level, finalized.max_version_level) == (FORMAT, 1, 1)
+    assert answer.finalized_features_epoch == cluster.metadata.image.index
+
+
+def test_what_is_in_force_is_what_the_image_says() -> None:
+    image = ClusterImage(cluster_id="c", index=7, format_version=3)
+    assert features_of(image) == Features({FORMAT: (1, 1)}, {FORMAT: 3}, 7)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_the_version_in_force_may_be_asked_for_again(cluster: AdminCluster, version: int) -> None:
+    for check in (True, False):
+        more = {"validate_only": check} if version else {}
+        answer = await update(cluster, version, to(1), **more)
+        assert answer.error_code == E.NONE
+        assert [(one.feature, one.error_code) for one in answer.results] == (
+            [(FORMAT, 0)] if version < 2 else []
+        )
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize(
+    "wrong",
+    [to(2), to(0), to(-1), to(22, "metadata.version"), to(0, "nothing")],
+    ids=lambda wrong: f"{wrong['feature']}-{wrong['max_version_level']}",
+)
+async def test_a_version_that_cannot_be_refuses_all(
+    cluster: AdminCluster, version: int, wrong: dict[str, Any]
+) -> None:
+    updates = [to(1), wrong] if wrong["feature"] != FORMAT else [wrong]
+    answer = await update(cluster, version, *updates)
+    assert (answer.error_code, answer.results) == (E.INVALID_UPDATE_VERSION, [])
+    if version == 2:
+        assert wrong["feature"] in answer.error_message
+
+
+@pytest.mark.parametrize("kind", [0, 9, SAFE_DOWNGRADE])
+async def test_a_downgrade_does_not_go_up(cluster: AdminCluster, kind: int) -> None:
+    answer = await update(cluster, 2, to(2, upgrade_type=kind))
+    assert answer.error_code == E.INVALID_UPDATE_VERSION
+    answer = await update(cluster, 0, to(2, allow_downgrade=True))
+    assert answer.error_code == E.INVALID_UPDATE_VERSION

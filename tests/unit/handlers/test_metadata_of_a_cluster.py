@@ -1,0 +1,80 @@
+"""Metadata and DescribeCluster of a cluster with brokers that are fenced, or gone for good."""
+
+from typing import Any
+
+import pytest
+from admin_cluster import AdminCluster
+
+from tierlog.broker.wire.errors import ErrorCode as E
+
+
+async def partition(cluster: AdminCluster, version: int) -> Any:
+    answer = await cluster.ask("Metadata", version, topics=[{"name": "t"}])
+    return answer.topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", range(14))
+async def test_replicas_on_fenced_brokers_are_offline(cluster: AdminCluster, version: int) -> None:
+    await cluster.create("t", (2, 3, 4))
+    await cluster.fence(2)
+    told = await partition(cluster, version)
+    assert told.leader_id == 3
+    assert told.isr_nodes == [3, 4]
+    if version == 0:  # its clients know no offline replicas, and look up each
+        assert (told.error_code, told.replica_nodes) == (E.REPLICA_NOT_AVAILABLE, [3, 4])
+    else:
+        assert (told.error_code, told.replica_nodes) == (E.NONE, [2, 3, 4])
+    assert told.offline_replicas == ([2] if version >= 5 else [])
+
+
+@pytest.mark.parametrize("version", range(14))
+async def test_without_a_leader_clients_are_to_ask_again(cluster: AdminCluster, version: int) -> None:
+    await cluster.create("t", (2,))
+    await cluster.fence(2)
+    told = await partition(cluster, version)
+    assert (told.error_code, told.leader_id) == (E.LEADER_NOT_AVAILABLE, -1)
+    assert told.leader_epoch == (cluster.partition("t").leader_epoch if version >= 7 else -1)
+    assert told.isr_nodes == ([2] if version else [])  # it may come back and lead
+
+
+async def test_replicas_on_brokers_that_are_gone_are_offline(cluster: AdminCluster) -> None:
+    await cluster.create("t", (2, 3))
+    await cluster.fence(2)
+    assert (await cluster.ask("UnregisterBroker", 0, broker_id=2)).error_code == E.NONE
+    told = await partition(cluster, 12)
+    assert (told.leader_id, told.replica_nodes, told.offline_replicas) == (3, [2, 3], [2])
+
+
+async def test_only_live_brokers_are_in_metadata_and_the_controller_is_one(cluster: AdminCluster) -> None:
+    await cluster.fence(3)
+    answer = await cluster.ask("Metadata", 12, topics=[])
+    assert ([broker.node_id for broker in answer.brokers], answer.controller_id) == ([1, 2, 4], 1)
+    await cluster.fence(1)
+    answer = await cluster.ask("Metadata", 12, topics=[])
+    assert ([broker.node_id for broker in answer.brokers], answer.controller_id) == ([2, 4], 2)
+    for broker_id in (2, 4):
+        await cluster.fence(broker_id)
+    assert (await cluster.ask("Metadata", 12, topics=[])).controller_id == -1
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_fenced_brokers_are_described_to_who_asks_for_them(cluster: AdminCluster, version: int) -> None:
+    await cluster.fence(3)
+    answer = await cluster.ask("DescribeCluster", version)
+    assert [broker.broker_id for broker in answer.brokers] == [1, 2, 4]
+    if version == 2:
+        answer = await cluster.ask("DescribeCluster", version, include_fenced_brokers=True)
+        assert {broker.broker_id: broker.is_fenced for broker in answer.brokers} == {
+            1: False,
+            2: False,
+            3: True,
+            4: False,
+        }
+
+
+async def test_a_broker_that_serves_or_is_not_known_is_not_unregistered(cluster: AdminCluster) -> None:
+    answer = await cluster.ask("UnregisterBroker", 0, broker_id=2)
+    assert (answer.error_code, 2 in cluster.metadata.image.brokers) == (E.INVALID_REQUEST, True)
+    answer = await cluster.ask("UnregisterBroker", 0, broker_id=9)
+    assert answer.error_code == E.BROKER_ID_NOT_REGISTERED
+    assert "9" in answer.error_message

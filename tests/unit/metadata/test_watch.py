@@ -1,0 +1,90 @@
+"""What proves a process dead, and what does not: real connections on loopback."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.metadata.watch import Address, DeathWatch, address_of
+
+
+class Host:
+    """A listening process that can drop its connections, and stop listening."""
+
+    def __init__(self) -> None:
+        self.met: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+        self.address: Address = ("127.0.0.1", 0)
+
+    async def listen(self) -> None:
+        self.server = await asyncio.start_server(lambda _, writer: self.met.put_nowait(writer), *self.address)
+        self.address = self.server.sockets[0].getsockname()
+
+
+@asynccontextmanager
+async def watching(host: Host) -> AsyncIterator[tuple[DeathWatch, asyncio.Queue[int]]]:
+    failures: list[BaseException] = []
+    deaths: asyncio.Queue[int] = asyncio.Queue()
+    tasks = TaskGroup(lambda name, failure: failures.append(failure))
+    watch = DeathWatch("test", tasks, deaths.put_nowait)
+    watch.watch({7: host.address})
+    try:
+        yield watch, deaths
+    finally:
+        await watch.close()
+        await tasks.close()
+        host.server.close()
+    assert failures == []
+
+
+async def test_a_broken_connection_and_a_refused_one_are_a_death() -> None:
+    host = Host()
+    await host.listen()
+    async with watching(host) as (watch, deaths):
+        connection = await host.met.get()
+        host.server.close()
+        connection.close()
+        assert await deaths.get() == 7
+        assert watch.connected == frozenset()
+
+
+async def test_a_connection_that_breaks_alone_is_only_made_again() -> None:
+    host = Host()
+    await host.listen()
+    async with watching(host) as (_, deaths):
+        for _ in range(3):
+            (await host.met.get()).close()
+        await host.met.get()
+        assert deaths.empty()
+
+
+async def test_who_was_never_met_cannot_die_and_is_met_as_soon_as_it_is_up() -> None:
+    host = Host()
+    await host.listen()
+    host.server.close()
+    await host.server.wait_closed()
+    async with watching(host) as (watch, deaths):
+        await host.listen()
+        watch.is_up(7)
+        await host.met.get()
+        assert deaths.empty()
+
+
+async def test_who_is_no_longer_watched_dies_unnoticed() -> None:
+    host, other = Host(), Host()
+    await host.listen()
+    await other.listen()
+    async with watching(host) as (watch, deaths):
+        connection = await host.met.get()
+        watch.watch({8: other.address})
+        host.server.close()
+        connection.close()
+        last = await other.met.get()
+        other.server.close()
+        last.close()
+        assert await deaths.get() == 8
+
+
+def test_addresses() -> None:
+    assert address_of("http://h:1/") == ("h", 1)
+    assert address_of("http://[::1]:9644") == ("::1", 9644)
+    assert address_of("https://h") == ("h", 443)
