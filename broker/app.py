@@ -119,6 +119,8 @@ class Broker:
         try:
             await self._start_metadata()
             await self._start_log()
+            await self._join()
+            await self._start_replicas()
             await self._start_serving()
         except BaseException:
             await self.stop(clean=False)
@@ -241,7 +243,9 @@ class Broker:
         self.listener = self._build_listener()
         self.bootstrap = _address(*await self.listener.bind())
         self._parts.push_async_callback(self.listener.close)
-        await self._join()
+
+    async def _start_replicas(self) -> None:
+        settings = self.settings
         opened = self.metadata.image
         await self.replicas.open_all(opened)
         self._parts.callback(self.metadata.subscribe(self.replicas.follow))

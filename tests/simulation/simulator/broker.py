@@ -144,7 +144,10 @@ class SimBroker:
         )
         await node.start()
         self.metadata = node
-        metadata = MetadataClient(node)
+        await self._start_broker(node, tasks, rng)
+
+    async def _start_broker(self, node: MetadataNode, tasks: TaskGroup, rng: random.Random) -> None:
+        settings, metadata = self.settings, MetadataClient(node)
         lifecycle = BrokerLifecycle(
             metadata, self.clock, tasks, interval_ms=settings.broker_heartbeat_interval_ms, alone=False
         )
@@ -198,8 +201,17 @@ class SimBroker:
             lease=lifecycle,
             isr_due=updater.due,
         )
+        upkeep = Upkeep(settings, replicas, self.files, self.clock, tasks, commits, node)
+        await self._serve_with(dependencies, lifecycle, updater, upkeep)
+
+    async def _serve_with(
+        self, deps: Dependencies, lifecycle: BrokerLifecycle, updater: IsrUpdater, upkeep: Upkeep
+    ) -> None:
+        """Joins the cluster, opens the logs, and answers once the controller has let it in."""
+        settings, metadata, replicas, tasks = deps.settings, deps.metadata, deps.replicas, deps.tasks
+        rng = random.Random(self._rng.getrandbits(64))
         groups = GroupService(settings, metadata, replicas, self.clock, rng, tasks)
-        handlers = build_handlers(dependencies, group_handlers(groups))
+        handlers = build_handlers(deps, group_handlers(groups))
         paths = [directory.path for directory in self.directories.online]
         lifecycle.present(
             Registration(
@@ -221,7 +233,7 @@ class SimBroker:
         metadata.subscribe(replicas.follow)
         replicas.follow(opened, metadata.image)
         groups.start()
-        Upkeep(settings, replicas, self.files, self.clock, tasks, commits, node).start()
+        upkeep.start()
         updater.start()
         self.replicas, self.lifecycle = replicas, lifecycle
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)
