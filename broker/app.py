@@ -43,6 +43,7 @@ from tierlog.broker.quotas.rates import Windows
 from tierlog.broker.runtime.boots import boot_id, may_have_lost, note_boot
 from tierlog.broker.runtime.broker_connection import TcpNetwork
 from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.group_service import GroupService
@@ -202,6 +203,8 @@ class Broker:
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
         self.commits = GroupCommit()
         fetchers = None if self._is_alone else self._build_fetchers()
+        self.examiner = Examiner()
+        self._parts.callback(self.examiner.close)
         self.replicas = ReplicaManager(
             settings,
             self.directories,
@@ -283,6 +286,7 @@ class Broker:
                 purgatory=self.purgatory,
                 sessions=self.sessions,
                 commits=self.commits,
+                examiner=self.examiner,
                 quotas=self.quotas,
                 clock=self.clock,
             )
@@ -303,6 +307,7 @@ class Broker:
             stats=self.stats,
             lease=None if self._is_alone else self.lifecycle,
             isr_due=self.isr_updater.due,
+            examiner=self.examiner,
         )
         groups = group_handlers(self.groups)
         handlers = measured(build_handlers(dependencies, groups), self.stats)

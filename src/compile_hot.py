@@ -30,6 +30,7 @@ HOT = (
     "broker/ports/histogram.py",
     "broker/records/batch.py",
     "broker/records/indexes.py",
+    "broker/records/walk.py",
     "broker/runtime/fetch_sessions.py",
     "broker/runtime/purgatory.py",
     "broker/runtime/replica.py",

@@ -91,6 +91,10 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "tierlog_fetch_sessions_refused_total",
             "Sessions not opened for want of a slot (max.incremental.fetch.session.cache.slots) or of room",
         ),
+        _gauge(
+            "tierlog_produce_batches_in_examination",
+            "Large batches whose records are looked at or compressed beside the event loop, or wait for it",
+        ),
     ),
     "Clients": (
         _gauge("kafka_server_socket_server_metrics_connection_count", "Open connections"),

@@ -76,6 +76,7 @@ def _waiting(serving: Serving) -> Iterator[Family]:
     yield "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", _one(sessions.partitions)
     yield "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", _one(sessions.evictions)
     yield "tierlog_fetch_sessions_refused_total", _one(sessions.refused)
+    yield "tierlog_produce_batches_in_examination", _one(serving.examiner.batches)
 
 
 def _by_operation(counts: Counter[str]) -> list[Sample]:

@@ -9,6 +9,7 @@ from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.broker.quotas.quotas import ClientQuotas
+from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.log_cleaner import LogCleaner
@@ -72,6 +73,7 @@ class Serving:
     purgatory: Purgatory
     sessions: FetchSessions
     commits: GroupCommit
+    examiner: Examiner
     quotas: ClientQuotas
     clock: Clock
 

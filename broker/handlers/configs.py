@@ -107,7 +107,9 @@ def incremental_alter_configs_handler(deps: Dependencies) -> Handler:
                 for item in resource.configs
                 if item.value is None and item.config_operation != ConfigOperation.DELETE
             ]
-            if unknown:
+            if _only_deletes(resource):
+                scope = Outcome()
+            elif unknown:
                 scope = _invalid(f"operation {unknown[0].config_operation} of {unknown[0].name}")
             elif unset:
                 scope = _invalid(f"Null value not supported for {', '.join(unset)}")
@@ -139,6 +141,14 @@ def incremental_alter_configs_handler(deps: Dependencies) -> Handler:
         )
 
     return handle
+
+
+def _only_deletes(resource: incremental_alter_configs.AlterConfigsResource) -> bool:
+    """Of a broker: nothing is set while it runs, so nothing is there to be deleted. kafka-reassign-partitions
+    deletes throttles so when a reassignment has ended, whether there were any or not."""
+    return resource.resource_type == BROKER and all(
+        item.config_operation == ConfigOperation.DELETE for item in resource.configs
+    )
 
 
 def alter_configs_handler(deps: Dependencies) -> Handler:

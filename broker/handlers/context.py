@@ -5,8 +5,13 @@ records are views into net's receive buffer, writable and valid until the handle
 them later calls `context.keep_frame()` before, and net takes another buffer. A coroutine has not begun to
 run when its handler returns, so net keeps its frame without being asked. Every other request is decoded
 from a copy of its own, whose views stay valid.
+
+Requests of a connection are handled in the order in which they came, the next one as soon as the handler of
+the one before has returned. A handler that has not done by then what must be done in that order says so with
+`context.hold_others()`.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -56,10 +61,18 @@ class RequestContext:
     connection: Connection
     frame_kept: bool = False
     meter: Meter | None = None  # only while quotas are set
+    others_wait: "asyncio.Future[None] | None" = None
 
     def keep_frame(self) -> None:
         """Views into this request's frame stay valid after the handler has returned."""
         self.frame_kept = True
+
+    def hold_others(self) -> "asyncio.Future[None]":
+        """Later requests of the connection are handled once this is done; for handlers that return a future.
+        With the answer, at the latest, it must be.
+        """
+        self.others_wait = asyncio.get_running_loop().create_future()
+        return self.others_wait
 
 
 @dataclass(frozen=True, slots=True)

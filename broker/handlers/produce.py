@@ -1,5 +1,6 @@
 """Produce (v3-13): batches to replicas. Synchronous unless acks=all has to wait for the high watermark, or
-flush.messages makes any acknowledgement wait for an fsync.
+flush.messages makes any acknowledgement wait for an fsync; or some batch takes long to look at, and then
+later requests of the connection wait until it is appended (`examined_produce`).
 """
 
 from collections.abc import Awaitable, Iterator
@@ -7,11 +8,13 @@ from dataclasses import dataclass
 
 from tierlog.broker.handlers.context import CLOSE, Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.examined_produce import Unexamined, append_examined
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
+from tierlog.broker.partition.examination import Examined
 from tierlog.broker.records.batch import CODEC_MASK, HEADER_SIZE, read_header
 from tierlog.broker.records.codecs import Codec
 from tierlog.broker.runtime.purgatory import PRODUCE
-from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica import AppendResult, Replica
 from tierlog.broker.wire.api import PRODUCE_KEY
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.produce import (
@@ -50,6 +53,7 @@ def produce_handler(deps: Dependencies) -> Handler:
         by_id = context.version >= TOPIC_IDS_FROM
         response = ProduceResponse()
         pending: list[_Pending] = []
+        unexamined: list[Unexamined] = []
         failed = False
         for topic in request.topic_data:
             key = topic.topic_id if by_id else topic.name
@@ -59,7 +63,7 @@ def produce_handler(deps: Dependencies) -> Handler:
                 if context.version < ZSTD_FROM and isinstance(found, Replica) and _is_zstd(data):
                     found = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
                 answer = (
-                    _append(found, data, request.acks, now_ms, pending)
+                    _append(found, data, request.acks, now_ms, pending, unexamined)
                     if isinstance(found, Replica)
                     else _refusal(data.index, found)
                 )
@@ -68,6 +72,35 @@ def produce_handler(deps: Dependencies) -> Handler:
             response.responses.append(
                 TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
             )
+        if unexamined:
+            return examine(context, request, response, pending, unexamined)
+        return finish(context, request, response, pending, failed)
+
+    def examine(
+        context: RequestContext,
+        request: ProduceRequest,
+        response: ProduceResponse,
+        pending: list[_Pending],
+        unexamined: list[Unexamined],
+    ) -> Awaitable[Reply]:
+        def append(batch: Unexamined, examined: Examined) -> None:
+            _append_examined(deps, batch, examined, request.acks, pending)
+
+        def answer() -> Reply | Awaitable[Reply]:
+            pending[:] = [item for item in pending if not _settled(deps, item)]  # while others were examined
+            return finish(context, request, response, pending, any(_codes(response)))
+
+        context.keep_frame()
+        work = append_examined(deps.examiner, unexamined, context.hold_others(), append, answer)
+        return deps.tasks.spawn("produce", work)
+
+    def finish(
+        context: RequestContext,
+        request: ProduceRequest,
+        response: ProduceResponse,
+        pending: list[_Pending],
+        failed: bool,
+    ) -> Reply | Awaitable[Reply]:
         if failed:
             errors.update(_codes(response))
         if request.acks == ACKS_NONE:
@@ -80,29 +113,63 @@ def produce_handler(deps: Dependencies) -> Handler:
 
 
 def _append(
-    replica: Replica, data: PartitionProduceData, acks: int, now_ms: int, pending: list[_Pending]
+    replica: Replica,
+    data: PartitionProduceData,
+    acks: int,
+    now_ms: int,
+    pending: list[_Pending],
+    unexamined: list[Unexamined],
 ) -> PartitionProduceResponse:
     if acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
         return _refusal(data.index, ErrorCode.INVALID_REQUIRED_ACKS)
     if data.records is None:
         return _refusal(data.index, ErrorCode.INVALID_RECORD)
-    result = replica.append(memoryview(data.records), now_ms, acks=acks)
-    answer = PartitionProduceResponse(
-        index=data.index,
-        error_code=result.error,
-        base_offset=result.base_offset,
-        log_append_time_ms=result.log_append_time_ms,
-        log_start_offset=result.log_start_offset,
-        error_message=result.message,
-        record_errors=[
+    records = memoryview(data.records)
+    result = replica.append(records, now_ms, acks=acks, at_once=False)
+    answer = PartitionProduceResponse(index=data.index)
+    if result.examination is not None:
+        unexamined.append(Unexamined(replica, records, answer, result.examination))
+    else:
+        _fill_in(answer, replica, result, acks, pending)
+    return answer
+
+
+def _append_examined(
+    deps: Dependencies, batch: Unexamined, examined: Examined, acks: int, pending: list[_Pending]
+) -> None:
+    replica = batch.replica
+    if not deps.replicas.holds(replica):
+        batch.examination = None
+        batch.answer.error_code, batch.answer.base_offset = _gone(deps, replica), -1
+        return
+    now_ms = deps.clock.now_ms()
+    result = replica.append(batch.records, now_ms, acks=acks, at_once=False, examined=examined)
+    batch.examination = result.examination
+    if result.examination is None:
+        _fill_in(batch.answer, replica, result, acks, pending)
+
+
+def _fill_in(
+    answer: PartitionProduceResponse,
+    replica: Replica,
+    result: AppendResult,
+    acks: int,
+    pending: list[_Pending],
+) -> None:
+    answer.error_code = result.error
+    answer.base_offset = result.base_offset
+    answer.log_append_time_ms = result.log_append_time_ms
+    answer.log_start_offset = result.log_start_offset
+    if result.error != 0:
+        answer.error_message = result.message
+        answer.record_errors = [
             BatchIndexAndErrorMessage(batch_index=bad.number, batch_index_error_message=bad.message)
             for bad in result.bad_records
-        ],
-    )
+        ]
+        return
     reached = replica.high_watermark if acks == ACKS_ALL else replica.settled_offset
-    if acks != ACKS_NONE and result.error == 0 and reached <= result.last_offset:
+    if acks != ACKS_NONE and reached <= result.last_offset:
         pending.append(_Pending(replica, result.last_offset + 1, acks, replica.leader_epoch, answer))
-    return answer
 
 
 def _is_zstd(data: PartitionProduceData) -> bool:
@@ -134,13 +201,18 @@ def _when_committed(
 def _settled(deps: Dependencies, item: _Pending) -> bool:
     code = item.replica.acknowledgement(item.end_offset, item.acks, item.leader_epoch)
     if code != ErrorCode.NONE and not deps.replicas.holds(item.replica):
-        lost = deps.replicas.is_offline(item.replica.name)
-        code = ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        code = _gone(deps, item.replica)
     if code is None:
         return False
     if code != ErrorCode.NONE:
         _fail(deps, item, code)
     return True
+
+
+def _gone(deps: Dependencies, replica: Replica) -> ErrorCode:
+    """Why a replica that was here is not any more."""
+    lost = deps.replicas.is_offline(replica.name)
+    return ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def _fail(deps: Dependencies, item: _Pending, code: ErrorCode) -> None:

@@ -290,6 +290,7 @@ class PartitionLog:
         """
         as_found = self._found_end == self.log_end_offset and not self._flushing.files_changed
         if clean and (not as_found or self._active.is_ragged):
+            self._active.add_time_entry()  # for the largest timestamp, as Kafka does when it closes a segment
             self._active.persist()
             write_plain(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
             self._flushing.flush_clean(self)

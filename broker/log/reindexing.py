@@ -43,8 +43,7 @@ def rebuild_indexes(
         _read(segment, producers, interval_bytes)
         if base not in partition.chosen:
             continue
-        if base != partition.bases[-1] or _read_whole(segment.path(TIME_INDEX)) != bytes(segment.time_index):
-            segment.add_time_entry()  # as a roll does, and Kafka when it closes the active segment
+        segment.add_time_entry()  # as a roll does, and a clean stop for the active segment
         advance(segment.path().stat().st_size)
         yield from _replace(files, segment)
 

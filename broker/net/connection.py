@@ -6,7 +6,9 @@ requests: one that waits for an earlier one stays in `_waiting`. The connection 
 requests wait, too many response bytes are queued, or the listener's budget has no room; frames that were
 already received then lie in `_held`. So do those beyond FRAMES_PER_TURN, while others have their turn. A
 client over its quota is muted: not read either, for as long as its answer told it (KIP-219). Only a frame
-that has room in the budget arrives all the same, and in time: others wait for that room.
+that has room in the budget arrives all the same, and in time: others wait for that room. Nothing is read
+either while a request has to be carried out before the next one is looked at (`context.hold_others`); no
+frame can have been begun then, as such a request is the last that is handled.
 """
 
 import asyncio
@@ -33,7 +35,7 @@ from tierlog.broker.ports.files import Part
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.wire.primitives import MalformedFrame
 
-_ENDING, _WITHOUT_ROOM, _OTHERS_TURN, _MUTED = 1, 2, 4, 8
+_ENDING, _WITHOUT_ROOM, _OTHERS_TURN, _MUTED, _IN_ORDER = 1, 2, 4, 8, 16
 """Why a connection is halted: it takes no further frame, whatever is queued."""
 
 
@@ -394,6 +396,9 @@ class Pump:
             slot = self._slot(call, end - at, begun)
             slot.future = result
             result.add_done_callback(self._timed(partial(self._completed, call, slot)))
+            if call.context.others_wait is not None:
+                self._halted |= _IN_ORDER
+                call.context.others_wait.add_done_callback(self._timed(self._carried_out))
         elif isinstance(result, CoroutineType):
             task = self._owner.tasks.spawn("request", self._finish(call))
             slot = self._slot(call, end - at, begun)
@@ -401,6 +406,11 @@ class Pump:
         else:
             self._ready(self._owner.dispatcher.parts(call.context, result))
         return call.keeps_frame
+
+    def _carried_out(self, _held: "asyncio.Future[None]") -> None:
+        """The request that others had to wait for."""
+        self._halted &= ~_IN_ORDER
+        self._resume()
 
     @property
     def _is_full(self) -> bool:

@@ -1,18 +1,17 @@
 """What the leader checks of a produced batch beyond its CRC and header (ADR 0004).
 
-Header rules hold for every batch. Of the records, a compressed batch is decompressed and walked whole, an
-uncompressed one is walked for its first `WALKED_RECORDS`. Topics whose rules need every record (compaction
-wants keys, message.timestamp.before.max.ms wants timestamps) have every record decoded. Nothing here
-changes a byte.
+Header rules hold for every batch. Of the records, a batch that is compressed, or will be, is walked whole,
+any other for its first `WALKED_RECORDS`. Of topics whose rules need every record (compaction wants keys,
+message.timestamp.before.max.ms wants timestamps) every field is looked at. What has to be looked at whole is
+left to an `Examination`. Nothing here changes a byte.
 """
 
 from enum import Enum
 
-from tierlog.broker.partition.producers import BadRecord, Refused
-from tierlog.broker.ports.types import NO_TIMESTAMP
+from tierlog.broker.partition.producers import Refused
 from tierlog.broker.records.batch import CODEC_MASK, HEADER_SIZE, BatchHeader
+from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.errors import RecordsError, RecordsFault
-from tierlog.broker.records.record import count_check, iter_records
 from tierlog.broker.settings.topic import MAX_LONG, TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 
@@ -26,8 +25,16 @@ LARGEST_RATIO = 8
 
 LEAST_BOMB_BYTES = 8 * 1024 * 1024
 
-BAD_RECORDS_TOLD = 100
-"""Bad records of one batch that are told apart; a client takes the others for good ones in bad company."""
+_CODECS = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+"""compression.type, but for `producer`."""
+
+_PLAIN_STAYS_PLAIN = ("producer", "uncompressed")
 
 _LEAST_RECORD = 7  # length, attributes, two deltas, key length, value length, header count
 
@@ -45,13 +52,21 @@ class RecordChecks(Enum):
 
     FIRST_RECORDS = "the first records are walked"
     STRUCTURE = "the batch is decompressed and all its records are walked"
-    EVERY_RECORD = "every record is decoded"
+    EVERY_RECORD = "and all their fields"
 
 
 def checks_for(header: BatchHeader, config: TopicConfig) -> RecordChecks:
-    if "compact" in config.cleanup_policy or _checks_age(config):
+    if "compact" in config.cleanup_policy or checks_age(config):
         return RecordChecks.EVERY_RECORD
-    return RecordChecks.STRUCTURE if header.attributes & CODEC_MASK else RecordChecks.FIRST_RECORDS
+    if header.attributes & CODEC_MASK or config.compression_type not in _PLAIN_STAYS_PLAIN:
+        return RecordChecks.STRUCTURE
+    return RecordChecks.FIRST_RECORDS
+
+
+def stored_codec(header: BatchHeader, config: TopicConfig) -> Codec:
+    """The codec that the topic wants the batch to have."""
+    wanted = config.compression_type
+    return header.codec if wanted == "producer" else _CODECS[wanted]
 
 
 def judge_header(header: BatchHeader, config: TopicConfig, now_ms: int) -> Refused | None:
@@ -74,19 +89,10 @@ def judge_header(header: BatchHeader, config: TopicConfig, now_ms: int) -> Refus
     return None
 
 
-def judge_records(
-    buffer: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
-) -> Refused | None:
-    """Looks at the records as far as `checks_for` says. The buffer holds exactly the batch."""
+def judge_first_records(buffer: memoryview, header: BatchHeader) -> Refused | None:
+    """`FIRST_RECORDS`, at once. The buffer holds exactly the batch."""
     try:
-        match checks_for(header, config):
-            case RecordChecks.FIRST_RECORDS:
-                walk_first_records(buffer, header)
-            case RecordChecks.STRUCTURE:
-                count_check(buffer, max_bytes=decompressed_limit(config))
-            case RecordChecks.EVERY_RECORD:
-                count_check(buffer, max_bytes=decompressed_limit(config))
-                return _judge_every_record(buffer, config, now_ms)
+        walk_first_records(buffer, header)
     except RecordsError as error:
         return refusal(error)
     return None
@@ -144,28 +150,7 @@ def walk_first_records(buffer: memoryview, header: BatchHeader) -> None:
         raise RecordsError(RecordsFault.INVALID, f"{end - at} bytes follow the last of {count} records")
 
 
-def _judge_every_record(buffer: memoryview, config: TopicConfig, now_ms: int) -> Refused | None:
-    needs_key = "compact" in config.cleanup_policy
-    oldest = now_ms - config.message_timestamp_before_max_ms if _checks_age(config) else None
-    error, bad = ErrorCode.NONE, list[BadRecord]()
-    for number, record in enumerate(iter_records(buffer, max_bytes=decompressed_limit(config))):
-        if needs_key and record.key is None:
-            code, message = ErrorCode.INVALID_RECORD, "a compacted topic needs a key in every record"
-        elif oldest is not None and record.timestamp != NO_TIMESTAMP and record.timestamp < oldest:
-            code, message = (
-                ErrorCode.INVALID_TIMESTAMP,
-                f"timestamp {record.timestamp} is too far in the past",
-            )
-        else:
-            continue
-        error = error or code
-        bad.append(BadRecord(number, message))
-        if len(bad) == BAD_RECORDS_TOLD:
-            break
-    return Refused(error, bad[0].message, tuple(bad)) if bad else None
-
-
-def _checks_age(config: TopicConfig) -> bool:
+def checks_age(config: TopicConfig) -> bool:
     return (
         config.message_timestamp_before_max_ms != MAX_LONG and config.message_timestamp_type == "CreateTime"
     )

@@ -1,11 +1,11 @@
-"""The records inside a batch, one by one: for coordinators, the CLI, time look-ups and checks.
+"""The records inside a batch, one by one: for coordinators, the CLI and time look-ups.
 
 Everything a record says is checked against the bytes that are there before it is used, so hostile lengths
-raise INVALID and nothing else. The hot path never comes here; Spark decodes columns instead (`columnar.py`).
+raise INVALID and nothing else. The hot path never comes here (`walk.py` looks at produced records); Spark
+decodes columns instead (`columnar.py`).
 """
 
 from collections.abc import Iterator
-from functools import cache
 from typing import NamedTuple
 
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, Buffer, read_header
@@ -45,7 +45,7 @@ def iter_records(buffer: Buffer, at: int = 0, *, max_bytes: int) -> Iterator[Rec
     _require_room(header.record_count, len(data))
     position, end = 0, len(data)
     for _ in range(header.record_count):
-        position, stop = _bounded_length(data, position, end)
+        position, stop = bounded_length(data, position, end)
         position += 1  # attributes, unused
         timestamp_delta, position = read_varint(data, position, stop, LONG)
         offset_delta, position = read_varint(data, position, stop)
@@ -64,71 +64,6 @@ def iter_records(buffer: Buffer, at: int = 0, *, max_bytes: int) -> Iterator[Rec
         raise _invalid(f"{end - position} bytes follow the last record")
 
 
-def count_check(buffer: Buffer, at: int = 0, *, max_bytes: int) -> int:
-    """Decompresses a client's batch and walks it: the header's record count, offset deltas 0, 1, 2, ….
-
-    Returns the size of the decompressed records. Raises RecordsError: CORRUPT for broken compression,
-    TOO_LARGE for a bomb, INVALID for counts, deltas and lengths.
-    """
-    header = read_header(buffer, at)
-    data = bytes(records_section(buffer, at, header, max_bytes))
-    _require_room(header.record_count, len(data))
-    position = _walk(data, header.record_count)
-    if position != len(data):
-        raise _invalid(f"{len(data) - position} bytes follow the last of {header.record_count} records")
-    return position
-
-
-def _walk(data: bytes, count: int) -> int:
-    """Walks records whose offset deltas are 0, 1, 2, …; returns where the last of them ends.
-
-    It runs for every compressed batch that is produced, hence the short way for the varints that clients
-    write: a length of one or two bytes, and the shortest form of the delta. All else takes the careful way.
-    """
-    end = len(data)
-    deltas = _shortest_deltas()[:count]
-    position = 0
-    for expected in range(count):
-        if expected < len(deltas) and position + 16 <= end:  # room for every look ahead below
-            low, high = data[position], data[position + 1]
-            if low < 0x80:
-                start, stop = position + 1, position + 1 + (low >> 1)
-            else:
-                start, stop = position + 2, position + 2 + ((low & 0x7F | high << 7) >> 1)
-            at = start + 1
-            while data[at] >= 0x80 and at < start + 9:
-                at += 1
-            delta = deltas[expected]
-            if (
-                not low & 1
-                and (low < 0x80 or high < 0x80)
-                and data[at] < 0x80
-                and data.startswith(delta, at + 1)
-                and at + len(delta) + 3 < stop <= end
-            ):
-                position = stop
-                continue
-        position = _walk_one(data, position, end, expected)
-    return position
-
-
-def _walk_one(data: bytes, position: int, end: int, expected: int) -> int:
-    position, stop = _bounded_length(data, position, end)
-    _, after_timestamp = read_varint(data, position + 1, stop, LONG)
-    delta, _ = read_varint(data, after_timestamp, stop)
-    if delta != expected:
-        raise _invalid(f"record {expected} of the batch has offset delta {delta}")
-    return stop
-
-
-@cache
-def _shortest_deltas() -> tuple[bytes, ...]:
-    """The zigzag varints of 0, 1, 2, …, as far as two bytes go."""
-    one = (bytes((2 * delta,)) for delta in range(64))
-    two = (bytes((2 * delta & 0x7F | 0x80, delta >> 6)) for delta in range(64, 8192))
-    return (*one, *two)
-
-
 def read_varint(data: bytes, at: int, end: int, bits: int = INT) -> tuple[int, int]:
     """A zigzag varint within [at, end) and the position after it; INVALID if it is cut or over-long."""
     longest = (bits + 6) // 7
@@ -142,8 +77,8 @@ def read_varint(data: bytes, at: int, end: int, bits: int = INT) -> tuple[int, i
     raise _invalid("an over-long varint" if end - at >= longest else "a varint is cut")
 
 
-def _bounded_length(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Start and end of the record whose length stands at a position."""
+def bounded_length(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Start and end of the record whose length stands at a position; INVALID if it ends outside."""
     length, start = read_varint(data, at, end)
     if not LEAST_RECORD_BYTES - 1 <= length <= end - start:
         raise _invalid(f"a record of {length} bytes where {end - start} are left")

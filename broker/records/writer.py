@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tierlog.broker.records.batch import (
+    CODEC_MASK,
     CONTROL,
     HEADER,
     HEADER_SIZE,
@@ -14,6 +15,8 @@ from tierlog.broker.records.batch import (
     LOG_OVERHEAD,
     MAGIC,
     TRANSACTIONAL,
+    BatchHeader,
+    Buffer,
     seal,
 )
 from tierlog.broker.records.codecs import Codec, compress
@@ -75,6 +78,21 @@ def encode_batch(
         producer_epoch,
         base_sequence,
         len(records),
+    )
+    batch[HEADER_SIZE:] = section
+    seal(batch, 0, len(batch))
+    return batch
+
+
+def under_codec(header: BatchHeader, plain: Buffer, codec: Codec) -> bytearray:
+    """The batch with these plain records compressed in another way: no record is decoded, and its header says
+    the same but for codec, length and CRC.
+    """
+    section = compress(codec, plain)
+    batch = bytearray(HEADER_SIZE + len(section))
+    attributes = header.attributes & ~CODEC_MASK | codec
+    HEADER.pack_into(
+        batch, 0, *header._replace(batch_length=len(batch) - LOG_OVERHEAD, attributes=attributes)
     )
     batch[HEADER_SIZE:] = section
     seal(batch, 0, len(batch))

@@ -18,11 +18,19 @@ from tierlog.broker.log.flushing import SyncFailed
 from tierlog.broker.log.log import FoundTimestamp, PartitionLog, SegmentExport, SegmentInfo
 from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.partition.epochs import UNKNOWN_END, EpochEnd
+from tierlog.broker.partition.examination import Examination, Examined
 from tierlog.broker.partition.follower import FollowerCore
 from tierlog.broker.partition.leader import LeaderCore
 from tierlog.broker.partition.producers import BadRecord, Duplicate, Refused
 from tierlog.broker.partition.retention import expired
-from tierlog.broker.partition.validation import decompressed_limit, judge_header, judge_records, refusal
+from tierlog.broker.partition.validation import (
+    RecordChecks,
+    checks_for,
+    judge_first_records,
+    judge_header,
+    refusal,
+    stored_codec,
+)
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.slices import LogSlice, empty_slice
 from tierlog.broker.ports.types import NO_EPOCH, TopicPartition
@@ -34,10 +42,7 @@ from tierlog.broker.records.batch import (
     read_header,
     set_log_append_time,
 )
-from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.errors import RecordsError
-from tierlog.broker.records.record import iter_records
-from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.replica_roles import ReplicaRoles, Room
 from tierlog.broker.settings.topic import TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
@@ -48,18 +53,10 @@ PRODUCER_EXPIRATION_MS = 86_400_000
 LATEST_OFFSET = -1
 """DeleteRecords: everything below the high watermark."""
 
-_CODECS = {
-    "uncompressed": Codec.NONE,
-    "gzip": Codec.GZIP,
-    "snappy": Codec.SNAPPY,
-    "lz4": Codec.LZ4,
-    "zstd": Codec.ZSTD,
-}
-
 
 class AppendResult(NamedTuple):
     """Offsets of the batch (of the first copy for a retry), or -1 and an error that means: not written; but
-    KAFKA_STORAGE_ERROR: unknown.
+    KAFKA_STORAGE_ERROR: unknown. With an examination nothing is decided yet: carry it out, and append anew.
     """
 
     error: ErrorCode
@@ -69,6 +66,7 @@ class AppendResult(NamedTuple):
     log_start_offset: int
     message: str | None = None
     bad_records: tuple[BadRecord, ...] = ()
+    examination: Examination | None = None
 
 
 class ReadResult(NamedTuple):
@@ -234,12 +232,20 @@ class Replica(ReplicaRoles):
     # -- produce --
 
     def append(
-        self, records: memoryview, now_ms: int, *, acks: int = -1, from_client: bool = True
+        self,
+        records: memoryview,
+        now_ms: int,
+        *,
+        acks: int = -1,
+        from_client: bool = True,
+        at_once: bool = True,
+        examined: Examined | None = None,
     ) -> AppendResult:
         """Appends one batch, in place: offset and epoch are written into `records`, which must be writable.
 
         `from_client=False` is for coordinators, whose batches are built here: only CRC and leadership are
-        checked.
+        checked. Unless `at_once`, a batch whose records take long to look at comes back unwritten, with the
+        examination that it needs; what that found is given back as `examined`, and all else judged anew.
         """
         config = self.log.config
         if self.failed is not None:
@@ -257,8 +263,19 @@ class Replica(ReplicaRoles):
             acks=acks,
             from_client=from_client,
         )
-        if verdict is None and from_client:
-            verdict = judge_records(records, header, config, now_ms)
+        if verdict is not None:
+            return self._answer(verdict)
+        if from_client and checks_for(header, config) is RecordChecks.FIRST_RECORDS:
+            verdict = judge_first_records(records, header)
+        elif from_client or stored_codec(header, config) is not header.codec:
+            if examined is None or examined.config != config:
+                examination = Examination(records, header, config, now_ms)
+                if not (at_once or examination.fits_a_turn()):
+                    return AppendResult(
+                        ErrorCode.NONE, -1, -1, -1, self.log.log_start_offset, examination=examination
+                    )
+                examined = examination.at_once()
+            verdict, records, header = examined.refused, examined.records, examined.header
         if verdict is not None:
             return self._answer(verdict)
         return self._write(records, header, now_ms)
@@ -268,18 +285,6 @@ class Replica(ReplicaRoles):
         if self.room.refusal is not None:
             return self._refuse(Refused(ErrorCode.KAFKA_STORAGE_ERROR, self.room.refusal))
         config = log.config
-        if config.compression_type != "producer" and _CODECS[config.compression_type] != header.codec:
-            try:
-                records = _recompress(
-                    records, header, _CODECS[config.compression_type], decompressed_limit(config)
-                )
-            except RecordsError as error:  # beyond the records that were looked at
-                return self._refuse(refusal(error))
-            header = read_header(records)
-            if header.size > config.max_message_bytes:
-                return self._refuse(
-                    Refused(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {header.size} bytes as stored")
-                )
         base_offset, append_time = log.log_end_offset, -1
         if config.message_timestamp_type == "LogAppendTime":
             set_log_append_time(records, 0, now_ms)
@@ -526,16 +531,3 @@ class Replica(ReplicaRoles):
     def _tell(self) -> None:
         for listener in self.listeners:
             listener(self)
-
-
-def _recompress(records: memoryview, header: BatchHeader, codec: Codec, limit: int) -> memoryview:
-    """The same records under the topic's codec; producer fields stay, so idempotence is not touched."""
-    batch = encode_batch(
-        [NewRecord(r.timestamp, r.key, r.value, r.headers) for r in iter_records(records, max_bytes=limit)],
-        codec=codec,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        transactional=header.is_transactional,
-    )
-    return memoryview(batch)

@@ -142,9 +142,7 @@ def test_the_tools_for_a_cluster(
     )
     moving = ("--reassignment-json-file", str(plan))
     assert "Successfully started" in tool("reassign.ReassignPartitionsCommand", *moving, "--execute")
-    assert "completed" in tool(
-        "reassign.ReassignPartitionsCommand", *moving, "--verify", "--preserve-throttles"
-    )
+    assert "completed" in tool("reassign.ReassignPartitionsCommand", *moving, "--verify")
     assert "No partition reassignments" in tool("reassign.ReassignPartitionsCommand", "--list")
     election = ("--election-type", "preferred", "--all-topic-partitions")
     tool("LeaderElectionCommand", *election)

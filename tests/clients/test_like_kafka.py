@@ -29,7 +29,7 @@ LEFT_OUT = {"throttle_time_ms", "error_message", "host", "port", "cluster_id", "
 NOT_TOLD_WITH_AN_ERROR = {"log_start_offset", "aborted_transactions"}  # no client looks at them then
 UNORDERED = {"entries", "values"}  # of quotas: as a hash map has them
 UNKNOWN_ID = uuid.UUID(int=7)
-TOPIC = 2  # a resource type
+TOPIC, BROKER = 2, 4  # resource types
 Entity = list[tuple[str, str | None]]
 
 
@@ -73,6 +73,11 @@ def grow(name: str, count: int) -> dict[str, Any]:
 def alter(name: str, value: str | None, operation: int = 0, resource: str = "$t") -> dict[str, Any]:
     changes = [{"name": name, "config_operation": operation, "value": value}]
     return {"resources": [{"resource_type": TOPIC, "resource_name": resource, "configs": changes}]}
+
+
+def clear(broker_id: str, *names: str) -> dict[str, Any]:
+    changes = [{"name": name, "config_operation": 1, "value": None} for name in names]
+    return {"resources": [{"resource_type": BROKER, "resource_name": broker_id, "configs": changes}]}
 
 
 def describe(*keys: str, resource: str = "$t") -> dict[str, Any]:
@@ -355,6 +360,11 @@ CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
     "list moves": [
         ("ListPartitionReassignments", 0, {"topics": topics})
         for topics in (None, [], [{"name": "$t", "partition_indexes": [0, 7]}])
+    ],
+    "delete settings of a broker": [
+        ("IncrementalAlterConfigs", 1, clear("1", "leader.replication.throttled.rate")),
+        ("IncrementalAlterConfigs", 1, clear("1", "leader.replication.throttled.rate", "node.id")),
+        ("IncrementalAlterConfigs", 1, clear("1")),
     ],
     "unregister nobody": [("UnregisterBroker", 0, {"broker_id": 4711})],
     "features that cannot be": [

@@ -211,3 +211,20 @@ def test_a_producer_resumes_with_both_id_and_epoch(client: Client, producer_id: 
     response = client.send("InitProducerId", 4, request)
     assert (response.error_code, response.producer_id) == (ErrorCode.INVALID_REQUEST, -1)
     assert response.producer_epoch == -1
+
+
+def test_of_a_brokers_settings_nothing_is_set_so_nothing_is_deleted(client: Client) -> None:
+    def alter(operation: int) -> int:
+        change = incremental_alter_configs.AlterableConfig(
+            name="leader.replication.throttled.rate",
+            config_operation=operation,
+            value="1" if operation == SET else None,
+        )
+        resource = incremental_alter_configs.AlterConfigsResource(
+            resource_type=4, resource_name="1", configs=[change]
+        )
+        request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource])
+        [answer] = client.send("IncrementalAlterConfigs", 1, request).responses
+        return int(answer.error_code)
+
+    assert (alter(DELETE), alter(SET)) == (ErrorCode.NONE, ErrorCode.INVALID_REQUEST)

@@ -15,7 +15,8 @@ from kafka.record import default_records as kafka_records
 
 from tierlog.broker.records.batch import RecordsError, check_batch, check_produced, iter_batches
 from tierlog.broker.records.codecs import Codec, decompress
-from tierlog.broker.records.record import Record, _walk_one, count_check, iter_records
+from tierlog.broker.records.record import Record, iter_records
+from tierlog.broker.records.walk import BadField, count_check, walk_fields, walk_one
 from tierlog.broker.records.writer import NewRecord, encode_batch
 
 LIMIT = 1 << 24
@@ -192,7 +193,7 @@ def test_the_short_way_of_the_walk_agrees_with_the_careful_one(
     position, failed = 61, False
     try:
         for expected in range(count):
-            position = _walk_one(bytes(batch), position, len(batch), expected)
+            position = walk_one(bytes(batch), position, len(batch), expected)
     except RecordsError:
         failed = True
     if failed or position != len(batch):
@@ -200,3 +201,34 @@ def test_the_short_way_of_the_walk_agrees_with_the_careful_one(
             count_check(batch, max_bytes=LIMIT)
     else:
         assert count_check(batch, max_bytes=LIMIT) == len(batch) - 61
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    records=new_records,
+    spread=st.sampled_from([0, 1, 70, 2**40]),
+    damage=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=2),
+)
+def test_a_walk_over_the_fields_agrees_with_reading_them(
+    records: list[NewRecord], spread: int, damage: list[tuple[int, int]]
+) -> None:
+    batch = encode_batch([record._replace(timestamp=i * spread) for i, record in enumerate(records)])
+    for place, byte in damage:
+        batch[61 + place % (len(batch) - 61)] = byte
+    oldest, bad = 2 * spread, list[BadField]()
+    walk = walk_fields(bytes(batch[61:]), len(records), 0, needs_key=True, oldest=oldest, bad=bad)
+    try:
+        read = list(iter_records(batch, max_bytes=LIMIT))
+        failed = [record.offset for record in read] != list(range(len(records)))
+    except RecordsError:
+        failed = True
+    if failed:
+        with pytest.raises(RecordsError):
+            list(walk)
+        return
+    list(walk)
+    assert bad == [
+        BadField(record.offset, None if record.key is None else record.timestamp)
+        for record in read
+        if record.key is None or (record.timestamp < oldest and record.timestamp != -1)
+    ]

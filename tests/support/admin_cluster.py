@@ -37,6 +37,7 @@ GROUP_APIS = (
 
 class AdminCluster:
     def __init__(self, directory: Path, **settings: str) -> None:
+        self.has_lost_quorum = False
         self.failures: list[BaseException] = []
         self.tasks = TaskGroup(lambda _, failure: self.failures.append(failure))
         files, clock, rng = OsFiles(), SystemClock(), random.Random(1)
@@ -76,11 +77,16 @@ class AdminCluster:
         self.client.close()
         await self.listener.close()
         await self.replicas.close(clean=False)
-        await self.node.stop()
+        if not self.has_lost_quorum:
+            await self.node.stop()
         await self.tasks.close()
         assert self.failures == []
 
     # --- what the rest of the cluster does
+
+    async def lose_quorum(self) -> None:
+        self.has_lost_quorum = True
+        await self.node.stop()
 
     async def register(self, broker_id: int, **more: Any) -> None:
         values = {

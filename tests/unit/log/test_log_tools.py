@@ -299,6 +299,24 @@ def test_indexes_are_rebuilt_as_they_were(data: Path) -> None:
     assert problems(data) == []
 
 
+def test_a_clean_stop_ends_the_time_index_with_the_newest_record_as_a_rebuild_does(tmp_path: Path) -> None:
+    """The newest batch is 1 ms younger than the last one that the index would have an entry for."""
+    directory = tmp_path / "data" / "t-0"
+    log = PartitionLog.open(directory, CONFIG, OsFiles(), NOW, clean=False, rng=random.Random(1))
+    for number in range(5):
+        append(log, [NewRecord(NOW + number, None, b"v" * 100)], epoch=0)
+    log.close(clean=True)
+    path = first(tmp_path / "data", "*.timeindex")
+    sound = path.read_bytes()
+    assert TIME_ENTRY.unpack(sound[-TIME_ENTRY.size :]) == (NOW + 4, 4)
+    assert len(sound) > TIME_ENTRY.size, "it has entries before that one"
+    (partition,) = find_partitions(tmp_path / "data")
+    assert [index.path for index in rebuild_indexes(partition, INTERVAL) if index.changed] == []
+    path.write_bytes(b"anything")
+    assert [index.path for index in rebuild_indexes(partition, INTERVAL) if index.changed] == [path]
+    assert path.read_bytes() == sound
+
+
 def test_the_indexes_of_one_segment_need_those_before_it_for_its_transactions(data: Path) -> None:
     path = first(data, "*.txnindex")
     sound = path.read_bytes()

@@ -4,7 +4,8 @@ import pytest
 
 from tierlog.broker.records.batch import HEADER_SIZE, RecordsError, RecordsFault, seal
 from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.record import Record, count_check, iter_records
+from tierlog.broker.records.record import Record, iter_records
+from tierlog.broker.records.walk import count_check
 from tierlog.broker.records.writer import NewRecord, encode_batch
 
 LIMIT = 1 << 20
@@ -81,6 +82,15 @@ def test_count_check_wants_deltas_one_by_one(batch: bytearray) -> None:
     with pytest.raises(RecordsError) as refused:
         count_check(batch, max_bytes=LIMIT)
     assert refused.value.fault is RecordsFault.INVALID
+
+
+@pytest.mark.parametrize("wrong", [63, 64, 8_191, 8_192, 16_383, 16_384, 19_999])
+def test_offset_deltas_of_one_two_and_three_bytes(wrong: int) -> None:
+    records = [NewRecord(0, b"k", b"v")] * 20_000
+    assert count_check(encode_batch(records), max_bytes=LIMIT)
+    deltas = [*range(wrong), *range(wrong + 1, len(records) + 1)]
+    with pytest.raises(RecordsError, match=f"record {wrong} of the batch has offset delta {wrong + 1}"):
+        count_check(encode_batch(records, offset_deltas=deltas), max_bytes=LIMIT)
 
 
 def test_count_check_bounds_what_a_batch_becomes() -> None:

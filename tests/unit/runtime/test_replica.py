@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tierlog.broker.partition.validation import BAD_RECORDS_TOLD
 from tierlog.broker.ports.files import FileSlice, OsFiles
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.batch import HEADER_SIZE, iter_batches, read_header, seal
 from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.record import iter_records
+from tierlog.broker.records.walk import BAD_RECORDS_TOLD
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.settings.topic import TopicConfig

@@ -1,0 +1,355 @@
+"""Produce with batches that take long to look at, over sockets: order, others, what is judged when."""
+
+import random
+import uuid
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pump import Client, turns, until
+
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.produce import produce_handler
+from tierlog.broker.net.listener import Listener
+from tierlog.broker.partition.examination import BYTES_AT_ONCE, RECORDS_AT_ONCE
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.records.codecs import Codec
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.examiner import Examiner
+from tierlog.broker.runtime.fetch_sessions import FetchSessions
+from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.settings.node import settings_from
+from tierlog.broker.settings.topic import TopicConfig
+from tierlog.broker.wire.api import PRODUCE_KEY
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages import produce
+from tierlog.metadata import records as r
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage
+
+TOPIC = uuid.UUID(int=5)
+MANY = RECORDS_AT_ONCE + 1
+ALL, LEADER, NONE = -1, 1, 0
+
+
+class HeldThreads(Executor):
+    """Work waits until the test says so; then it is done in the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Future[Any], Callable[[], Any]]] | None = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        if self.held is not None:
+            self.held.append((future, partial(fn, *args, **kwargs)))
+        else:
+            future.set_result(fn(*args, **kwargs))
+        return future
+
+    def release(self) -> None:
+        held, self.held = self.held or [], None
+        for future, work in held:
+            if future.set_running_or_notify_cancel():
+                future.set_result(work())
+
+
+class Metadata:
+    """Two partitions led here."""
+
+    def __init__(self) -> None:
+        changes: list[Any] = [
+            r.RegisterBroker(
+                broker_id=1,
+                incarnation=uuid.UUID(int=1),
+                broker_epoch=1,
+                host="a",
+                port=9000,
+                admin_url="",
+                rack=None,
+            ),
+            r.CreateTopic(topic_id=TOPIC, name="t"),
+        ]
+        changes += [
+            r.PartitionRecord(
+                topic_id=TOPIC,
+                partition=number,
+                replicas=(1,),
+                in_sync=(1,),
+                leader=1,
+                leader_epoch=4,
+                partition_epoch=0,
+            )
+            for number in (0, 1)
+        ]
+        self.image = evolve_all(ClusterImage(cluster_id="c"), changes)
+
+
+class Node:
+    def __init__(self, directory: Path, threads: Executor | None = None) -> None:
+        self.failures: list[BaseException] = []
+        self.tasks = TaskGroup(lambda _, failure: self.failures.append(failure))
+        self.threads = HeldThreads()
+        self.examiner = Examiner(threads or self.threads)
+        self.purgatory = Purgatory(10)
+        rng = random.Random(1)
+        self.metadata = Metadata()
+        settings = settings_from({"log.dirs": str(directory)})
+        self.replicas = ReplicaManager(
+            settings,
+            DataDirectories([directory], OsFiles(), rng),
+            SystemClock(),
+            self.tasks,
+            rng,
+            moved=self.purgatory.touch,
+        )
+        deps = Dependencies(
+            settings=settings,
+            metadata=self.metadata,  # type: ignore[arg-type]
+            replicas=self.replicas,
+            purgatory=self.purgatory,
+            sessions=FetchSessions(10, rng),
+            producer_ids=None,  # type: ignore[arg-type]
+            clock=SystemClock(),
+            tasks=self.tasks,
+            examiner=self.examiner,
+        )
+        report = lambda _, failure: self.failures.append(failure)  # noqa: E731
+        self.listener = Listener({PRODUCE_KEY: produce_handler(deps)}, self.tasks, error_reply, report)
+
+    async def start(self) -> None:
+        await self.replicas.open_all(self.metadata.image)
+        self.address = await self.listener.start()
+
+    def replica(self, partition: int = 0) -> Replica:
+        found = self.replicas.get("t", partition)
+        assert found is not None
+        return found
+
+    async def connect(self) -> Client:
+        return await Client.connect(*self.address)
+
+    @property
+    def is_idle(self) -> bool:
+        budget = self.listener.budget
+        return (self.examiner.batches, len(self.tasks), budget.used, budget.held) == (0, 0, 0, 0)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    node = Node(tmp_path)
+    await node.start()
+    yield node
+    await node.listener.close()
+    await node.tasks.close()
+    node.purgatory.close()
+    await node.replicas.close(clean=False)
+    assert node.failures == []
+
+
+def batch(count: int = 1, codec: Codec = Codec.NONE, key: bytes | None = b"k", **fields: Any) -> bytes:
+    return bytes(encode_batch([NewRecord(0, key, b"v")] * count, codec=codec, **fields))
+
+
+def request(*batches: bytes, acks: int = LEADER, partition: int = 0) -> produce.ProduceRequest:
+    data = [
+        produce.PartitionProduceData(index=partition + number, records=records)
+        for number, records in enumerate(batches)
+    ]
+    return produce.ProduceRequest(
+        acks=acks, timeout_ms=60_000, topic_data=[produce.TopicProduceData(name="t", partition_data=data)]
+    )
+
+
+def told(answer: Any) -> list[tuple[int, int]]:
+    return [(each.error_code, each.base_offset) for each in answer.responses[0].partition_responses]
+
+
+async def receive(client: Client) -> list[tuple[int, int]]:
+    return told((await client.receive(PRODUCE_KEY, 9))[1])
+
+
+@pytest.mark.parametrize("acks", [LEADER, ALL])
+async def test_batches_of_one_connection_are_appended_as_they_came(node: Node, acks: int) -> None:
+    client, other = await node.connect(), await node.connect()
+    counts = [2 * MANY, 3, MANY, 1, 4 * MANY, 2]
+    codecs = [Codec.ZSTD, Codec.NONE, Codec.LZ4, Codec.GZIP, Codec.SNAPPY, Codec.NONE]
+    sequence = 0
+    for count, codec in zip(counts, codecs, strict=True):
+        fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+        client.send(PRODUCE_KEY, 9, request(batch(count, codec, **fields), acks=acks))
+        sequence += count
+    await until(lambda: node.examiner.batches == 1)
+    assert told(await other.ask(PRODUCE_KEY, 9, request(batch(2), partition=1))) == [(0, 0)]
+    assert told(await other.ask(PRODUCE_KEY, 9, request(batch(5)))) == [(0, 0)], "others do not wait"
+    assert node.replica().log_end_offset == 5
+    node.threads.release()
+    assert [await receive(client) for _ in counts] == [
+        [(0, 5 + sum(counts[:number]))] for number in range(len(counts))
+    ]
+    await until(lambda: node.is_idle)
+
+
+async def test_the_other_partitions_of_a_request_do_not_wait(node: Node) -> None:
+    client = await node.connect()
+    client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4), batch(3)))
+    await until(lambda: node.replica(1).log_end_offset == 3)
+    assert node.replica().log_end_offset == 0
+    node.threads.release()
+    assert await receive(client) == [(0, 0), (0, 0)]
+    assert node.replica().log_end_offset == MANY
+
+
+async def test_a_retry_of_a_large_batch_is_not_examined(node: Node) -> None:
+    client = await node.connect()
+    large = request(batch(MANY, Codec.LZ4, producer_id=7, producer_epoch=0, base_sequence=0))
+    node.threads.release()
+    assert told(await client.ask(PRODUCE_KEY, 9, large)) == [(0, 0)]
+    node.threads.held = []
+    assert told(await client.ask(PRODUCE_KEY, 9, large)) == [(0, 0)]
+    stale = request(batch(MANY, Codec.LZ4, producer_id=7, producer_epoch=0, base_sequence=3 * MANY))
+    assert told(await client.ask(PRODUCE_KEY, 9, stale)) == [(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)]
+    assert (node.threads.held, node.replica().log_end_offset) == ([], MANY)
+
+
+async def test_a_leader_that_is_deposed_meanwhile_does_not_append(node: Node) -> None:
+    client = await node.connect()
+    client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.ZSTD)))
+    client.send(PRODUCE_KEY, 9, request(batch(1)))
+    await until(lambda: node.examiner.batches == 1)
+    node.replica().become_follower(2, 5, 1)
+    node.threads.release()
+    assert await receive(client) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+    assert await receive(client) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+    assert node.replica().log_end_offset == 0
+
+
+async def test_a_new_leader_epoch_is_the_one_that_is_written(node: Node) -> None:
+    client = await node.connect()
+    client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.ZSTD)))
+    await until(lambda: node.examiner.batches == 1)
+    node.replica().become_follower(2, 5, 1)
+    node.replica().become_leader(6, 2, [1])
+    node.threads.release()
+    assert await receive(client) == [(0, 0)]
+    assert node.replica().epoch_of(0) == 6
+
+
+async def test_a_topic_that_is_deleted_meanwhile(node: Node) -> None:
+    client = await node.connect()
+    client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.ZSTD)))
+    await until(lambda: node.examiner.batches == 1)
+    old = node.metadata.image
+    node.metadata.image = evolve_all(old, [r.DeleteTopic(topic_id=TOPIC, at_ms=0)])
+    node.replicas.follow(old, node.metadata.image)
+    await until(lambda: node.replicas.get("t", 0) is None)
+    node.threads.release()
+    assert await receive(client) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+
+
+async def test_settings_that_change_meanwhile_count(node: Node) -> None:
+    client = await node.connect()
+    client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4, key=None)))
+    await until(lambda: node.examiner.batches == 1)
+    node.replica().update_config(TopicConfig(cleanup_policy=("compact",)))
+    node.threads.release()
+    _, answer = await client.receive(PRODUCE_KEY, 9)
+    assert told(answer) == [(ErrorCode.INVALID_RECORD, -1)]
+    assert len(answer.responses[0].partition_responses[0].record_errors) == 100
+    assert node.replica().log_end_offset == 0
+
+
+async def test_acks_0_of_a_client_that_has_gone_is_written(node: Node) -> None:
+    client, other = await node.connect(), await node.connect()
+    client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4), acks=NONE))
+    client.send(PRODUCE_KEY, 9, request(batch(4), acks=NONE))
+    await client.writer.drain()
+    await until(lambda: node.examiner.batches == 1)
+    client.close()
+    await turns()
+    node.threads.release()
+    await until(lambda: node.listener.connections == 1)
+    assert told(await other.ask(PRODUCE_KEY, 9, request(batch()))) == [(0, MANY + 4)]
+    await until(lambda: node.is_idle)
+
+
+async def test_acks_0_of_a_bad_batch_ends_the_connection(node: Node) -> None:
+    client = await node.connect()
+    node.threads.release()
+    damaged = batch(MANY, Codec.LZ4, offset_deltas=[*range(MANY - 1), MANY])
+    client.send(PRODUCE_KEY, 9, request(damaged, acks=NONE))
+    assert await client.expect_close() == b""
+    assert node.replica().log_end_offset == 0
+
+
+async def test_closing_takes_everything_along(node: Node) -> None:
+    clients = [await node.connect() for _ in range(8)]
+    for client in clients:
+        client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4)))
+    await until(lambda: node.examiner.batches == 8)
+    await node.listener.close()
+    await until(lambda: node.is_idle)
+    node.threads.release()
+    await turns()
+    assert node.replica().log_end_offset == 0
+
+
+async def test_no_more_than_so_many_at_once(node: Node) -> None:
+    clients = [await node.connect() for _ in range(8)]
+    for client in clients:
+        client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4)))
+    await until(lambda: node.examiner.batches == 8)
+    await turns()
+    assert node.threads.held is not None and len(node.threads.held) == 4
+    node.threads.release()
+    found = sorted([(await receive(client))[0] for client in clients])
+    assert found == [(0, MANY * number) for number in range(8)]
+
+
+async def test_acks_all_that_was_committed_while_another_batch_was_examined(node: Node) -> None:
+    """The high watermark has moved by then; nobody touches the partition again."""
+    replica = node.replica(1)
+    replica.update_config(TopicConfig(flush_messages=1))
+    replica.flusher = lambda _: None
+    client = await node.connect()
+    client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4), batch(2), acks=ALL))
+    await until(lambda: replica.log_end_offset == 2)
+    assert replica.high_watermark == 0
+    replica.flush()
+    replica.flushed()
+    await turns()
+    node.threads.release()
+    assert await receive(client) == [(0, 0), (0, 0)]
+
+
+async def test_small_batches_and_plain_ones_are_appended_at_once(node: Node) -> None:
+    client = await node.connect()
+    for codec in Codec:
+        answer = await client.ask(PRODUCE_KEY, 9, request(batch(100, codec)))
+        assert told(answer)[0][0] == 0
+    large = bytes(encode_batch([NewRecord(0, None, bytes(BYTES_AT_ONCE))]))
+    assert told(await client.ask(PRODUCE_KEY, 9, request(large)))[0][0] == 0
+    assert told(await client.ask(PRODUCE_KEY, 9, request(batch(20 * MANY))))[0][0] == 0
+    assert (node.threads.held, node.examiner.batches) == ([], 0)
+
+
+async def test_threads_do_it_too(tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as threads:
+        node = Node(tmp_path, threads)
+        await node.start()
+        client = await node.connect()
+        node.replica().update_config(TopicConfig(compression_type="zstd"))
+        for number in range(3):
+            answer = await client.ask(PRODUCE_KEY, 9, request(batch(MANY, Codec.GZIP)))
+            assert told(answer) == [(0, number * MANY)]
+        await node.listener.close()
+        await node.replicas.close(clean=False)
+        assert node.failures == []
