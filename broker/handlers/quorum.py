@@ -76,11 +76,11 @@ def described(status: NodeStatus) -> DescribeQuorumResponse:
 def _state(member: PeerStatus) -> ReplicaState:
     """A member that the leader has not heard of yet is known to hold nothing."""
     heard, caught_up = member.last_heard_ms, member.last_caught_up_ms
-    known = heard is not None and member.match_index is not None
+    index = None if heard is None else member.match_index
     return ReplicaState(
         replica_id=member.node_id,
         replica_directory_id=member.directory_id or ZERO_UUID,
-        log_end_offset=member.match_index + 1 if known and member.match_index is not None else UNKNOWN,
+        log_end_offset=UNKNOWN if index is None else index + 1,
         last_fetch_timestamp=UNKNOWN if heard is None else heard,
         last_caught_up_timestamp=UNKNOWN if caught_up is None else caught_up,
     )
