@@ -5,6 +5,7 @@
 #   make test          every test
 #   make fuzz          mutated traffic of real clients against the net layer: FUZZ_CASES=… FUZZ_SEED=…
 #   make soak          SOAK_MINUTES (10) of mixed load by real clients: do memory and descriptors stay flat?
+#   make simulate      a cluster in one process, on virtual time, under faults: SEEDS=… FIRST_SEED=…
 #   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
 #   make compiled      tierlog with its hot modules compiled (needs a C compiler), in build/compiled
 #   make test-compiled the tests of these modules against the compiled ones
@@ -16,6 +17,8 @@ PYTHON ?= python3
 VENV ?= .venv
 DEMO_OPTIONS ?= --picture build/demo.png
 SOAK_MINUTES ?= 10
+SEEDS ?= 100
+FIRST_SEED ?= 0
 ROUNDS ?= 3
 SECONDS ?= 3
 UV_VERSION := 0.13.9
@@ -23,11 +26,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast slow test fuzz soak test-clients compiled test-compiled bench bench-alone fmt lint types \
+.PHONY: help venv demo check fast slow test fuzz soak simulate test-clients compiled test-compiled bench bench-alone fmt lint types \
   layers lock docs s3-server clean
 
 help:
-	@sed -n '2,15s/^# *//p' Makefile
+	@sed -n '2,16s/^# *//p' Makefile
 
 venv: $(READY)
 
@@ -76,6 +79,9 @@ fuzz: venv
 
 soak: venv
 	$(BIN)/python tests/soak/soak.py --minutes $(SOAK_MINUTES) $(SOAK_OPTIONS)
+
+simulate: venv
+	PYTHONPATH=tests/simulation $(BIN)/python tests/simulation/simulate.py --seeds $(SEEDS) --first-seed $(FIRST_SEED)
 
 test-clients: venv
 	$(BIN)/pytest -m clients -rs
