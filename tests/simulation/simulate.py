@@ -1,10 +1,11 @@
 """`make simulate SEEDS=n FIRST_SEED=k`: runs of the simulated cluster and quorum, by seed, on all cores.
 
-The last line is JSON: {"seeds": n, "failed": 0, "acknowledged": …, "faults": …}. A seed that fails is told
-with the command that plays it again, and the exit code is 1.
+The last line is JSON: {"seeds": n, "failed": 0, "acknowledged": …, "faults": …, "trace": hash of all runs}. A
+seed that fails is told with the command that plays it again, and the exit code is 1.
 """
 
 import argparse
+import hashlib
 import json
 import logging
 import multiprocessing
@@ -48,11 +49,13 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     failed = acknowledged = faults = 0
+    traces: dict[int, str] = {}
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     with multiprocessing.get_context("spawn").Pool(arguments.processes, _quiet) as pool:
         for number, played in enumerate(pool.imap_unordered(play, seeds), 1):
             acknowledged += played.acknowledged
             faults += played.faults
+            traces[played.seed] = played.trace
             if played.failure is not None:
                 failed += 1
                 print(f"seed {played.seed}: {played.failure}", flush=True)
@@ -60,7 +63,8 @@ def main() -> int:
             if number % 100 == 0:
                 print(f"{number} of {len(seeds)} seeds", file=sys.stderr, flush=True)
     told = {"seeds": len(seeds), "failed": failed, "acknowledged": acknowledged, "faults": faults}
-    print(json.dumps(told))
+    trace = hashlib.sha256("".join(traces[seed] for seed in sorted(traces)).encode()).hexdigest()
+    print(json.dumps({**told, "trace": trace}))
     return 1 if failed else 0
 
 
