@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.rates import Windows
-from tierlog.broker.runtime.boots import boot_id, may_have_lost, note_boot
+from tierlog.broker.runtime.boots import boot_id, forget_boot, may_have_lost, note_boot
 from tierlog.broker.runtime.broker_connection import TcpNetwork
 from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.examiner import Examiner
@@ -192,12 +193,15 @@ class Broker:
     async def _start_log(self) -> None:
         settings = self.settings
         self.tasks = TaskGroup(self._report)
+        vital = TaskGroup(self._fatal)  # without them the broker would live on and serve nothing
+        self._parts.push_async_callback(vital.close)
         self.lifecycle = BrokerLifecycle(
             self.metadata,
             self.clock,
-            self.tasks,
+            vital,
             interval_ms=settings.broker_heartbeat_interval_ms,
             alone=self._is_alone,
+            replaced=lambda why: self._fatal("registration", NodeFailed(why)),
         )
         self.purgatory = Purgatory(settings.purgatory_max_operations)
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
@@ -221,7 +225,7 @@ class Broker:
             self.metadata,
             self.replicas,
             self.clock,
-            self.tasks,
+            vital,
             broker_epoch=self._broker_epoch,
         )
         self._parts.push_async_callback(self._close_replicas)
@@ -251,7 +255,7 @@ class Broker:
         settings = self.settings
         opened = self.metadata.image
         await self.replicas.open_all(opened)
-        self._parts.callback(self.metadata.subscribe(self.replicas.follow))
+        self._parts.callback(self.metadata.subscribe(self._follow))
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
         self._parts.callback(self.metadata.subscribe(self.throttling.follow))
         self.throttling.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
@@ -384,6 +388,7 @@ class Broker:
             raise NodeFailed(str(refused)) from refused
         if not self._is_alone:
             note_boot(self.files, directories, boot)
+            self.replicas.went_offline.append(partial(forget_boot, self.files, directories))
         self.lifecycle.start()
 
     async def _allocate_producer_ids(self) -> tuple[ErrorCode, int, int]:
@@ -393,6 +398,13 @@ class Broker:
         except MetadataUnavailable:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, 0
         return reply.error, reply.first_id, reply.count
+
+    def _follow(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Roles that were not taken never would be: a broker that followed half an image must not go on."""
+        try:
+            self.replicas.follow(old, new)
+        except Exception as failure:
+            self._fatal("following the metadata", failure)
 
     def _moved(self, partition: TopicPartition) -> None:
         self.purgatory.touch(partition)

@@ -41,6 +41,16 @@ def note_boot(files: Files, directories: Iterable[Path], boot: str) -> None:
             write_atomically(files, directory / BOOT_FILE, boot.encode())
 
 
+def forget_boot(files: Files, directories: Iterable[Path]) -> None:
+    """Bytes may be gone although the machine runs on: an fsync has failed, and what the kernel then dropped
+    nobody knows. As far as a disk that fails lets one say so, the next start tells the controller.
+    """
+    for directory in directories:
+        with suppress(OSError):
+            files.unlink(directory / BOOT_FILE, missing_ok=True)
+            files.sync_directory(directory)
+
+
 def _read(files: Files, directory: Path) -> bytes | None:
     path = directory / BOOT_FILE
     with suppress(OSError):

@@ -60,9 +60,11 @@ class BrokerLifecycle:
         *,
         interval_ms: int,
         alone: bool,
-        lease_changed: Callable[[], None] = lambda: None,
+        replaced: Callable[[str], None] = lambda why: None,
     ) -> None:
-        """`alone`: this process is the whole quorum. `lease_changed`: called when it begins or ends."""
+        """`alone`: this process is the whole quorum. `replaced`: another process has registered as this
+        broker, with which this one must not contend.
+        """
         self.broker_epoch = -1
         self.fenced = True
         self._metadata = metadata
@@ -71,7 +73,7 @@ class BrokerLifecycle:
         self._registration: Registration | None = None
         self._interval_s = interval_ms / 1000
         self._alone = alone
-        self._lease_changed = lease_changed
+        self._replaced = replaced
         self._lease_until_ms = NEVER_MS if alone else 0
         self._wants_in = False
         self._wants_out = False
@@ -179,7 +181,11 @@ class BrokerLifecycle:
         )
         try:
             reply = await self._metadata.heartbeat(heartbeat)
-            if reply.error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+            if reply.error is ErrorCode.STALE_BROKER_EPOCH:
+                self.fenced, self._lease_until_ms = True, 0
+                self._replaced(f"another process is registered as this broker: {reply.message}")
+                return False
+            if reply.error is ErrorCode.BROKER_ID_NOT_REGISTERED:
                 await self._register_anew(reply)
                 return False
         except MetadataUnavailable as failure:
@@ -195,7 +201,7 @@ class BrokerLifecycle:
         return True
 
     def _take(self, reply: HeartbeatReply, sent_ms: int) -> None:
-        held, was_fenced = self.holds_lease(), self.fenced
+        was_fenced = self.fenced
         self.fenced = reply.fenced
         self._lease_until_ms = sent_ms + reply.lease_ms if reply.lease_ms else 0
         if self.holds_lease():
@@ -204,12 +210,9 @@ class BrokerLifecycle:
             self._may_stop.set()
         if was_fenced != self.fenced:
             _log.info("fenced" if self.fenced else "let in", broker_epoch=self.broker_epoch)
-        if held != self.holds_lease():
-            self._lease_changed()
 
     async def _register_anew(self, reply: HeartbeatReply) -> None:
-        """The controller knows it no more, or takes it for another."""
+        """The controller knows it no more."""
         _log.warning("registers again", error=reply.error.name, why=reply.message)
         self.fenced, self._lease_until_ms = True, 0
-        self._lease_changed()
         await self.register()

@@ -189,6 +189,9 @@ class ReplicaFetcher:
                     interrupted, self._interrupted = self._interrupted, False
                     if not interrupted:
                         await self._wait_for(failure)
+                except Exception as failure:  # replication from this leader must not end with it
+                    _log.error("a fetcher failed and begins anew", leader=self.source, exc_info=failure)
+                    await self._wait_for(Unreachable(str(failure)))
             self._disconnect()  # there is nothing to fetch, or all of it rests
 
     async def _connected(self) -> Caller:
@@ -200,6 +203,7 @@ class ReplicaFetcher:
             raise Unreachable(f"broker {self.source} is not registered")
         client_id = f"replica-{self._settings.node_id}"
         self._caller = await self._deps.network.connect(broker.host, broker.port, client_id)
+        self._interrupted = False
         return self._caller
 
     async def _fetch(self, caller: Caller) -> None:
@@ -238,7 +242,7 @@ class ReplicaFetcher:
                 key = (topic.topic_id, answer.partition_index)
                 partition = self._partitions.get(key)
                 if partition is not None and key in asked:
-                    self._take(partition, asked[key], answer, now_ms)
+                    self._try_take(partition, asked[key], answer, now_ms)
 
     def _look(self) -> dict[Key, Asked]:
         """Where those stand that may have moved."""
@@ -269,6 +273,14 @@ class ReplicaFetcher:
         gone, self._gone = self._gone, {}
         self._session.fill(request, changed, [key for key in gone if key not in changed])
         return request
+
+    def _try_take(self, partition: _Partition, asked: Asked, answer: PartitionData, now_ms: int) -> None:
+        """What one partition's log or answer has that cannot be is not the others' trouble."""
+        try:
+            self._take(partition, asked, answer, now_ms)
+        except Exception as failure:
+            _log.error("a follower failed", partition=str(partition.replica.name), exc_info=failure)
+            self._rest(partition, Retry(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _take(self, partition: _Partition, asked: Asked, answer: PartitionData, now_ms: int) -> None:
         diverging = answer.diverging_epoch

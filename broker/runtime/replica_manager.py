@@ -498,6 +498,8 @@ class ReplicaManager:
             self._roles.take(replica, topic.partitions[name.partition])
 
     def _adopt(self, replica: Replica) -> None:
+        if self._image is not None:  # settings may have changed while a thread opened it
+            replica.update_config(self._config(self._image, replica.name.topic))
         self._all[replica.name] = replica
         self._replicas[replica.name] = replica
         self._replicas[replica.topic_id, replica.name.partition] = replica
