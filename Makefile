@@ -5,6 +5,7 @@
 #   make test          every test
 #   make fuzz          mutated traffic of real clients against the net layer: FUZZ_CASES=… FUZZ_SEED=…
 #   make soak          SOAK_MINUTES (10) of mixed load by real clients: do memory and descriptors stay flat?
+#   make simulate      a cluster in one process, on virtual time, under faults: SEEDS=… FIRST_SEED=…
 #   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
 #   make compiled      tierlog with its hot modules compiled (needs a C compiler), in build/compiled
 #   make test-compiled the tests of these modules against the compiled ones
@@ -19,6 +20,9 @@ PYTHON ?= python3
 VENV ?= .venv
 DEMO_OPTIONS ?= --picture build/demo.png
 SOAK_MINUTES ?= 10
+SEEDS ?= 100
+FIRST_SEED ?= 0
+JOBS ?= 2
 ROUNDS ?= 3
 SECONDS ?= 3
 KILLS ?= 1
@@ -26,13 +30,15 @@ CALM_MINUTES ?= 10
 UV_VERSION := 0.13.9
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Files of tests side by side; those that measure each other's load are in one file.
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast slow test fuzz soak test-clients compiled test-compiled bench bench-alone bench-cluster \
-  bench-cluster-alone bench-calm fmt lint types layers lock docs s3-server clean
+.PHONY: help venv demo check fast slow test fuzz soak simulate test-clients compiled test-compiled bench bench-alone \
+  bench-cluster bench-cluster-alone bench-calm fmt lint types layers lock docs s3-server clean
 
 help:
-	@sed -n '2,18s/^# *//p' Makefile
+	@sed -n '2,19s/^# *//p' Makefile
 
 venv: $(READY)
 
@@ -68,19 +74,22 @@ s3-server:
 	@localstack/get-s3-server.sh versitygw >/dev/null
 
 fast: venv s3-server
-	$(BIN)/pytest -m "not slow and not clients"
+	$(PYTEST) -m "not slow and not clients"
 
 test: venv s3-server
-	$(BIN)/pytest -m "not clients" -rs
+	$(PYTEST) -m "not clients" -rs
 
 slow: venv s3-server
-	$(BIN)/pytest -m "slow and not clients" -rs
+	$(PYTEST) -m "slow and not clients" -rs
 
 fuzz: venv
 	$(BIN)/pytest tests/fuzz -s
 
 soak: venv
 	$(BIN)/python tests/soak/soak.py --minutes $(SOAK_MINUTES) $(SOAK_OPTIONS)
+
+simulate: venv
+	PYTHONPATH=tests/simulation $(BIN)/python tests/simulation/simulate.py --seeds $(SEEDS) --first-seed $(FIRST_SEED)
 
 test-clients: venv
 	$(BIN)/pytest -m clients -rs
@@ -96,7 +105,7 @@ $(COMPILED)/.made: $(READY) $(shell git ls-files -- '*.py')
 # In process and in the brokers that they start: both find the compiled modules first.
 test-compiled: compiled s3-server
 	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/python src/compile_hot.py --check
-	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/pytest -m "not slow and not clients" $(addprefix tests/unit/, \
+	PYTHONPATH=$(abspath $(COMPILED)) $(PYTEST) -m "not slow and not clients" $(addprefix tests/unit/, \
 	  log net partition ports quotas records runtime wire) tests/conformance tests/integration tests/property
 
 # To go on after a run that broke off, or in which a case failed: make bench BENCH_OPTIONS=--add

@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,20 +35,27 @@ from tierlog.broker.ports import descriptors
 from tierlog.broker.ports.clock import Clock, SystemClock
 from tierlog.broker.ports.files import Files, OsFiles
 from tierlog.broker.ports.malloc import keep_malloc_small
+from tierlog.broker.ports.network import Network
 from tierlog.broker.ports.open_files import OpenFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.rates import Windows
+from tierlog.broker.runtime.boots import boot_id, forget_boot, may_have_lost, note_boot
+from tierlog.broker.runtime.broker_connection import TcpNetwork
 from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.group_service import GroupService
+from tierlog.broker.runtime.isr_updater import IsrUpdater
+from tierlog.broker.runtime.lifecycle import BrokerLifecycle, Registration, RegistrationRefused
 from tierlog.broker.runtime.log_cleaner import LogCleaner
 from tierlog.broker.runtime.loop_lag import LoopLag
+from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
@@ -55,7 +63,8 @@ from tierlog.broker.settings.node import CONTROLLER, NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.api import quorum_routes, raft_routes
 from tierlog.metadata.client import MetadataClient
-from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
+from tierlog.metadata.controller.commands import AllocateProducerIds
+from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import TICK_MS, MetadataNode, MetadataUnavailable
 from tierlog.metadata.observer import MetadataObserver
@@ -91,8 +100,10 @@ class Broker:
         objects: ObjectStore | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
+        network: Network | None = None,
     ) -> None:
         self.settings = settings
+        self.network: Network = network or TcpNetwork()
         self.files: Files = files or OsFiles(OpenFiles(_open_log_files(settings)))
         self.objects = objects
         self.clock: Clock = clock or SystemClock()
@@ -102,6 +113,7 @@ class Broker:
         self.bootstrap = self.admin_url = ""
         self._parts = contextlib.AsyncExitStack()
         self._stops_clean = True
+        self._serves = False
 
     async def start(self) -> None:
         """Returns when it serves. Raises OSError (address, directory), DamagedLog, NodeFailed."""
@@ -109,15 +121,20 @@ class Broker:
         try:
             await self._start_metadata()
             await self._start_log()
+            await self._join()
+            await self._start_replicas()
             await self._start_serving()
         except BaseException:
             await self.stop(clean=False)
             raise
+        self._serves = True
         _log.info("serving", bootstrap=self.bootstrap, admin=self.admin_url, node=self.settings.node_id)
 
     async def stop(self, *, clean: bool = True) -> None:
         """Takes everything apart in the reverse order. `clean`: the next start needs no recovery."""
         self._stops_clean = clean and not self.failed.done()
+        if self._stops_clean and self._serves:
+            await self.lifecycle.leave(self.settings.controlled_shutdown_timeout_ms / 1000)
         await self._parts.aclose()
 
     async def _start_metadata(self) -> None:
@@ -163,6 +180,7 @@ class Broker:
             cluster_id,
             reserve_bytes=settings.metadata_reserve_bytes,
             short_of_room=lambda: self.directories.fill_beside(settings.metadata_directory),
+            sessions=BrokerSessions(settings.broker_session_timeout_ms) if secret else None,
             peers=peers,
             settings=RaftSettings.of_times(
                 tick_ms=TICK_MS,
@@ -175,9 +193,20 @@ class Broker:
     async def _start_log(self) -> None:
         settings = self.settings
         self.tasks = TaskGroup(self._report)
+        vital = TaskGroup(self._fatal)  # without them the broker would live on and serve nothing
+        self._parts.push_async_callback(vital.close)
+        self.lifecycle = BrokerLifecycle(
+            self.metadata,
+            self.clock,
+            vital,
+            interval_ms=settings.broker_heartbeat_interval_ms,
+            alone=self._is_alone,
+            replaced=lambda why: self._fatal("registration", NodeFailed(why)),
+        )
         self.purgatory = Purgatory(settings.purgatory_max_operations)
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
         self.commits = GroupCommit()
+        fetchers = None if self._is_alone else self._build_fetchers()
         self.examiner = Examiner()
         self._parts.callback(self.examiner.close)
         self.replicas = ReplicaManager(
@@ -189,6 +218,15 @@ class Broker:
             moved=self._moved,
             fatal=self._fatal,
             flusher=self.commits.request,
+            roles=PartitionRoles(settings.node_id, self.clock, fetchers),
+        )
+        self.isr_updater = IsrUpdater(
+            settings,
+            self.metadata,
+            self.replicas,
+            self.clock,
+            vital,
+            broker_epoch=self._broker_epoch,
         )
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
@@ -212,10 +250,12 @@ class Broker:
         self.listener = self._build_listener()
         self.bootstrap = _address(*await self.listener.bind())
         self._parts.push_async_callback(self.listener.close)
-        await self._register()
+
+    async def _start_replicas(self) -> None:
+        settings = self.settings
         opened = self.metadata.image
         await self.replicas.open_all(opened)
-        self._parts.callback(self.metadata.subscribe(self.replicas.follow))
+        self._parts.callback(self.metadata.subscribe(self._follow))
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
         self._parts.callback(self.metadata.subscribe(self.throttling.follow))
         self.throttling.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
@@ -232,11 +272,15 @@ class Broker:
         self.cleaner = LogCleaner(settings, self.replicas, self.clock, self.tasks, self.commits)
         self._parts.push_async_callback(self.cleaner.stop)
         self.cleaner.start()
+        if not self._is_alone:
+            self._parts.push_async_callback(self.isr_updater.stop)
+            self.isr_updater.start()
         await self.tiering.start()
 
     async def _start_serving(self) -> None:
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
+        await self.lifecycle.enter()
         self.admin_node.serve(
             Serving(
                 replicas=self.replicas,
@@ -265,6 +309,8 @@ class Broker:
             remote=self.tiering.remote,
             quotas=self.quotas,
             stats=self.stats,
+            lease=None if self._is_alone else self.lifecycle,
+            isr_due=self.isr_updater.due,
             examiner=self.examiner,
         )
         groups = group_handlers(self.groups)
@@ -296,31 +342,69 @@ class Broker:
     async def _close_replicas(self) -> None:
         await self.replicas.close(clean=self._stops_clean)
 
-    async def _register(self) -> None:
+    @property
+    def _is_alone(self) -> bool:
+        """Without a secret nobody else can join the quorum or the brokers."""
+        return not self.settings.controller_quorum_secret
+
+    def _broker_epoch(self) -> int:
+        return self.lifecycle.broker_epoch
+
+    def _build_fetchers(self) -> ReplicaFetchers:
+        dependencies = FollowerDependencies(
+            settings=self.settings,
+            network=self.network,
+            clock=self.clock,
+            tasks=self.tasks,
+            rng=self.rng,
+            broker_epoch=self._broker_epoch,
+            image=lambda: self.metadata.image,
+        )
+        fetchers = ReplicaFetchers(dependencies)
+        self._parts.callback(fetchers.close)
+        return fetchers
+
+    async def _join(self) -> None:
+        """Registers with the controller; it is let in once it serves."""
         host, port = self.settings.advertised or _split(self.bootstrap)
-        reply = await self.metadata.submit(
-            RegisterBroker(
+        boot, directories = boot_id(), [directory.path for directory in self.directories.online]
+        self.lifecycle.present(
+            Registration(
                 broker_id=self.settings.node_id,
                 incarnation=random_uuid(self.rng),
                 host=host,
                 port=port,
                 admin_url=self.admin_url,
                 rack=self.settings.broker_rack or None,
+                may_have_lost=not self._is_alone and may_have_lost(self.files, directories, boot),
                 min_in_sync=self.settings.min_insync_replicas,
                 unclean_election=self.settings.unclean_leader_election_enable,
             )
         )
-        if reply.error is not ErrorCode.NONE:
-            raise NodeFailed(f"the controller refuses this broker: {reply.message or reply.error.name}")
-        self.broker_epoch = reply.broker_epoch
+        self._parts.push_async_callback(self.lifecycle.stop)
+        try:
+            await self.lifecycle.register()
+        except RegistrationRefused as refused:
+            raise NodeFailed(str(refused)) from refused
+        if not self._is_alone:
+            note_boot(self.files, directories, boot)
+            self.replicas.went_offline.append(partial(forget_boot, self.files, directories))
+        self.lifecycle.start()
 
     async def _allocate_producer_ids(self) -> tuple[ErrorCode, int, int]:
-        command = AllocateProducerIds(broker_id=self.settings.node_id, broker_epoch=self.broker_epoch)
+        command = AllocateProducerIds(broker_id=self.settings.node_id, broker_epoch=self._broker_epoch())
         try:
             reply = await self.metadata.submit(command)
         except MetadataUnavailable:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, 0
         return reply.error, reply.first_id, reply.count
+
+    def _follow(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Roles that were not taken never would be: a broker that followed half an image must not go on."""
+        try:
+            self.replicas.follow(old, new)
+        except Exception as failure:
+            self._fatal("following the metadata", failure)
 
     def _moved(self, partition: TopicPartition) -> None:
         self.purgatory.touch(partition)

@@ -65,7 +65,7 @@ def observe(seeds: Iterable[str], *, known: Mapping[int, str] | None = None) -> 
                 if answer is not None:
                     quorum[int(answer["node_id"])] = answer
                     urls.setdefault(int(answer["node_id"]), url)
-                    named = {**answer["voters"], **answer["learners"]}
+                    named = {**answer["voters"], **answer.get("learners", {})}  # observers know of none
                     urls = {**{int(one): to for one, to in named.items() if to}, **urls}
             due = list(urls.values())
     seen = Observation(urls=urls, quorum={one: quorum.get(one) for one in sorted({*urls, *quorum})})

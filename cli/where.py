@@ -37,18 +37,16 @@ def admin_urls(given: str | None) -> list[str]:
 
 
 def admin_api(given: str | None, *, timeout_s: float = 60.0) -> "AdminApi":
-    """Of the first node that answers; raises CliError if none does."""
+    """Of the first node that knows of the quorum; raises CliError if none does."""
     from tierlog.cli.admin import AdminApi
     from tierlog.cli.errors import CliError, ExitCode
 
-    failure: CliError | None = None
+    failure = CliError("no admin API is named", code=ExitCode.USAGE)
     for url in admin_urls(given):
         try:
             AdminApi(url, timeout_s=PROBE_TIMEOUT_S).get("/v1/quorum")
         except CliError as failed:
             failure = failed
-            if failed.code is not ExitCode.UNREACHABLE:
-                raise
         else:
             return AdminApi(url, timeout_s=timeout_s)
-    raise failure or CliError("no admin API is named", code=ExitCode.USAGE)
+    raise failure

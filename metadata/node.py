@@ -288,7 +288,7 @@ class MetadataNode:
                         with contextlib.suppress(LeadershipLost):
                             return await here()
                         sent = False
-                        await asyncio.sleep(0)  # the loss may not have shown yet
+                        await self._standing_change(self._tick_ms / 1000)  # it may not have shown yet
                     elif not forward and not self.core.is_leader:
                         raise NotTheLeader(self.core.leader, self.url_of(self.core.leader))
                     elif self.core.leader not in (NOBODY, self.node_id):

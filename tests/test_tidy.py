@@ -105,13 +105,17 @@ def test_packages_hold_no_assert_and_no_unfinished_business() -> None:
 
 
 def test_tests_wait_for_events_and_fake_nothing() -> None:
-    """Sleeping hides races, a mock tests itself. (Another program's start, in tests/support, is no event.)"""
+    """Sleeping hides races, a mock tests itself. (Another program's start, in tests/support, is no event; and
+    in the simulator nothing sleeps: its time is virtual.)
+    """
     forbidden = re.compile(r"time\.sleep\(|unittest\.mock|\bMagicMock\b|asyncio\.sleep\((?!0\))")
     files = [
         file
         for file in TESTS
         if file != Path(__file__)
-        and not relative(file).startswith(("tests/bench/", "tests/soak/", "tests/support/"))
+        and not relative(file).startswith(
+            ("tests/bench/", "tests/soak/", "tests/support/", "tests/simulation/")
+        )
     ]
     assert offenders(files, forbidden.findall) == []
 

@@ -1,7 +1,9 @@
 """What handlers work with, put together once by app.py."""
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.ports.clock import Clock
@@ -20,6 +22,16 @@ from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
 
 
+class Lease(Protocol):
+    """The broker's right to serve, which the controller extends (runtime.lifecycle)."""
+
+    def holds_lease(self) -> bool: ...
+
+
+def _nobody_asks(replica: Replica) -> None:
+    return
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
     settings: NodeSettings
@@ -34,12 +46,19 @@ class Dependencies:
     quotas: ClientQuotas = field(default_factory=ClientQuotas)
     stats: RequestStats = field(default_factory=RequestStats)
     examiner: Examiner = field(default_factory=Examiner)
+    lease: Lease | None = None  # None: no other broker could lead
+    isr_due: Callable[[Replica], None] = _nobody_asks
+    """Called when a follower's fetch shows that an in-sync set may have to change."""
 
     def find_replica(self, topic: str | uuid.UUID, partition: int) -> "Replica | ErrorCode":
-        """By the topic's name or id; or the code that says why there is no replica here."""
+        """The replica that leads, by the topic's name or id; or the code that says why there is none here."""
         replica = self.replicas.get(topic, partition)
         if replica is not None:
-            return replica if replica.failed is None else ErrorCode.KAFKA_STORAGE_ERROR
+            if replica.leads and (self.lease is None or self.lease.holds_lease()):
+                return replica
+            if replica.failed is not None:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         image = self.metadata.image
         found = image.topic(topic) if isinstance(topic, str) else image.topics.get(topic)
         if found is None and not isinstance(topic, str):

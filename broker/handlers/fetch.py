@@ -13,6 +13,7 @@ from tierlog.broker.handlers.context import Handler, Meter, Reply, RequestContex
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
 from tierlog.broker.handlers.remote_fetch import RemoteRead, RemoteReads, aborted_of, fail
+from tierlog.broker.partition.epochs import UNKNOWN_END
 from tierlog.broker.ports.slices import LogSlice
 from tierlog.broker.runtime.fetch_sessions import (
     FetchScope,
@@ -47,6 +48,16 @@ FAULT_CODES = {
 
 
 @dataclass(slots=True)
+class _Follower:
+    """The broker that fetches; `noted`: what its request tells of it has been taken in."""
+
+    broker_id: int
+    broker_epoch: int
+    asked_ms: int
+    noted: bool = False
+
+
+@dataclass(slots=True)
 class _Asked:
     """The limits of one request, resolved once."""
 
@@ -56,6 +67,7 @@ class _Asked:
     committed_only: bool
     scope: FetchScope
     meter: Meter | None
+    follower: _Follower | None
 
 
 @dataclass(slots=True)
@@ -85,9 +97,7 @@ class _Fetcher:
     def handle(self, context: RequestContext, request: FetchRequest) -> Reply | Awaitable[Reply]:
         version = context.version
         replica_id = request.replica_state.replica_id if version >= REPLICA_STATE_FROM else request.replica_id
-        if replica_id >= 0:
-            # Followers need ClusterAction, which nobody has before there is authorisation.
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed to fetch as a replica")
+        follower = None if replica_id < 0 else self._follower(replica_id, request.replica_state.replica_epoch)
         by_id = version >= TOPIC_IDS_FROM
         scope = self._deps.sessions.begin(
             request.session_id,
@@ -110,9 +120,18 @@ class _Fetcher:
             min(request.min_bytes, self._deps.settings.fetch_max_bytes),
             request.isolation_level == READ_COMMITTED,
             scope,
-            context.meter,
+            context.meter if follower is None else None,
+            follower,
         )
         return self._answer(asked, request.max_wait_ms)
+
+    def _follower(self, broker_id: int, broker_epoch: int) -> _Follower:
+        """Raises 31 for anyone but the process that is registered as that broker."""
+        broker = self._deps.metadata.image.brokers.get(broker_id)
+        itself = broker_id == self._deps.settings.node_id
+        if broker is None or itself or broker.broker_epoch != broker_epoch:
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed to fetch as a replica")
+        return _Follower(broker_id, broker_epoch, self._deps.clock.monotonic_ms())
 
     def _answer(self, asked: _Asked, max_wait_ms: int) -> Reply | Awaitable[Reply]:
         reading = self._read(asked)
@@ -147,6 +166,8 @@ class _Fetcher:
         reading = _Reading(asked.max_bytes)
         for item in asked.scope.partitions:
             reading.answers.append(self._read_one(asked, item, reading))
+        if asked.follower is not None:
+            asked.follower.noted = True
         return reading
 
     def _read_one(self, asked: _Asked, item: SessionPartition, reading: _Reading) -> PartitionData:
@@ -158,6 +179,8 @@ class _Fetcher:
             return _refusal(
                 reading, item, ErrorCode.UNKNOWN_LEADER_EPOCH if newer else ErrorCode.FENCED_LEADER_EPOCH
             )
+        if asked.follower is not None:
+            return self._read_for_follower(asked, asked.follower, item, replica, reading)
         if item.last_fetched_epoch >= 0:
             end = replica.end_offset_for_epoch(item.last_fetched_epoch)
             if end.end_offset < 0:
@@ -195,6 +218,46 @@ class _Fetcher:
             reading.sources.append((replica, result.slice.size))
             reading.left -= result.slice.size
         return answer
+
+    def _read_for_follower(
+        self,
+        asked: _Asked,
+        follower: _Follower,
+        item: SessionPartition,
+        replica: Replica,
+        reading: _Reading,
+    ) -> PartitionData:
+        """Up to the log end; and what it asks for tells what it has, once for each request."""
+        if not replica.knows_follower(follower.broker_id, follower.broker_epoch):
+            return _refusal(reading, item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        result = replica.read_for_follower(
+            item.fetch_offset,
+            max(min(item.max_bytes, reading.left), 0),
+            last_fetched_epoch=item.last_fetched_epoch,
+            min_one=reading.left == asked.max_bytes,
+        )
+        if result.error:
+            refused = _refusal(reading, item, result.error)
+            refused.log_start_offset = result.log_start_offset  # where it may have to start anew
+            return refused
+        if result.diverging != UNKNOWN_END:
+            return _diverged(reading, item, replica, result.diverging.epoch, result.diverging.end_offset)
+        if not follower.noted and replica.follower_fetched(
+            follower.broker_id, follower.broker_epoch, item.fetch_offset, follower.asked_ms
+        ):
+            self._deps.isr_due(replica)
+        found = result.slice
+        if found is not None and found.size:
+            reading.size += found.size
+            reading.left -= found.size
+        return PartitionData(
+            partition_index=item.partition,
+            high_watermark=replica.high_watermark,
+            last_stable_offset=replica.last_stable_offset,
+            log_start_offset=result.log_start_offset,
+            aborted_transactions=None,
+            records=found if found is not None and found.size else b"",
+        )
 
     # -- answering --
 
@@ -236,7 +299,7 @@ class _Fetcher:
             return 0
         return self._deps.sessions.open(
             asked.scope.partitions,
-            privileged=False,
+            privileged=asked.follower is not None,
             uses_topic_ids=asked.version >= TOPIC_IDS_FROM,
             now_ms=self._deps.clock.monotonic_ms(),
         )

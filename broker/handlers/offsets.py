@@ -261,7 +261,7 @@ def delete_records_handler(deps: Dependencies) -> Handler:
         named = {
             TopicPartition(t.name, each.partition_index) for t in response.topics for each in t.partitions
         }
-        unwritten = await deps.replicas.write_checkpoints(named)
+        unwritten = await deps.replicas.checkpoints.write_for(named)
         for topic_result in response.topics:
             for result in topic_result.partitions:
                 if result.error_code == 0 and (topic_result.name, result.partition_index) in unwritten:

@@ -41,6 +41,7 @@ class _Pending:
     replica: Replica
     end_offset: int
     acks: int
+    leader_epoch: int
     answer: PartitionProduceResponse
 
 
@@ -168,7 +169,7 @@ def _fill_in(
         return
     reached = replica.high_watermark if acks == ACKS_ALL else replica.settled_offset
     if acks != ACKS_NONE and reached <= result.last_offset:
-        pending.append(_Pending(replica, result.last_offset + 1, acks, answer))
+        pending.append(_Pending(replica, result.last_offset + 1, acks, replica.leader_epoch, answer))
 
 
 def _is_zstd(data: PartitionProduceData) -> bool:
@@ -198,7 +199,7 @@ def _when_committed(
 
 
 def _settled(deps: Dependencies, item: _Pending) -> bool:
-    code = item.replica.acknowledgement(item.end_offset, item.acks)
+    code = item.replica.acknowledgement(item.end_offset, item.acks, item.leader_epoch)
     if code != ErrorCode.NONE and not deps.replicas.holds(item.replica):
         code = _gone(deps, item.replica)
     if code is None:

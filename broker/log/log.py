@@ -74,7 +74,7 @@ class PartitionLog:
         self._hints: dict[int, tuple[Segment, int]] = {}
         self._loaded: dict[int, Segment] = {}  # rolled ones, those read most recently last
         self.log_end_offset = self._active.end_offset
-        is_new = self.is_empty and not (loaded.cut_bytes or loaded.dropped)  # else the cut is to be synced
+        is_new = self.is_empty and not loaded.rebuilt  # else a crash left it, and a cut of it is to be synced
         self._found_end = self.log_end_offset if clean or is_new else None
         self.log_start_offset = log_start_offset
         if cleaned_to is not None and cleaned_to > self.log_end_offset:

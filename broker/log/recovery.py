@@ -112,7 +112,7 @@ def load(
         # One that ends there may have been rolled after that flush: then its indexes never were on the disk.
         intact = (clean or (synced and end != recovery_point)) and _load_segment(segment, end)
         if intact:
-            if epochs is None:
+            if epochs is None or loaded.rebuilt:  # which forgot the epochs from there on
                 _note_epochs(segment, loaded.epochs)
             loaded.segments.append(segment)
             continue

@@ -203,7 +203,7 @@ class GroupService:
         shard = GroupShard(partition, replica, self._group_settings, self._clock, self._timers)
         shard.on_failure = self._load_later
         self._shards[partition] = shard
-        if replica.high_watermark == replica.log_start_offset:
+        if replica.log_end_offset == replica.log_start_offset:
             shard.start_empty()
         else:
             self._load(shard)

@@ -59,11 +59,17 @@ class ShardReplica(Protocol):
     @property
     def high_watermark(self) -> int: ...
     @property
+    def high_watermark_is_current(self) -> bool: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
     def log_start_offset(self) -> int: ...
+    @property
+    def log_end_offset(self) -> int: ...
     def append(
         self, records: memoryview, now_ms: int, *, acks: int = -1, from_client: bool = True
     ) -> Any: ...
-    def acknowledgement(self, end_offset: int) -> ErrorCode | None: ...
+    def acknowledgement(self, end_offset: int, acks: int, leader_epoch: int) -> ErrorCode | None: ...
     def read(self, offset: int, max_bytes: int) -> Any: ...
 
 
@@ -75,6 +81,7 @@ class LoadFailed(Exception):
 class _Written:
     write_id: WriteId
     end_offset: int  # the high watermark that makes it durable
+    leader_epoch: int
     error: ErrorCode
 
 
@@ -99,6 +106,7 @@ class GroupShard:
         self._inbox: deque[Event] = deque()
         self._handling = False
         self._closed = False
+        self._moved = asyncio.Event()
         self._tokens = count(1)
         self._waiting: dict[Token, _Waiter | None] = {}
         self._answered: dict[Token, Answer] = {}
@@ -144,6 +152,10 @@ class GroupShard:
 
     async def load(self) -> None:
         """Replays the partition; raises LoadFailed. Nothing is handled before it is done."""
+        while not self.replica.high_watermark_is_current and not self._closed:
+            # Just elected, it may hold more that is committed than it knows of: offsets of clients, too.
+            self._moved.clear()
+            await self._moved.wait()
         core, offset, records = Coordinator(self._settings), self.replica.log_start_offset, 0
         while offset < self.replica.high_watermark and not self._closed:
             result = self.replica.read(offset, LOAD_BYTES)
@@ -177,6 +189,7 @@ class GroupShard:
     def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
         """Stops coordinating; whoever waits is told to look for the coordinator again."""
         self._closed = True
+        self._moved.set()
         self.ready = False
         if self._replica_moved in self.replica.listeners:
             self.replica.listeners.remove(self._replica_moved)
@@ -219,7 +232,7 @@ class GroupShard:
     def _append(self, effect: AppendRecords) -> None:
         now_ms = self._clock.now_ms()
         batch = encode_batch([NewRecord(now_ms, key, value) for key, value in effect.records])
-        written = _Written(effect.write_id, -1, ErrorCode.NONE)
+        written = _Written(effect.write_id, -1, self.replica.leader_epoch, ErrorCode.NONE)
         result = self.replica.append(memoryview(batch), now_ms, acks=-1, from_client=False)
         written.error = ErrorCode(result.error)
         written.end_offset = result.last_offset + 1 if written.error == ErrorCode.NONE else -1
@@ -227,13 +240,16 @@ class GroupShard:
         self._report_durable()
 
     def _replica_moved(self, replica: Any) -> None:
+        self._moved.set()
         self._report_durable()
 
     def _report_durable(self) -> None:
         """In the order of the appends, also where a later one failed at once."""
         while self._written:
             written = self._written[0]
-            error = written.error or self.replica.acknowledgement(written.end_offset)
+            error = written.error or self.replica.acknowledgement(
+                written.end_offset, -1, written.leader_epoch
+            )
             if error is None:
                 return
             self._written.popleft()

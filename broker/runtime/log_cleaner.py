@@ -150,7 +150,7 @@ class LogCleaner:
         if log.cleaned_to is None:
             # From here on there may be gaps in the log, and recovery must know that, whatever the policy.
             log.cleaned_to = log.log_start_offset
-            await self._replicas.write_cleaned(replica)
+            await self._replicas.checkpoints.write_cleaned(replica)
         if not log.rolled_below(dirty.end_offset):
             return False  # retention took them meanwhile
         cleaning = self._begin(take_job(log, dirty, self._clock.now_ms()))
@@ -165,7 +165,7 @@ class LogCleaner:
         if not self._replicas.holds(replica):
             return False
         log.cleaned_to = min(cleaning.cleaned_to, log.log_end_offset)
-        await self._replicas.write_cleaned(replica)
+        await self._replicas.checkpoints.write_cleaned(replica)
         _log.info(
             "compacted a log",
             partition=str(replica.name),

@@ -13,7 +13,7 @@ import asyncio
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -26,14 +26,15 @@ from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.errors import RecordsError
+from tierlog.broker.runtime.checkpoint_writer import CheckpointWriter
 from tierlog.broker.runtime.data_directories import DataDirectories, holds
 from tierlog.broker.runtime.data_directory import (
     NO_CHECKPOINTS,
-    CheckpointRow,
     DataDirectory,
     DirectoryUnusable,
 )
 from tierlog.broker.runtime.disk_threads import all_end
+from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, flush_at_once
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
@@ -76,6 +77,7 @@ class ReplicaManager:
         moved: Moved,
         fatal: Fatal = lambda what, failure: None,
         flusher: Callable[[Replica], None] = flush_at_once,
+        roles: PartitionRoles | None = None,
     ) -> None:
         self.directories = directories
         self.went_offline: list[Callable[[], None]] = []
@@ -91,6 +93,7 @@ class ReplicaManager:
         self._moved = moved
         self._fatal = fatal
         self._flusher = flusher
+        self._roles = roles or PartitionRoles(settings.node_id, clock)
         self._replicas: dict[tuple[str | uuid.UUID, int], Replica] = {}
         self._all: dict[TopicPartition, Replica] = {}
         self._image: ClusterImage | None = None
@@ -99,6 +102,7 @@ class ReplicaManager:
         self._configs: dict[Mapping[str, str], TopicConfig] = {}  # by the overrides of a topic
         self._offline: dict[TopicPartition, str] = {}  # until the next start; and why
         self._missing: dict[TopicPartition, bool] = {}  # not open for now (no room): whether one is at it
+        self.checkpoints = CheckpointWriter(directories, self._all, self._making)
 
     def __len__(self) -> int:
         return len(self._all)
@@ -156,7 +160,7 @@ class ReplicaManager:
         for topic in image.topics.values():
             self._apply_topic(image, topic)
         for directory, leftover in self.directories.deleted():
-            self._remove(directory, leftover)
+            self._remove_grave(directory, leftover)
 
     async def _open_in_threads(self, image: ClusterImage, wanted: dict[TopicPartition, TopicImage]) -> None:
         if not wanted:
@@ -231,7 +235,7 @@ class ReplicaManager:
             raise DirectoryUnusable(None, "the log directory is offline", str(name))
         remote = image.remote_partition(topic.topic_id, name.partition)
         if self._image is not None and (grave := directory.give_way(name, topic.topic_id)):
-            self._loop.call_soon_threadsafe(self._remove, directory, grave)
+            self._loop.call_soon_threadsafe(self._remove_grave, directory, grave)
         is_new = not directory.holds(name)
         known = NO_CHECKPOINTS if is_new else directory.checkpoints
         replica = Replica.open(
@@ -300,59 +304,11 @@ class ReplicaManager:
         unclean: set[TopicPartition],
     ) -> None:
         try:
-            directory.write_checkpoints(partial(self._rows, directory, replicas))
+            self.checkpoints.write_last(directory, replicas)
             if directory.failure is None and unclean.isdisjoint(self.directories.held_by(directory)):
                 directory.mark_clean()
         except OSError as failure:
             _log.error("no clean end for a directory", directory=str(directory.path), error=str(failure))
-
-    async def write_checkpoints(self, names: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Recovery points and log starts as they are now, durable when this returns, in the directories that
-        hold `names`. Returns those of `names` whose directory could not be written.
-        """
-        places = {name: self.directories.directory_of(name) for name in names}
-        directories = [directory for directory in self.directories.online if directory in places.values()]
-        written = await asyncio.gather(*map(self.write_checkpoint, directories))
-        failed = {one for one, was_written in zip(directories, written, strict=True) if not was_written}
-        return {name for name, place in places.items() if place in failed}
-
-    async def write_checkpoint(self, directory: DataDirectory) -> bool:
-        """Of all logs in a directory; False if it could not be written."""
-        write = partial(directory.write_checkpoints, partial(self._rows, directory, self._all))
-        try:
-            await directory.run(write)
-        except OSError as failure:
-            _log.error("cannot write checkpoints", directory=str(directory.path), error=str(failure))
-            return False
-        return True
-
-    def _rows(self, directory: DataDirectory, replicas: dict[TopicPartition, Replica]) -> list[CheckpointRow]:
-        """May run in a thread."""
-        left = self.directories.unopened(directory, replicas)
-        rows = [row for row in left if row[0] not in self._making]  # of theirs the rows are a namesake's
-        for name in self.directories.held_by(directory):
-            replica = replicas.get(name)
-            if replica is not None:
-                rows.append(CheckpointRow(name, *replica.checkpoint))
-        return rows
-
-    async def write_cleaned(self, replica: Replica) -> None:
-        """Up to where the logs of a replica's directory are compacted, durable when this returns. Raises
-        OSError.
-        """
-        directory = self.directories.directory_of(replica.name)
-        if directory is not None:
-            await directory.run(partial(directory.write_cleaned, partial(self._cleaned, directory)))
-
-    def _cleaned(self, directory: DataDirectory) -> dict[TopicPartition, int]:
-        """May run in a thread."""
-        found = dict[TopicPartition, int]()
-        for name in self.directories.held_by(directory):
-            replica = self._all.get(name)
-            at = directory.checkpoints.cleaned_to(name) if replica is None else replica.log.cleaned_to
-            if at is not None:
-                found[name] = at
-        return found
 
     # -- trouble --
 
@@ -401,13 +357,17 @@ class ReplicaManager:
         self._image = new
         gone, changed = changed_topics(old, new)
         for topic in gone:
-            self._remove_topic(topic)
-        self._make(new, {name: topic for topic in changed for name in self._lead_topic(topic)})
-        if old.configs is not new.configs:
+            self._remove(topic, range(len(topic.partitions)))
+        for topic in changed:
+            self._remove(topic, [n for n in range(len(topic.partitions)) if self._has_left(topic, n)])
+        if old.brokers is not new.brokers:
+            self._roles.brokers_changed(new, self)
+        if old.configs is not new.configs:  # before the roles: min.insync.replicas goes with an in-sync set
             for replica in self:
                 called = replica.name.topic
                 if old.topic_overrides(called) is not new.topic_overrides(called):
                     replica.update_config(self._config(new, called))
+        self._make(new, {name: topic for topic in changed for name in self._lead_topic(topic)})
 
     async def make_missing(self) -> None:
         """Tries again to open or make the logs for which there was no room; in threads: some are large."""
@@ -519,6 +479,11 @@ class ReplicaManager:
         at = topic.partitions[number : number + 1]
         return any(self._settings.node_id in partition.replicas for partition in at)
 
+    def _has_left(self, topic: TopicImage, number: int) -> bool:
+        """Whether a replica is here that has been moved elsewhere (KIP-455)."""
+        replica = self._replicas.get((topic.topic_id, number))
+        return replica is not None and not self._is_placed_here(topic, number)
+
     def _make_now(self, image: ClusterImage, topic: TopicImage, name: TopicPartition) -> None:
         try:
             self.directories.choose(name)
@@ -528,12 +493,13 @@ class ReplicaManager:
         self._lead(topic, name)
 
     def _lead(self, topic: TopicImage, name: TopicPartition) -> None:
-        replica, its = self._all.get(name), topic.partitions[name.partition]
-        if replica is not None and its.leader == self._settings.node_id:
-            now_ms = self._clock.monotonic_ms()
-            replica.become_leader(its.leader_epoch, its.partition_epoch, its.in_sync, its.replicas, now_ms)
+        replica = self._all.get(name)
+        if replica is not None:
+            self._roles.take(replica, topic.partitions[name.partition])
 
     def _adopt(self, replica: Replica) -> None:
+        if self._image is not None:  # settings may have changed while a thread opened it
+            replica.update_config(self._config(self._image, replica.name.topic))
         self._all[replica.name] = replica
         self._replicas[replica.name] = replica
         self._replicas[replica.topic_id, replica.name.partition] = replica
@@ -545,13 +511,14 @@ class ReplicaManager:
 
     def _drop(self, replica: Replica) -> None:
         self.former_traffic += replica.traffic
+        self._roles.forget(replica)
         self._all.pop(replica.name, None)
         self._replicas.pop(replica.name, None)
         self._replicas.pop((replica.topic_id, replica.name.partition), None)
 
-    def _remove_topic(self, topic: TopicImage) -> None:
+    def _remove(self, topic: TopicImage, numbers: Iterable[int]) -> None:
         touched = set[DataDirectory]()
-        for number in range(len(topic.partitions)):
+        for number in numbers:
             name = TopicPartition(topic.name, number)
             self._offline.pop(name, None)
             self._missing.pop(name, None)
@@ -573,11 +540,11 @@ class ReplicaManager:
     def _bury(self, name: TopicPartition, directory: DataDirectory, delay_ms: int) -> None:
         try:
             if directory.holds(name):
-                self._remove(directory, directory.bury(name), delay_ms)
+                self._remove_grave(directory, directory.bury(name), delay_ms)
         except OSError as failure:
             _log.error("cannot remove a deleted partition", partition=str(name), error=str(failure))
 
-    def _remove(self, directory: DataDirectory, grave: Path, delay_ms: int = 0) -> None:
+    def _remove_grave(self, directory: DataDirectory, grave: Path, delay_ms: int = 0) -> None:
         self._tasks.spawn(f"remove {grave.name}", directory.remove_in_turn(grave, delay_ms))
 
     async def _sync_names(self, directory: DataDirectory) -> None:

@@ -125,7 +125,7 @@ class Upkeep:
             if replica.recovery_point < replica.log_end_offset:
                 await self._flush(replica)
         if directory.failure is None:
-            await self._replicas.write_checkpoint(directory)
+            await self._replicas.checkpoints.write(directory)
 
     async def trim_open_files(self) -> None:
         """What answers held beyond `log.max.open.files` is closed once they are sent."""

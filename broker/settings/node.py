@@ -91,6 +91,18 @@ class NodeSettings:
         2000, "A leader that no majority of the voters answers for this long steps down.", least=200
     )
     broker_rack: str = _string("", "Zone and host of this broker, for placement.")
+    broker_heartbeat_interval_ms: int = _int(
+        500, "How often a broker tells the controller that it lives.", least=50
+    )
+    broker_session_timeout_ms: int = _int(
+        3_000,
+        "A broker that is not heard of for so long is fenced: others lead what it led. "
+        "One whose process is proven dead is fenced at once.",
+        least=200,
+    )
+    controlled_shutdown_timeout_ms: int = _int(
+        30_000, "A broker that stops waits so long for others to lead what it leads; 0: not at all.", least=0
+    )
 
     # Directories and the object store
     log_dirs: tuple[str, ...] = _list(
@@ -170,6 +182,24 @@ class NodeSettings:
         "Waiting fetches and produces; beyond, a request is answered at once. "
         "So is a fetch beyond a million partitions that fetches wait for.",
         least=0,
+    )
+
+    # Replication
+    replica_lag_time_max_ms: int = _int(
+        30_000, "A follower that was not caught up for so long leaves the in-sync set.", least=100
+    )
+    replica_fetch_wait_max_ms: int = _int(
+        500, "A leader holds a follower's fetch so long if there is nothing new.", least=1
+    )
+    replica_fetch_min_bytes: int = _int(1, "What a follower waits for, unless the wait ends before.", least=0)
+    replica_fetch_max_bytes: int = _int(
+        MIB, "Of one partition in one answer; a larger first batch comes all the same.", least=1
+    )
+    replica_fetch_response_max_bytes: int = _int(
+        10 * MIB, "Of all partitions in one answer to a follower.", least=1
+    )
+    replica_fetch_backoff_ms: int = _int(
+        200, "A follower that cannot fetch a partition, or reach a leader, tries again after it.", least=1
     )
 
     # Topics

@@ -1,13 +1,26 @@
-"""`tierlog cluster …`: how a cluster does."""
+"""`tierlog cluster …`: how a cluster does, wherever it runs, and one on this machine to try things with."""
 
 from typing import Any
 
 import typer
 
+from tierlog.cli.commands import cluster_local
 from tierlog.cli.options import DEFAULT_ADMIN, DEFAULT_BOOTSTRAP, Admin, Bootstrap, Json
 from tierlog.cli.where import AnyAdmin
 
-app = typer.Typer(no_args_is_help=True, help="How a cluster does.")
+app = typer.Typer(no_args_is_help=True, help="How a cluster does; a cluster on this machine.")
+
+for command in (
+    cluster_local.up,
+    cluster_local.down,
+    cluster_local.status,
+    cluster_local.start,
+    cluster_local.stop,
+    cluster_local.kill,
+    cluster_local.pause,
+    cluster_local.resume,
+):
+    app.command()(command)
 
 
 @app.command()

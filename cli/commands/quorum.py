@@ -75,12 +75,17 @@ def _of_leader(admin: str | None) -> dict[str, Any]:
 
 
 def _show(answer: dict[str, Any]) -> None:
+    """A node that only follows the quorum knows the voters, and nothing of how far they are."""
     from tierlog.cli.output import done, print_rows
 
-    rows = [{**member, "part": _part(member, answer["leader"])} for member in answer["members"]]
-    leader = f"led by node {answer['leader']}" if answer["leader"] >= 0 else "without a leader"
-    title = f"Quorum of cluster {answer['cluster_id']}: {leader}, term {answer['term']}"
-    print_rows(COLUMNS, rows, title=f"{title}, committed up to {answer['commit_index']:,}", as_json=False)
+    voters = [{"node_id": int(one), "url": url, "voter": True} for one, url in answer["voters"].items()]
+    members = answer.get("members", voters)
+    rows = [{**member, "part": _part(member, answer["leader"])} for member in members]
+    title = f"Quorum of cluster {answer['cluster_id']}: "
+    title += f"led by node {answer['leader']}" if answer["leader"] >= 0 else "without a leader"
+    if "term" in answer:
+        title += f", term {answer['term']}, committed up to {answer['commit_index']:,}"
+    print_rows(COLUMNS, rows, title=title, as_json=False)
     if answer["leader"] < 0:
         done("no changes are possible until a majority of the voters elect a leader")
 

@@ -39,8 +39,10 @@ def alter_partitions(image: ClusterImage, command: c.AlterPartitions) -> Decisio
             continue
         wanted = replace(before, in_sync=tuple(member.broker_id for member in change.in_sync))
         after = settle(before, wanted, rules(topic.name))
-        if after is not before:
-            pending[key] = after
+        if after is before:
+            # It settles earlier proposals, of which the leader does not know whether they were carried out.
+            after = replace(before, partition_epoch=before.partition_epoch + 1)
+        pending[key] = after
         if after.leader != command.broker_id:
             message = f"broker {after.leader} leads from here on"
             outcomes.append(_outcome(change, after, ErrorCode.NEW_LEADER_ELECTED, message))

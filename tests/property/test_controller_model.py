@@ -66,6 +66,7 @@ class Cluster:
         self.incarnations = iter(range(1, 10_000))
         self.writes = iter(range(10_000))
         self.proposed: list[int] = []  # by a leader, in the command under way
+        self.forgetful: set[int] = set()  # it registers, and says that its logs may have lost their ends
         self.disks = [Disks() for _ in range(PARTITIONS)]
         for broker_id in BROKERS:
             self.register(broker_id)
@@ -109,7 +110,9 @@ class Cluster:
             disks.lose(broker_id, lost)
             if lost and not any(disks.holds_all(one) for one in others) and not disks.holds_all(broker_id):
                 self.give_up(number)
+        self.forgetful = {broker_id} if lost else set()
         self.register(broker_id, fenced=fenced, lost=lost > 0)
+        self.forgetful = set()
 
     def fence(self, broker_id: int, fenced: bool) -> None:
         if broker_id in self.image.brokers:
@@ -201,8 +204,9 @@ class Cluster:
     def check_leader(self, number: int, was: PartitionImage, now: PartitionImage, unclean: bool) -> None:
         if now.leader in (-1, was.leader) and now.leader_epoch == was.leader_epoch:
             return
-        clean = now.leader in {*was.in_sync, *was.eligible, *self.proposed}
-        assert clean or now.leader == -1 or unclean
+        members = {*was.in_sync, *was.eligible, *self.proposed}
+        assert now.leader in members or now.leader == -1 or unclean
+        clean = now.leader in members - self.forgetful
         disks = self.disks[number]
         if now.leader != -1 and (self.lost[number] or (unclean and not clean)):
             disks.sure = list(disks.logs.setdefault(now.leader, []))

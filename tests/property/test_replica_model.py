@@ -433,4 +433,4 @@ TestPartition.settings = lives(15)
 @pytest.mark.timeout(600)
 def test_many_lives_of_a_partition() -> None:
     """As many as it takes for a cut, a crash and a cleaning to meet."""
-    run_state_machine_as_test(Partition, settings=lives(400))
+    run_state_machine_as_test(Partition, settings=lives(100))

@@ -70,6 +70,13 @@ def test_a_single_node_that_is_its_own_quorum_is_well() -> None:
     assert judge(alone).problems == ()
 
 
+def test_a_broker_that_only_follows_the_quorum_is_no_voter() -> None:
+    observer = {"node_id": 4, "cluster_id": "c", "role": "observer", "applied_index": 101, "voters": {}}
+    seen = cluster(quorum={4: observer}, brokers=[broker(one) for one in (1, 2, 3, 4)])
+    assert judge(seen).problems == ()
+    assert seen.voters == (1, 2, 3)
+
+
 def test_a_killed_node_is_one_problem_that_says_how_to_start_it() -> None:
     seen = cluster(
         quorum={3: None},

@@ -45,9 +45,9 @@ def open_log(directory: Path, files: OsFiles, *, clean: bool = False) -> Partiti
     return PartitionLog.open(directory, TopicConfig(), files, NOW, clean=clean, rng=random.Random(1))
 
 
-def append(log: PartitionLog, epoch: int = 0) -> None:
+def append(log: PartitionLog, epoch: int = 0, records: int = 1) -> None:
     base = log.log_end_offset
-    batch = memoryview(bytearray(encode_batch([NewRecord(NOW, None, b"v")])))
+    batch = memoryview(bytearray(encode_batch([NewRecord(NOW, None, b"v")] * records)))
     assign(batch, 0, base, epoch)
     log.append(batch, read_header(batch), base, epoch, NOW)
 
@@ -225,6 +225,21 @@ def test_a_clean_stop_vouches_for_a_log_that_recovery_cut_to_nothing(tmp_path: P
     files = PowerLoss(tmp_path, 1000)
     log = open_log(tmp_path, files)
     assert (log.log_end_offset, log.recovered_cut_bytes > 0) == (0, True)
+    log.close(clean=True)
+    files.crash(LOST)
+    assert open_log(tmp_path, OsFiles(), clean=True).log_end_offset == 0
+
+
+def test_a_clean_stop_vouches_for_a_log_that_was_cut_to_nothing_before_a_kill(tmp_path: Path) -> None:
+    """The cut is in the page cache alone, and the process that comes next finds an empty file."""
+    files = PowerLoss(tmp_path, 1 << 60)
+    log = open_log(tmp_path, files, clean=True)
+    append(log, records=2)
+    log.flush()
+    log.truncate_to(1, NOW)  # inside the batch: the file stays, and is empty
+    log.close(clean=False)
+
+    log = open_log(tmp_path, files)
     log.close(clean=True)
     files.crash(LOST)
     assert open_log(tmp_path, OsFiles(), clean=True).log_end_offset == 0

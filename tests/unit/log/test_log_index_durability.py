@@ -74,3 +74,16 @@ def test_a_cut_at_the_end_takes_an_epoch_that_got_no_record(tmp_path: Path) -> N
     assert log.epochs.entries == ((1, 0),)
     log.flush()
     assert LeaderEpochs.decode((tmp_path / EPOCH_CHECKPOINT).read_bytes()).entries == ((1, 0),)
+
+
+def test_a_segment_that_is_rebuilt_costs_no_epoch_of_the_segments_behind_it(tmp_path: Path) -> None:
+    """An operator may delete an index that is damaged: the start makes it again."""
+    log = open_log(tmp_path, OsFiles())
+    for epoch in (1, 2, 3):
+        append(log, NOW, epoch=epoch)
+        log.roll(NOW)
+    append(log, NOW, epoch=4)
+    log.close(clean=True)
+    (tmp_path / f"{1:020d}.index").unlink()
+    log = open_log(tmp_path, OsFiles(), clean=True)
+    assert log.epochs.entries == ((1, 0), (2, 1), (3, 2), (4, 3))

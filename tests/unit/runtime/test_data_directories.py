@@ -103,7 +103,7 @@ class Run:
 
     async def checkpoint(self) -> None:
         for directory in self.directories.online:
-            assert await self.manager.write_checkpoint(directory)
+            assert await self.manager.checkpoints.write(directory)
 
     def place(self, number: int, name: str = "t1") -> str:
         directory = self.directories.directory_of(TopicPartition(name, number))
@@ -168,7 +168,7 @@ async def test_a_failed_device_takes_its_partitions_and_no_others(tmp_path: Path
     assert run.moved == [lost.name], "who waits for it is told"
     assert append(kept) == ErrorCode.NONE
     assert not run.fatal
-    assert await run.manager.write_checkpoints({lost.name, kept.name}) == set()
+    assert await run.manager.checkpoints.write_for({lost.name, kept.name}) == set()
     run.manager.follow(topic(1, 2), topic(2, 2, topic(1, 2)))
     assert {run.place(number, "t2") for number in range(2)} == {"b"}
     await run.stop()

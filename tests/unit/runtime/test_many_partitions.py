@@ -165,8 +165,8 @@ async def test_the_loop_waits_for_no_disk_where_a_namesake_is_forgotten(tmp_path
         append(replica)
         if policy == "compact":
             replica.log.cleaned_to = 0
-            await run.manager.write_cleaned(replica)
-    await run.manager.write_checkpoints([replica.name for replica in run.manager])
+            await run.manager.checkpoints.write_cleaned(replica)
+    await run.manager.checkpoints.write_for([replica.name for replica in run.manager])
     run.manager.follow(topic(1, 2), EMPTY)
     syncs = run.files.calls["sync"]
     run.manager.follow(EMPTY, topic(2, 2))

@@ -98,7 +98,7 @@ async def test_a_topic_made_anew_does_not_start_where_its_predecessor_did(tmp_pa
     node = await started(tmp_path, old)
     append(node.replica, 10)
     node.replica.delete_records(10)
-    await node.manager.write_checkpoints([node.replica.name])
+    await node.manager.checkpoints.write_for([node.replica.name])
     node.manager.follow(old, EMPTY)
     node.manager.follow(EMPTY, new)
     await node.manager.made()
@@ -114,7 +114,7 @@ async def test_deleted_records_do_not_come_back_with_a_damaged_checkpoint(tmp_pa
     for _ in range(10):
         append(node.replica, 1)
     node.replica.delete_records(7)
-    await node.manager.write_checkpoints([node.replica.name])
+    await node.manager.checkpoints.write_for([node.replica.name])
     (tmp_path / "log-start-offset-checkpoint").write_bytes(b"0\n1\n")
     again = await started(tmp_path, with_topic(1))
     assert (again.replica.log_start_offset, again.replica.log_end_offset) == (7, 10)

@@ -1,0 +1,86 @@
+"""Writes what the replicas of a log directory know of themselves into its checkpoint files.
+
+Recovery points, log starts and high watermarks go together; up to where a log is compacted has a file of its
+own. Rows of logs that are not open are kept as they were. Owned by the replica manager; called by upkeep, the
+cleaner and DeleteRecords.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from functools import partial
+
+import structlog
+
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.data_directory import CheckpointRow, DataDirectory
+from tierlog.broker.runtime.replica import Replica
+
+_log = structlog.get_logger("tierlog.checkpoints")
+
+
+class CheckpointWriter:
+    def __init__(
+        self,
+        directories: DataDirectories,
+        replicas: Mapping[TopicPartition, Replica],
+        making: Collection[TopicPartition],
+    ) -> None:
+        """`replicas` and `making` (by threads, under a name that had another log) are those of the moment."""
+        self._directories = directories
+        self._replicas = replicas
+        self._making = making
+
+    async def write_for(self, names: Collection[TopicPartition]) -> set[TopicPartition]:
+        """All of it as it is now, durable when this returns, in the directories that hold `names`. Returns
+        those of `names` whose directory could not be written.
+        """
+        places = {name: self._directories.directory_of(name) for name in names}
+        directories = [directory for directory in self._directories.online if directory in places.values()]
+        written = await asyncio.gather(*map(self.write, directories))
+        failed = {one for one, was_written in zip(directories, written, strict=True) if not was_written}
+        return {name for name, place in places.items() if place in failed}
+
+    async def write(self, directory: DataDirectory) -> bool:
+        """Of all logs in a directory; False if it could not be written."""
+        write = partial(directory.write_checkpoints, partial(self._rows, directory, self._replicas))
+        try:
+            await directory.run(write)
+        except OSError as failure:
+            _log.error("cannot write checkpoints", directory=str(directory.path), error=str(failure))
+            return False
+        return True
+
+    def write_last(self, directory: DataDirectory, replicas: Mapping[TopicPartition, Replica]) -> None:
+        """In a thread, of replicas that are closed. Raises OSError."""
+        directory.write_checkpoints(partial(self._rows, directory, replicas))
+
+    async def write_cleaned(self, replica: Replica) -> None:
+        """Up to where the logs of a replica's directory are compacted, durable when this returns. Raises
+        OSError.
+        """
+        directory = self._directories.directory_of(replica.name)
+        if directory is not None:
+            await directory.run(partial(directory.write_cleaned, partial(self._cleaned, directory)))
+
+    def _rows(
+        self, directory: DataDirectory, replicas: Mapping[TopicPartition, Replica]
+    ) -> list[CheckpointRow]:
+        """May run in a thread."""
+        left = self._directories.unopened(directory, replicas)
+        rows = [row for row in left if row[0] not in self._making]  # of theirs the rows are a namesake's
+        for name in self._directories.held_by(directory):
+            replica = replicas.get(name)
+            if replica is not None:
+                rows.append(CheckpointRow(name, *replica.checkpoint))
+        return rows
+
+    def _cleaned(self, directory: DataDirectory) -> dict[TopicPartition, int]:
+        """May run in a thread."""
+        found = dict[TopicPartition, int]()
+        for name in self._directories.held_by(directory):
+            replica = self._replicas.get(name)
+            at = directory.checkpoints.cleaned_to(name) if replica is None else replica.log.cleaned_to
+            if at is not None:
+                found[name] = at
+        return found

@@ -1,0 +1,218 @@
+"""How this broker stands with the controller: registered, let in, heard of, leased, and taking its leave.
+
+A broker registers fenced, opens its logs, and asks to be let in. From then on heartbeats keep its session,
+and each answer is a lease: the broker serves only until `lease_ms` after it sent the heartbeat, which is
+before the controller gives its partitions to others. One that stops hands its leaderships over first. A
+broker that is the whole quorum itself needs none of this: nobody else could lead.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+
+from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import InvariantViolation
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller.commands import Heartbeat, HeartbeatReply, RegisterBroker
+from tierlog.metadata.node import MetadataUnavailable
+
+REGISTER_TIMEOUT_S = 60.0
+"""A node that starts with its whole cluster waits for a quorum to come together."""
+
+RETRIES_AN_INTERVAL = 4
+"""A heartbeat that failed is repeated after this part of the interval."""
+
+NEVER_MS = 1 << 62
+_log = structlog.get_logger("tierlog.lifecycle")
+
+
+class RegistrationRefused(Exception):
+    """The controller will not have this broker; only another configuration helps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What the cluster is told of this broker. `may_have_lost`: bytes that were not synced may be gone."""
+
+    broker_id: int
+    incarnation: UUID
+    host: str
+    port: int
+    admin_url: str
+    rack: str | None
+    may_have_lost: bool
+    directories: tuple[UUID, ...] = ()
+    min_in_sync: int = 1
+    unclean_election: bool = False
+
+
+class BrokerLifecycle:
+    def __init__(
+        self,
+        metadata: MetadataClient,
+        clock: Clock,
+        tasks: TaskGroup,
+        *,
+        interval_ms: int,
+        alone: bool,
+        replaced: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        """`alone`: this process is the whole quorum. `replaced`: another process has registered as this
+        broker, with which this one must not contend.
+        """
+        self.broker_epoch = -1
+        self.fenced = True
+        self._metadata = metadata
+        self._clock = clock
+        self._tasks = tasks
+        self._registration: Registration | None = None
+        self._interval_s = interval_ms / 1000
+        self._alone = alone
+        self._replaced = replaced
+        self._lease_until_ms = NEVER_MS if alone else 0
+        self._wants_in = False
+        self._wants_out = False
+        self._beat_now = asyncio.Event()
+        self._may_stop = asyncio.Event()
+        self._let_in = asyncio.Event()
+        self._beating: asyncio.Task[None] | None = None
+
+    def holds_lease(self) -> bool:
+        """Whether it may serve now."""
+        return self._clock.monotonic_ms() < self._lease_until_ms
+
+    def present(self, registration: Registration) -> None:
+        """What to register, once its addresses are known."""
+        self._registration = registration
+
+    async def register(self) -> None:
+        """Raises RegistrationRefused, MetadataUnavailable."""
+        known = self._presented
+        reply = await self._metadata.submit(
+            RegisterBroker(
+                broker_id=known.broker_id,
+                incarnation=known.incarnation,
+                host=known.host,
+                port=known.port,
+                admin_url=known.admin_url,
+                rack=known.rack,
+                start_fenced=not self._alone,
+                may_have_lost=known.may_have_lost,
+                directories=known.directories,
+                min_in_sync=known.min_in_sync,
+                unclean_election=known.unclean_election,
+            ),
+            REGISTER_TIMEOUT_S,
+        )
+        if reply.error is not ErrorCode.NONE:
+            raise RegistrationRefused(
+                f"the controller refuses this broker: {reply.message or reply.error.name}"
+            )
+        self.broker_epoch = reply.broker_epoch
+        self.fenced = not self._alone
+
+    def start(self) -> None:
+        """From now on the controller hears of it; it is not let in before `enter`."""
+        if not self._alone:
+            self._beating = self._tasks.spawn("heartbeats", self._beat())
+
+    async def enter(self) -> None:
+        """Its logs are open: returns when the controller has let it in and it may serve."""
+        self._wants_in = True
+        self._beat_now.set()
+        if not self._alone:
+            await self._let_in.wait()
+
+    async def leave(self, timeout_s: float) -> bool:
+        """Has the controller move its leaderships away; False if that was not done in time."""
+        if self._alone or self._beating is None:
+            return True
+        self._wants_out = True
+        self._beat_now.set()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._may_stop.wait()
+        except TimeoutError:
+            _log.warning("stops while it leads: no other took over in time", waited_s=timeout_s)
+            return False
+        return True
+
+    async def stop(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+        if not self._alone:
+            self._lease_until_ms = 0
+
+    @property
+    def _presented(self) -> Registration:
+        if self._registration is None:
+            raise InvariantViolation("a broker without addresses cannot register")
+        return self._registration
+
+    # --- heartbeats
+
+    async def _beat(self) -> None:
+        while True:
+            self._beat_now.clear()
+            answered = await self._beat_once()
+            pause_s = self._interval_s if answered else self._interval_s / RETRIES_AN_INTERVAL
+            if answered and (self._wants_out or (self._wants_in and self.fenced)):
+                pause_s /= RETRIES_AN_INTERVAL  # what it waits for may come soon
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._beat_now.wait()
+            except TimeoutError:
+                continue
+
+    async def _beat_once(self) -> bool:
+        sent_ms = self._clock.monotonic_ms()
+        heartbeat = Heartbeat(
+            broker_id=self._presented.broker_id,
+            broker_epoch=self.broker_epoch,
+            image_index=self._metadata.image.index,
+            want_fence=not self._wants_in,
+            want_stop=self._wants_out,
+        )
+        try:
+            reply = await self._metadata.heartbeat(heartbeat)
+            if reply.error is ErrorCode.STALE_BROKER_EPOCH:
+                self.fenced, self._lease_until_ms = True, 0
+                self._replaced(f"another process is registered as this broker: {reply.message}")
+                return False
+            if reply.error is ErrorCode.BROKER_ID_NOT_REGISTERED:
+                await self._register_anew(reply)
+                return False
+        except MetadataUnavailable as failure:
+            _log.info("no controller answers", error=str(failure), holds_lease=self.holds_lease())
+            return False
+        except RegistrationRefused as failure:
+            _log.error("not registered", error=str(failure))
+            return False
+        if reply.error is not ErrorCode.NONE:
+            _log.warning("the controller refuses heartbeats", error=reply.error.name, why=reply.message)
+            return False
+        self._take(reply, sent_ms)
+        return True
+
+    def _take(self, reply: HeartbeatReply, sent_ms: int) -> None:
+        was_fenced = self.fenced
+        self.fenced = reply.fenced
+        self._lease_until_ms = sent_ms + reply.lease_ms if reply.lease_ms else 0
+        if self.holds_lease():
+            self._let_in.set()
+        if reply.may_stop:
+            self._may_stop.set()
+        if was_fenced != self.fenced:
+            _log.info("fenced" if self.fenced else "let in", broker_epoch=self.broker_epoch)
+
+    async def _register_anew(self, reply: HeartbeatReply) -> None:
+        """The controller knows it no more."""
+        _log.warning("registers again", error=reply.error.name, why=reply.message)
+        self.fenced, self._lease_until_ms = True, 0
+        await self.register()

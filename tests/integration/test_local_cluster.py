@@ -1,0 +1,148 @@
+"""`tierlog cluster` and its neighbours on three real processes: what operators do, each step a process."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import run, told
+from waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where a cluster may be started; none of its processes stays."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    yield tmp_path / "cluster"
+    run("cluster", "down", "--data-dir", tmp_path / "cluster")
+
+
+def ask(*words: str | Path, code: int = 0) -> Any:
+    return told(*words, code=code)[0]
+
+
+def healthy() -> bool:
+    return run("cluster", "health").returncode == 0
+
+
+def partitions(topic: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ask("partition", "list", topic)
+    return found
+
+
+def test_a_cluster_is_started_hurt_and_mended(directory: Path) -> None:
+    up = ask("cluster", "up", "--nodes", "3", "--data-dir", directory, "--port", "0", "--detach")
+    assert [node["node"] for node in up["nodes"]] == [1, 2, 3]
+    until(healthy, "a new cluster is healthy")
+    quorum = ask("quorum", "status")
+    assert sorted(quorum["voters"]) == ["1", "2", "3"] and quorum["role"] == "leader"
+    run("topic", "create", "orders", "--partitions", "3", "--bootstrap", up["bootstrap"])
+    assert {len(row["replicas"]) for row in partitions("orders")} == {3}
+    assert sorted(row["leader"] for row in partitions("orders")) == [1, 2, 3]
+
+    assert ask("cluster", "kill", "3") == {"killed": [3]}
+    assert run("cluster", "kill", "3").returncode == 1
+    until(lambda: all(row["leader"] in (1, 2) for row in partitions("orders")), "others lead")
+    sick = ask("cluster", "health", code=1)
+    assert sick["status"] == "degraded"
+    node = next(problem for problem in sick["problems"] if problem["what"].startswith("node 3"))
+    assert "its process is down" in node["what"] and node["next"] == "`tierlog cluster start 3`"
+    assert {row["partition"] for row in ask("partition", "list", "--under-replicated")} == {0, 1, 2}
+
+    assert ask("cluster", "start") == {"started": [3]}
+    until(healthy, "it has caught up")
+    lost = next(row for row in partitions("orders") if row["replicas"][0] == 3)
+    assert lost["leader"] != 3
+    elected = ask("partition", "elect", "orders", str(lost["partition"]))["outcomes"]
+    assert [one["elected"] for one in elected] == [True]
+    assert partitions("orders")[lost["partition"]]["leader"] == 3
+    assert [broker["leads"] > 0 for broker in ask("broker", "list")] == [True] * 3
+
+    stuck = run("broker", "drain", "3")
+    assert stuck.returncode == 1 and "nowhere to go" in stuck.stderr
+    assert run("broker", "decommission", "9").returncode == 4
+
+    assert ask("cluster", "down")["killed"] == []
+    assert run("cluster", "status").returncode == 1
+    assert run("cluster", "status", "--data-dir", directory).returncode == 0
+    again = ask("cluster", "up", "--data-dir", directory, "--detach")
+    assert again["cluster_id"] == up["cluster_id"] and again["bootstrap"] == up["bootstrap"]
+    until(healthy, "the same cluster goes on")
+    assert len(partitions("orders")) == 3
+
+
+def test_a_paused_node_and_a_lost_majority(directory: Path) -> None:
+    ask("cluster", "up", "--data-dir", directory, "--port", "0", "--detach")
+    until(healthy, "a new cluster is healthy")
+    ask("cluster", "pause", "1")
+    assert run("cluster", "pause", "1").returncode == 1
+    sick = ask("cluster", "health", code=1)
+    node = next(problem for problem in sick["problems"] if problem["what"].startswith("node 1"))
+    assert node["next"] == "`tierlog cluster resume 1`"
+    ask("cluster", "resume", "1")
+    until(healthy, "it goes on")
+
+    ask("cluster", "kill", "1", "2")
+    until(lambda: ask("cluster", "health", code=1)["status"] == "unavailable", "one of three is no quorum")
+    sick = ask("cluster", "health", code=1)
+    assert "1 of 3 voters answer, 2 are needed" in sick["problems"][0]["what"]
+    ask("cluster", "start", "1", "2")
+    until(healthy, "all are back")
+    assert run("cluster", "kill", "7").returncode == 2
+
+
+@contextmanager
+def killed_after(process: "subprocess.Popen[str]") -> Iterator[None]:
+    """So that a test that fails does not wait for it."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+def test_an_interrupted_cluster_leaves_nothing_behind(directory: Path) -> None:
+    """In a pipe: a line for each change, and no table."""
+    command = [sys.executable, "-m", "tierlog.cli.main", "cluster", "up", "--nodes", "1", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as up, killed_after(up):
+        assert up.stdout is not None
+        lines = iter(up.stdout.readline, "")
+        assert "node 1: up, leader\n" in lines  # read up to it
+        assert next(line for line in lines if line.startswith("cluster: healthy"))
+        data = Path(ask("cluster", "status")[0]["directory"]).parent
+        assert (data / "cluster.json").exists()
+        assert run("cluster", "up", "--detach").returncode == 1  # one at a time, if none is named
+        ask("cluster", "kill", "1")
+        assert "node 1: down\n" in lines
+        up.send_signal(signal.SIGINT)
+        assert up.wait(60) == 0
+    assert not data.exists()
+    assert run("cluster", "status").returncode == 1
+
+
+def test_a_broker_is_emptied_and_let_go(directory: Path) -> None:
+    up = ask("cluster", "up", "--nodes", "4", "--data-dir", directory, "--port", "0", "--detach")
+    words = ("topic", "create", "orders", "--partitions", "4", "--replication-factor", "2")
+    assert run(*words, "--bootstrap", up["bootstrap"]).returncode == 0
+    until(healthy, "a new cluster is healthy")
+    plan = ask("broker", "drain", "4", "--dry-run")
+    assert plan["moves"] and not plan["stuck"]
+    serving = run("broker", "decommission", "4")
+    assert serving.returncode == 1 and "Stop its process" in serving.stderr
+    assert all(4 not in row["replicas"] for row in partitions("orders"))
+    assert ask("quorum", "remove", "4")["voters"].keys() == {"1", "2", "3"}
+    ask("cluster", "stop", "4")
+    assert ask("broker", "decommission", "4")["decommissioned"] is True
+    assert [broker["id"] for broker in ask("broker", "list")] == [1, 2, 3]
+
+    moved = partitions("orders")[0]
+    target = [*(one for one in (1, 2, 3) if one not in moved["replicas"]), moved["replicas"][0]]
+    to = ",".join(map(str, target))
+    assert run("partition", "move", "orders", "0", "--to", to).returncode == 0
+    until(lambda: partitions("orders")[0]["in_sync"] == target, "it has moved")
+    assert ask("partition", "list", "--moving") == []

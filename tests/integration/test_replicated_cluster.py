@@ -1,0 +1,141 @@
+"""Three broker processes: what was acknowledged to all survives the leader's death."""
+
+import json
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from deliveries import Deliveries
+from waiting import until
+
+from tierlog.cli.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path) as running:
+        yield running
+
+
+def create(cluster: LocalCluster, name: str, partitions: int = 1, **configs: str) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    topic = NewTopic(name, partitions, 3, config=configs)
+    admin.create_topics([topic])[name].result(30)
+
+
+def leader_of(cluster: LocalCluster, name: str, partition: int = 0) -> int:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    return int(admin.list_topics(name, timeout=30).topics[name].partitions[partition].leader)
+
+
+def in_sync(cluster: LocalCluster, name: str, partition: int = 0) -> set[int]:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    return set(admin.list_topics(name, timeout=30).topics[name].partitions[partition].isrs)
+
+
+def read_all(cluster: LocalCluster, name: str, count: int) -> list[bytes]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": f"readers-{time.monotonic_ns()}",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([name])
+    found: list[bytes] = []
+    deadline = time.monotonic() + 60
+    while len(found) < count and time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        if message is not None and message.error() is None:
+            found.append(message.value())
+    consumer.close()
+    return found
+
+
+def producer(cluster: LocalCluster, **options: object) -> Producer:
+    return Producer(
+        {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "acks": "all", **options}
+    )
+
+
+def test_followers_take_what_the_leader_has(cluster: LocalCluster) -> None:
+    create(cluster, "orders")
+    deliveries = Deliveries()
+    client = producer(cluster)
+    for number in range(1000):
+        client.produce("orders", b"%d record" % number, on_delivery=deliveries)
+    assert client.flush(60) == 0
+    assert not deliveries.failures and len(deliveries.acknowledged) == 1000
+    assert in_sync(cluster, "orders") == {1, 2, 3}
+    assert read_all(cluster, "orders", 1000) == [b"%d record" % number for number in range(1000)]
+    logs = {path: b"" for broker in cluster for path in broker.data_dir.glob("orders-0/*.log")}
+    assert len(logs) == 3
+    until(lambda: len({path.read_bytes() for path in logs}) == 1, "the three logs are the same bytes")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_acknowledged_records_survive_their_leader(cluster: LocalCluster, number: signal.Signals) -> None:
+    create(cluster, "orders")
+    deliveries = Deliveries()
+    client = producer(cluster, **{"delivery.timeout.ms": 120_000})
+    leader = leader_of(cluster, "orders")
+    for count in range(3000):
+        client.produce("orders", b"%d record" % count, on_delivery=deliveries)
+        client.poll(0.0005)
+        if count == 1000:
+            cluster.nodes[leader].signal(number)
+    assert client.flush(120) == 0
+    assert not deliveries.failures and len(deliveries.acknowledged) == 3000
+    assert read_all(cluster, "orders", 3000) == [b"%d record" % count for count in range(3000)]
+    if number == signal.SIGKILL:
+        cluster.nodes[leader].kill()
+        cluster.nodes[leader].start()
+    else:
+        cluster.nodes[leader].signal(signal.SIGCONT)
+    until(lambda: in_sync(cluster, "orders") == {1, 2, 3}, "it comes back into the in-sync set")
+    logs = [path for broker in cluster for path in broker.data_dir.glob("orders-0/*.log")]
+    until(lambda: len({path.read_bytes() for path in logs}) == 1, "the three logs are the same bytes")
+
+
+def test_a_broker_that_stops_clean_hands_its_partitions_over_first(cluster: LocalCluster) -> None:
+    create(cluster, "orders", partitions=6)
+    leaving = leader_of(cluster, "orders")
+    cluster.nodes[leaving].stop()
+    assert "no other took over in time" not in cluster.nodes[leaving].log_tail()
+    assert leaving not in {leader_of(cluster, "orders", partition) for partition in range(6)}
+
+
+def test_without_enough_in_sync_replicas_nothing_is_acknowledged(cluster: LocalCluster) -> None:
+    create(cluster, "orders", **{"min.insync.replicas": "3"})
+    leader = leader_of(cluster, "orders")
+    other = next(node for node in cluster.nodes if node != leader)
+    cluster.nodes[other].kill()
+    until(lambda: other not in in_sync(cluster, "orders"), "the dead one leaves the in-sync set")
+    deliveries = Deliveries()
+    client = producer(cluster, **{"delivery.timeout.ms": 3000, "request.timeout.ms": 1000})
+    client.produce("orders", b"0 refused", on_delivery=deliveries)
+    client.flush(30)
+    assert deliveries.failures and not deliveries.acknowledged
+    cluster.nodes[other].start()
+    until(lambda: in_sync(cluster, "orders") == {1, 2, 3}, "it comes back")
+    client = producer(cluster)
+    client.produce("orders", b"1 accepted", on_delivery=deliveries)
+    assert client.flush(60) == 0
+    assert list(deliveries.acknowledged) == [1]
+
+
+def test_every_node_tells_the_same_of_the_cluster(cluster: LocalCluster) -> None:
+    create(cluster, "orders", partitions=3)
+    told = []
+    for broker in cluster:
+        with urllib.request.urlopen(f"{broker.admin_url}/v1/cluster", timeout=10) as answer:
+            told.append(json.load(answer))
+    assert len({one["cluster_id"] for one in told}) == 1

@@ -1,0 +1,325 @@
+"""One simulated node: the parts of a broker, put together as app.py does, without sockets and servers.
+
+It lives on its disk through several processes. A process that fails by its disk ends, as the real one does.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from types import CoroutineType
+from typing import Any
+
+from simulator.clock import SimClock
+from simulator.disk import Disk, DiskFiles
+from simulator.loop import Process, SimLoop
+from simulator.network import Broken, Network, Refused
+from simulator.peers import SimPeers, address
+from tierlog.broker.handlers.context import Connection
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.groups import group_handlers
+from tierlog.broker.handlers.table import build_handlers
+from tierlog.broker.net.dispatch import Dispatcher
+from tierlog.broker.ports.files import FileSlice, Part
+from tierlog.broker.ports.network import Unreachable
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import random_uuid
+from tierlog.broker.runtime.boots import may_have_lost, note_boot
+from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.fetch_sessions import FetchSessions
+from tierlog.broker.runtime.group_commit import GroupCommit
+from tierlog.broker.runtime.group_service import GroupService
+from tierlog.broker.runtime.isr_updater import IsrUpdater
+from tierlog.broker.runtime.lifecycle import BrokerLifecycle, Registration
+from tierlog.broker.runtime.partition_roles import PartitionRoles
+from tierlog.broker.runtime.producer_ids import ProducerIds
+from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.upkeep import Upkeep
+from tierlog.broker.settings.node import NodeSettings
+from tierlog.broker.wire.api import APIS, decode_response, encode_request
+from tierlog.broker.wire.errors import ErrorCode, KafkaError
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller.commands import AllocateProducerIds
+from tierlog.metadata.controller.sessions import BrokerSessions
+from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+
+DEATH_SEEN_S = 0.002
+"""The kernel of a killed process closes its connections, and refuses others."""
+
+Failed = Callable[["SimBroker", BaseException], None]
+
+
+class SimBroker:
+    def __init__(
+        self,
+        node_id: int,
+        settings: NodeSettings,
+        disk: Disk,
+        loop: SimLoop,
+        network: Network,
+        brokers: "dict[int, SimBroker]",
+        rng: random.Random,
+        failed: Failed,
+    ) -> None:
+        self.node_id, self.name = node_id, address(node_id)
+        self.settings, self.disk = settings, disk
+        self.clock = SimClock(loop)
+        self.boot = 0  # of the machine: another after its power was lost
+        self._loop, self._network, self._brokers, self._rng = loop, network, brokers, rng
+        self._failed = failed
+        self.process: Process | None = None
+        self.dispatcher: Dispatcher | None = None
+        self.metadata: MetadataNode | None = None
+        self.replicas: ReplicaManager | None = None
+        self.lifecycle: BrokerLifecycle | None = None
+
+    # --- its lives
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        if self.is_up:
+            return
+        self.process = Process(self._loop, self.name)
+        self.files: DiskFiles = self.disk.attach()
+        self._network.listen(self.name, self.process)
+        self.process.spawn(self._run())
+
+    def kill(self) -> None:
+        if self.process is None or not self.process.alive:
+            return
+        self.process.kill()
+        self.files.die()
+        self.directories.release()
+        self.dispatcher = self.metadata = self.replicas = self.lifecycle = None
+        self._network.listen(self.name, None)
+        for other in self._brokers.values():
+            if other.metadata is not None and other.process is not None:
+                see, context = other.peers.saw_death, other.process.context
+                self._loop.call_later(DEATH_SEEN_S, see, self.node_id, context=context)
+
+    def lose_power(self, keep: float | None = None) -> None:
+        self.kill()
+        self.boot += 1
+        self.disk.lose_power(self._rng, keep=keep)
+
+    def _report(self, name: str, failure: BaseException) -> None:
+        if isinstance(failure, OSError):
+            self.kill()
+        else:
+            self._failed(self, failure)
+
+    async def _run(self) -> None:
+        try:
+            await self._start()
+        except (OSError, MetadataUnavailable):
+            self.kill()  # a disk that fails, or no quorum was to be had: whoever watches starts it anew
+        except Exception as failure:
+            self._failed(self, failure)
+
+    async def _start(self) -> None:
+        settings, rng = self.settings, random.Random(self._rng.getrandbits(64))
+        self.directories = DataDirectories([self.disk.root / "data"], self.files, rng)
+        identity = self.directories.claim(self.node_id, settings.cluster_id, metadata=None)
+        tasks = TaskGroup(self._report)
+        self.peers = SimPeers(self._network, self.node_id, self._brokers)
+        node = MetadataNode(
+            self.node_id,
+            settings.voters,
+            self.disk.root / "metadata",
+            self.files,
+            self.clock,
+            rng,
+            tasks,
+            identity.cluster_id,
+            peers=self.peers,
+            url=settings.voters[self.node_id],
+            snapshot_entries=200,
+            keep_entries=20,
+            sessions=BrokerSessions(settings.broker_session_timeout_ms),
+        )
+        await node.start()
+        self.metadata = node
+        await self._start_broker(node, tasks, rng)
+
+    async def _start_broker(self, node: MetadataNode, tasks: TaskGroup, rng: random.Random) -> None:
+        settings, metadata = self.settings, MetadataClient(node)
+        lifecycle = BrokerLifecycle(
+            metadata, self.clock, tasks, interval_ms=settings.broker_heartbeat_interval_ms, alone=False
+        )
+
+        def broker_epoch() -> int:
+            return lifecycle.broker_epoch
+
+        commits, purgatory = GroupCommit(), Purgatory(10_000)
+        fetchers = ReplicaFetchers(
+            FollowerDependencies(
+                settings=settings,
+                network=SimDialler(self._network, self.name, self._brokers, rng),
+                clock=self.clock,
+                tasks=tasks,
+                rng=rng,
+                broker_epoch=broker_epoch,
+                image=lambda: node.image,
+            )
+        )
+        replicas = ReplicaManager(
+            settings,
+            self.directories,
+            self.clock,
+            tasks,
+            rng,
+            moved=purgatory.touch,
+            fatal=self._report,
+            flusher=commits.request,
+            roles=PartitionRoles(self.node_id, self.clock, fetchers),
+        )
+        updater = IsrUpdater(settings, metadata, replicas, self.clock, tasks, broker_epoch=broker_epoch)
+
+        async def allocate() -> tuple[ErrorCode, int, int]:
+            try:
+                reply = await metadata.submit(
+                    AllocateProducerIds(broker_id=self.node_id, broker_epoch=broker_epoch())
+                )
+            except MetadataUnavailable:
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, 0
+            return reply.error, reply.first_id, reply.count
+
+        dependencies = Dependencies(
+            settings=settings,
+            metadata=metadata,
+            replicas=replicas,
+            purgatory=purgatory,
+            sessions=FetchSessions(1000, rng),
+            producer_ids=ProducerIds(allocate),
+            clock=self.clock,
+            tasks=tasks,
+            lease=lifecycle,
+            isr_due=updater.due,
+        )
+        upkeep = Upkeep(settings, replicas, self.files, self.clock, tasks, commits, node)
+        await self._serve_with(dependencies, lifecycle, updater, upkeep)
+
+    async def _serve_with(
+        self, deps: Dependencies, lifecycle: BrokerLifecycle, updater: IsrUpdater, upkeep: Upkeep
+    ) -> None:
+        """Joins the cluster, opens the logs, and answers once the controller has let it in."""
+        settings, metadata, replicas, tasks = deps.settings, deps.metadata, deps.replicas, deps.tasks
+        rng = random.Random(self._rng.getrandbits(64))
+        groups = GroupService(settings, metadata, replicas, self.clock, rng, tasks)
+        handlers = build_handlers(deps, group_handlers(groups))
+        paths = [directory.path for directory in self.directories.online]
+        lifecycle.present(
+            Registration(
+                broker_id=self.node_id,
+                incarnation=random_uuid(rng),
+                host=self.name,
+                port=9092,
+                admin_url=settings.voters[self.node_id],
+                rack=None,
+                may_have_lost=may_have_lost(self.files, paths, str(self.boot)),
+                min_in_sync=settings.min_insync_replicas,
+            )
+        )
+        await lifecycle.register()
+        note_boot(self.files, paths, str(self.boot))
+        lifecycle.start()
+        opened = metadata.image
+        await replicas.open_all(opened)
+        metadata.subscribe(replicas.follow)
+        replicas.follow(opened, metadata.image)
+        groups.start()
+        upkeep.start()
+        updater.start()
+        self.replicas, self.lifecycle = replicas, lifecycle
+        self.dispatcher = Dispatcher(handlers, error_reply, self._report)
+        await lifecycle.enter()
+
+    # --- requests
+
+    async def serve(self, frame: bytes) -> bytes:
+        """The answer to a request frame; raises Broken where a broker would close the connection."""
+        dispatcher = self.dispatcher
+        if dispatcher is None:
+            raise Broken("it does not serve yet")
+        connection = Connection(1, "client", 1, self.name, 9092)
+        view = memoryview(bytearray(frame))
+        call = dispatcher.call(connection, view, 4, len(view))
+        result: Any = call.result
+        if isinstance(result, CoroutineType | asyncio.Future):
+            try:
+                result = await result
+            except KafkaError as failure:
+                result = dispatcher.failed(call.context, call.request, failure)
+        parts = dispatcher.parts(call.context, result)
+        if parts is None:
+            raise Broken("closed without an answer")
+        return b"".join(map(_bytes, parts))
+
+
+def _bytes(part: Part) -> bytes:
+    return part.read() if isinstance(part, FileSlice) else bytes(part)
+
+
+class SimDialler:
+    """The network port of one end."""
+
+    def __init__(
+        self, network: Network, name: str, brokers: dict[int, SimBroker], rng: random.Random
+    ) -> None:
+        self._network, self._name, self._brokers, self._rng = network, name, brokers, rng
+
+    async def connect(self, host: str, port: int, client_id: str) -> "SimCaller":
+        connection = self._rng.getrandbits(48)
+
+        async def accept() -> None:
+            return
+
+        try:
+            await self._network.call(self._name, host, connection, accept)
+        except ConnectionError as failure:
+            raise Unreachable(str(failure)) from None
+        broker = next(one for one in self._brokers.values() if one.name == host)
+        return SimCaller(self._network, self._name, broker, connection)
+
+
+class SimCaller:
+    def __init__(self, network: Network, name: str, broker: SimBroker, connection: int) -> None:
+        self._network, self._name, self._broker, self._connection = network, name, broker, connection
+        self._closed: asyncio.Future[None] | None = None
+        self.is_open = True
+
+    async def call(self, api_key: int, version: int, request: Any, timeout_s: float) -> Any:
+        if not self.is_open:
+            raise Unreachable("closed")
+        api = APIS[api_key]
+        frame = encode_request(api, version, 7, "simulated", request)
+        loop = asyncio.get_running_loop()
+        asking = loop.create_task(
+            self._network.call(
+                self._name, self._broker.name, self._connection, lambda: self._broker.serve(frame)
+            )
+        )
+        self._closed = loop.create_future()
+        try:
+            await asyncio.wait([asking, self._closed], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise Unreachable("closed, or no answer in time")
+            answer = asking.result()
+        except (Broken, Refused) as failure:
+            self.is_open = False
+            raise Unreachable(str(failure)) from None
+        except (Unreachable, asyncio.CancelledError):
+            self.is_open = False
+            asking.cancel()
+            raise
+        return decode_response(api, version, bytearray(answer), 4, len(answer))[1]
+
+    def close(self) -> None:
+        self.is_open = False
+        if self._closed is not None and not self._closed.done():
+            self._closed.set_result(None)

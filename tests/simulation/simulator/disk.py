@@ -1,0 +1,222 @@
+"""The disk of one node: real files below a directory, which remember what was not synced.
+
+`lose_power` takes back what no fsync confirmed: nothing, all, or some of it, with the write at the edge
+torn. Names (creations, renames, removals) are as volatile as bytes, until their directory is synced. Faults
+are armed by the test: an error at the next sync or write, no room, a flipped bit. The descriptors of a
+process that was killed answer nothing any more.
+"""
+
+import errno
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tierlog.broker.ports.files import Buffer, OsFiles, Space
+from tierlog.broker.ports.open_files import OpenFiles
+
+OPEN_FILES = 64
+"""Small on purpose: descriptors of logs are closed and opened again all the time."""
+
+SECTOR = 512
+"""Bytes that a disk writes whole."""
+
+
+@dataclass(slots=True)
+class _Unsynced:
+    """What undoes the writes since the last fsync of a file, oldest first."""
+
+    undo: list[tuple[int, bytes, int]] = field(default_factory=list)
+    """(position, the bytes that were there, the size before)."""
+
+
+class Disk:
+    """What outlives a process: the files, and what of them a loss of power would take back."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.unsynced: dict[int, _Unsynced] = {}  # by inode
+        self.names: list[tuple[Path, Callable[[], None]]] = []  # (directory, what takes the change back)
+        self.room = 1 << 40
+        self.fails_at: dict[str, int] = {}
+        """Operation -> errno of its next call."""
+        self._kept = root / ".unlinked"
+        self._kept.mkdir(parents=True)
+        self._removed = 0
+
+    def attach(self) -> "DiskFiles":
+        """The file port of a new process."""
+        return DiskFiles(self)
+
+    def put_aside(self, path: Path) -> Path:
+        """A file that is removed, but whose removal is not durable."""
+        self._removed += 1
+        aside = self._kept / str(self._removed)
+        os.rename(path, aside)
+        return aside
+
+    def lose_power(self, rng: random.Random, *, keep: float | None = None) -> None:
+        """`keep`: the share of unsynced changes that are there all the same; drawn if not given. All
+        processes over it must be dead."""
+        share = rng.choice((0.0, 0.0, rng.random(), 1.0)) if keep is None else keep
+        stays = int(len(self.names) * share)
+        for _, take_back in reversed(self.names[stays:]):
+            take_back()
+        self.names.clear()
+        for path in sorted(self.root.rglob("*")):
+            if path.is_file() and (unsynced := self.unsynced.get(path.stat().st_ino)):
+                _take_back(path, unsynced.undo, share, rng)
+        self.unsynced.clear()
+
+    def flip_a_bit(self, path: Path, rng: random.Random) -> None:
+        content = bytearray(path.read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(content)
+
+    def wipe(self) -> None:
+        """A new disk in the place of the old one."""
+        for path in sorted(self.root.rglob("*"), reverse=True):
+            if path.is_dir():
+                path.rmdir()
+            else:
+                path.unlink()
+        self.unsynced.clear()
+        self.names.clear()
+        self._kept.mkdir()
+
+    def check(self, operation: str) -> None:
+        code = self.fails_at.pop(operation, 0)
+        if code:
+            raise OSError(code, os.strerror(code))
+
+
+def _take_back(path: Path, undo: list[tuple[int, bytes, int]], share: float, rng: random.Random) -> None:
+    stays = int(len(undo) * share)
+    fd = os.open(path, os.O_RDWR)
+    try:
+        for number, (position, before, size) in reversed(list(enumerate(undo))[stays:]):
+            end = os.fstat(fd).st_size
+            torn = number == stays and share > 0 and end > size and rng.random() < 0.5
+            kept = rng.randrange(end - position) // SECTOR * SECTOR if torn and end > position else 0
+            os.ftruncate(fd, max(size, position + kept) if torn else size)
+            if before and not torn:
+                os.pwrite(fd, before, position)
+    finally:
+        os.close(fd)
+
+
+class DiskFiles(OsFiles):
+    """The file port of one process on a disk."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(OpenFiles(OPEN_FILES))
+        self._disk = disk
+        self._fds: dict[int, Path] = {}
+        self.dead = False
+
+    def die(self) -> None:
+        """The kernel closes what the process had open."""
+        self.dead = True
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+
+    def _begin(self, operation: str) -> None:
+        if self.dead:
+            raise OSError(errno.EBADF, "the process is dead")
+        self._disk.check(operation)
+
+    # --- descriptors
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        self._begin("open")
+        is_new = (create or exclusive) and not path.exists()
+        fd = super().open(path, create=create, exclusive=exclusive)
+        self._fds[fd] = path
+        if is_new:
+            self._name_changed(path, lambda: path.unlink(missing_ok=True))
+        return fd
+
+    def close(self, fd: int) -> None:  # type: ignore[override]
+        if self._fds.pop(fd, None) is not None:
+            os.close(fd)
+
+    def writev_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        self._begin("write")
+        total = sum(map(len, buffers))
+        size = os.fstat(fd).st_size
+        grows = max(position + total - size, 0)
+        if grows > self._disk.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._disk.room -= grows
+        self._remember(fd, position, os.pread(fd, total, position), size)
+        return super().writev_at(fd, buffers, position)
+
+    def truncate(self, fd: int, size: int) -> None:  # type: ignore[override]
+        self._begin("truncate")
+        before = os.fstat(fd).st_size
+        if size != before:
+            self._remember(fd, size, os.pread(fd, max(before - size, 0), size), before)
+        self._disk.room += max(before - size, 0)
+        os.ftruncate(fd, size)
+
+    def reserve(self, fd: int, position: int, count: int) -> None:
+        self._begin("reserve")
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    def read_at(self, fd: int, count: int, position: int) -> bytes:  # type: ignore[override]
+        self._begin("read")
+        return os.pread(fd, count, position)
+
+    def sync(self, fd: int) -> None:  # type: ignore[override]
+        self._begin("sync")
+        self._disk.unsynced.pop(os.fstat(fd).st_ino, None)
+
+    def _remember(self, fd: int, position: int, before: bytes, size: int) -> None:
+        self._disk.unsynced.setdefault(os.fstat(fd).st_ino, _Unsynced()).undo.append((position, before, size))
+
+    # --- names
+
+    def _name_changed(self, path: Path, take_back: Callable[[], None]) -> None:
+        self._disk.names.append((path.parent, take_back))
+
+    def rename(self, source: Path, target: Path) -> None:  # type: ignore[override]
+        self._begin("rename")
+        replaced = self._disk.put_aside(target) if target.is_file() else None
+        os.replace(source, target)
+
+        def take_back() -> None:
+            if target.exists():
+                os.replace(target, source)
+            if replaced is not None:
+                os.replace(replaced, target)
+
+        self._name_changed(target, take_back)
+        if source.parent != target.parent:
+            self._name_changed(source, lambda: None)
+
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        self._begin("unlink")
+        if not path.exists():
+            if missing_ok:
+                return
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        self._disk.room += path.stat().st_size
+        aside = self._disk.put_aside(path)
+        self._name_changed(path, lambda: os.replace(aside, path))
+
+    def make_directory(self, path: Path) -> None:
+        self._begin("mkdir")
+        super().make_directory(path)
+
+    def remove_directory(self, path: Path) -> None:
+        self._begin("rmdir")
+        super().remove_directory(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self._begin("sync")
+        self._disk.names = [(where, undo) for where, undo in self._disk.names if where != path]
+
+    def space(self, path: Path) -> Space:
+        return Space(1 << 40, max(self._disk.room, 0))

@@ -1,0 +1,114 @@
+"""What a metadata node sees of the other members, over the simulated network."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from simulator.network import Broken, Network, Refused
+from tierlog.metadata.controller.commands import (
+    AnyCommand,
+    AnyReply,
+    Heartbeat,
+    HeartbeatReply,
+    decode_command,
+    decode_reply,
+    encode_command,
+    encode_reply,
+)
+from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.pages import LogPage
+from tierlog.metadata.raft.membership import Member
+from tierlog.metadata.raft.messages import AnyMessage, decode_messages, encode_messages
+
+T = TypeVar("T")
+
+
+def address(node_id: int) -> str:
+    return f"node-{node_id}"
+
+
+class HasMetadata(Protocol):
+    """A node as others reach it; its metadata node is another after a restart."""
+
+    @property
+    def metadata(self) -> MetadataNode | None: ...
+
+
+class SimPeers:
+    """`nodes`: where the metadata node of each node's live process is found; None while there is none."""
+
+    def __init__(self, network: Network, node_id: int, nodes: Mapping[int, HasMetadata]) -> None:
+        self._network = network
+        self._node_id = node_id
+        self._nodes = nodes
+        self._died: Callable[[int], None] = lambda peer: None
+
+    def start(self, unreachable: Callable[[int], None], died: Callable[[int], None]) -> None:
+        self._died = died
+
+    def configure(self, members: Mapping[int, Member]) -> None:
+        return
+
+    def watch(self, urls: Mapping[int, str]) -> None:
+        return
+
+    def saw_death(self, peer: int) -> None:
+        """The host of a killed process refuses connections: so it is told, if there is a way."""
+        if self._network.connects(address(self._node_id), address(peer)):
+            self._died(peer)
+
+    def send(self, message: AnyMessage) -> None:
+        """As bytes: what a message holds is not shared by the ends."""
+        body = encode_messages((message,))
+
+        def deliver() -> None:
+            node = self._nodes[message.to].metadata
+            if node is not None:
+                node.receive(decode_messages(body))
+
+        self._network.post(address(self._node_id), address(message.to), deliver)
+
+    async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
+        body = encode_command(command)
+
+        async def serve() -> tuple[bytes, int]:
+            node = self._node(leader)
+            reply = await node.submit(decode_command(body), forward=False)
+            return encode_reply(reply), node.image.index
+
+        answer, index = await self._ask(leader, serve)
+        return decode_reply(answer), index
+
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply:
+        body = msgspec.msgpack.encode(heartbeat)
+
+        async def serve() -> bytes:
+            node = self._node(leader)
+            asked = msgspec.msgpack.decode(body, type=Heartbeat)
+            return msgspec.msgpack.encode(await node.heartbeat(asked, forward=False))
+
+        return msgspec.msgpack.decode(await self._ask(leader, serve), type=HeartbeatReply)
+
+    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
+        return await self._ask(voter, lambda: self._node(voter).log_page(after, wait_ms))
+
+    async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
+        raise MetadataUnavailable("voters alone are simulated", applied_unknown=False)
+
+    async def close(self) -> None:
+        return
+
+    def _node(self, node_id: int) -> MetadataNode:
+        node = self._nodes[node_id].metadata
+        if node is None:
+            raise MetadataUnavailable(f"node {node_id} has not started", applied_unknown=False)
+        return node
+
+    async def _ask(self, node_id: int, serve: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await self._network.call(address(self._node_id), address(node_id), 0, serve)
+        except Refused as failure:
+            raise MetadataUnavailable(str(failure), applied_unknown=False) from None
+        except Broken as failure:
+            raise MetadataUnavailable(str(failure), applied_unknown=True) from None

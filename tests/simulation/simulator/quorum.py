@@ -1,0 +1,280 @@
+"""A metadata quorum under faults: real nodes, cores and storage; topics are made and deleted meanwhile.
+
+After each change of an image: one leader per term, the same entry at an index everywhere, indexes that only
+grow. At the end, healed: all images are equal, and what was acknowledged stands.
+"""
+
+import asyncio
+import hashlib
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from simulator.clock import SimClock
+from simulator.disk import Disk, DiskFiles
+from simulator.loop import Process, SimLoop
+from simulator.network import Broken, Network, Refused
+from simulator.peers import SimPeers, address
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import InvariantViolation
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+
+CLUSTER_ID = "simulated"
+FAULTS_S = 20.0
+HEAL_S = 30.0
+"""Virtual seconds within which everything is as it should be, once nothing fails any more."""
+
+CLIENTS = 3
+
+_BROKER = c.RegisterBroker(
+    broker_id=1, incarnation=UUID(int=1), host="node-1", port=9092, admin_url="http://node-1"
+)
+
+
+class Violation(AssertionError):
+    """A promise was broken; the seed says how to see it again."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    seed: int
+    acknowledged: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    trace: str = ""
+
+
+class Node:
+    """A node through its lives."""
+
+    def __init__(self, run: "QuorumRun", node_id: int, directory: Path) -> None:
+        self.run, self.node_id, self.name = run, node_id, address(node_id)
+        self.disk = Disk(directory)
+        self.clock = SimClock(run.loop)
+        self.process: Process | None = None
+        self.metadata: MetadataNode | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        self.process = Process(self.run.loop, self.name)
+        self.files: DiskFiles = self.disk.attach()
+        self.run.network.listen(self.name, self.process)
+        self.process.spawn(self._serve())
+
+    async def _serve(self) -> None:
+        run = self.run
+        tasks = TaskGroup(lambda name, failure: self._failed(failure))
+        node = MetadataNode(
+            self.node_id,
+            {number: address(number) for number in run.voters},
+            self.disk.root / "metadata",
+            self.files,
+            self.clock,
+            random.Random(run.rng.getrandbits(64)),
+            tasks,
+            CLUSTER_ID,
+            peers=SimPeers(run.network, self.node_id, run.members),
+            snapshot_entries=run.snapshot_entries,
+            keep_entries=run.keep_entries,
+        )
+        node.subscribe(lambda old, new: run.applied(self, node, old, new))
+        try:
+            await node.start()
+        except OSError as failure:
+            self._failed(failure)
+        else:
+            self.metadata = node
+
+    def _failed(self, failure: BaseException) -> None:
+        """A disk that fails ends the process; anything else is a bug."""
+        if isinstance(failure, OSError):
+            self.kill()
+        else:
+            self.run.violations.append(failure)
+
+    def kill(self) -> None:
+        if self.process is not None and self.process.alive:
+            self.process.kill()
+            self.files.die()
+            self.metadata = None
+            self.run.network.listen(self.name, None)
+
+    def lose_power(self) -> None:
+        self.kill()
+        self.disk.lose_power(self.run.rng)
+
+
+class QuorumRun:
+    def __init__(self, seed: int, directory: Path, size: int | None = None) -> None:
+        self.rng = random.Random(seed)
+        self.loop = SimLoop(random.Random(self.rng.getrandbits(64)))
+        self.network = Network(self.loop, random.Random(self.rng.getrandbits(64)))
+        self.voters = range(1, (size or self.rng.choice((3, 3, 5))) + 1)
+        self.snapshot_entries = self.rng.choice((5, 50, 10_000))
+        self.keep_entries = self.rng.choice((0, 2, 1000))
+        self.members = {number: Node(self, number, directory / str(number)) for number in self.voters}
+        self.outcome = Outcome(seed)
+        self.violations: list[BaseException] = []
+        self._entries: dict[int, tuple[int, bytes]] = {}
+        self._leaders: dict[int, int] = {}
+        self._known: dict[str, bool] = {}  # topic -> acknowledged to stand, or to be gone
+        self._trace = hashlib.sha256()
+
+    @property
+    def nodes(self) -> dict[int, MetadataNode]:
+        """Of the live processes."""
+        found = {number: member.metadata for number, member in self.members.items()}
+        return {number: node for number, node in found.items() if node is not None}
+
+    def play(self) -> Outcome:
+        try:
+            self.loop.run_for(self._main())
+        finally:
+            for member in self.members.values():
+                member.kill()
+        self.outcome.trace = self._trace.hexdigest()
+        return self.outcome
+
+    async def _main(self) -> None:
+        for member in self.members.values():
+            member.start()
+        self.network.weather.loss = self.rng.choice((0.0, 0.0, 0.05, 0.3))
+        self.network.weather.repetition = self.rng.choice((0.0, 0.1, 0.5))
+        self.network.weather.overtaking = self.rng.choice((0.0, 0.1, 0.5))
+        process = Process(self.loop, "clients")
+        self.network.listen("clients", process)
+        clients = [process.spawn(self._client(number)) for number in range(CLIENTS)]
+        await self._faults()
+        self.network.heal()
+        for member in self.members.values():
+            member.disk.fails_at.clear()
+            if member.process is not None and member.process.paused:
+                member.process.go_on()
+            if not member.is_up:
+                member.start()
+        for client in clients:
+            client.cancel()
+        await self._settle()
+
+    async def _faults(self) -> None:
+        while self.loop.time() < FAULTS_S:
+            await asyncio.sleep(self.rng.expovariate(1.0))
+            member = self.members[self.rng.choice(self.voters)]
+            other = self.members[self.rng.choice(self.voters)]
+            fault = self.rng.choice(
+                ("kill", "power", "pause", "isolate", "one way", "clog", "heal", "sync", "write", "skew")
+            )
+            self.outcome.faults[fault] += 1
+            match fault:
+                case "kill" | "power":
+                    member.kill() if fault == "kill" else member.lose_power()
+                    self.loop.call_later(self.rng.uniform(0, 3), self._start, member)
+                case "pause" if member.process is not None:
+                    member.process.pause()
+                    self.loop.call_later(self.rng.uniform(0, 4), member.process.go_on)
+                case "isolate":
+                    self.network.isolate(member.name)
+                case "one way":
+                    self.network.cut(member.name, other.name)
+                case "clog":
+                    self.network.clog(member.name, other.name)
+                case "heal":
+                    weather = self.network.weather
+                    self.network.heal()
+                    self.network.weather = weather
+                case "sync" | "write":
+                    member.disk.fails_at[fault] = 5  # EIO
+                    self.loop.call_later(self.rng.uniform(0.5, 3), self._start, member)
+                case "skew":
+                    member.clock.skew_ms = self.rng.randrange(-600_000, 600_000)
+
+    def _start(self, member: Node) -> None:
+        if not member.is_up:
+            member.start()
+
+    async def _client(self, number: int) -> None:
+        """Makes and deletes topics of its own, through whichever node."""
+        made = 0
+        while not await self._ask(_BROKER):
+            continue
+        while True:
+            name = f"t-{number}-{made}"
+            made += 1
+            if await self._ask(c.CreateTopics(topics=(c.NewTopic(name=name, assignments=((0, (1,)),)),))):
+                self._known[name] = True
+                if self.rng.random() < 0.3:
+                    self._known.pop(name)
+                    if await self._ask(c.DeleteTopics(topics=(c.TopicRef(name=name),))):
+                        self._known[name] = False
+            await asyncio.sleep(self.rng.expovariate(5.0))
+
+    async def _ask(self, command: c.AnyCommand) -> bool:
+        """Whether it was acknowledged; otherwise nobody knows."""
+        node_id = self.rng.choice(self.voters)
+
+        async def serve() -> c.AnyReply:
+            return await self.nodes[node_id].submit(command, timeout_s=4.0)
+
+        try:
+            async with asyncio.timeout(6.0):
+                reply = await self.network.call("clients", address(node_id), self.rng.getrandbits(32), serve)
+        except (MetadataUnavailable, Broken, Refused, TimeoutError, KeyError):
+            await asyncio.sleep(0.1)
+            return False
+        if isinstance(reply, c.TopicsChanged) and reply.topics[0].error is not ErrorCode.NONE:
+            return False
+        self.outcome.acknowledged += 1
+        return True
+
+    # --- what must hold
+
+    def applied(self, member: Node, node: MetadataNode, old: ClusterImage, new: ClusterImage) -> None:
+        core = node.core
+        if new.index < old.index:
+            raise Violation(f"{member.name} went back from {old.index} to {new.index}")
+        for index in range(max(old.index + 1, core.log.first_index), new.index + 1):
+            entry = core.log.between(index, index + 1)[0]
+            known = self._entries.setdefault(index, (entry.term, entry.payload))
+            if known != (entry.term, entry.payload):
+                raise Violation(f"{member.name} applied another entry {index} than the others")
+        if core.is_leader and self._leaders.setdefault(core.term, member.node_id) != member.node_id:
+            raise Violation(f"two leaders in term {core.term}")
+        core.check()
+        self._trace.update(f"{self.loop.time():.9f} {member.name} {new.index} {core.term}\n".encode())
+
+    async def _settle(self) -> None:
+        """Progress after healing, and what was acknowledged."""
+        deadline = self.loop.time() + HEAL_S
+        while not self._agree():
+            if self.loop.time() > deadline:
+                standing = [msgspec.to_builtins(node.status()) for node in self.nodes.values()]
+                raise Violation(f"no agreement {HEAL_S} s after everything was healed: {standing}")
+            await asyncio.sleep(0.1)
+        for failure in self.violations:
+            raise failure
+        for what in self.loop.unhandled:
+            raise InvariantViolation(str(what)) from what.get("exception")
+        image = next(iter(self.nodes.values())).image
+        for name, stands in sorted(self._known.items()):
+            if (image.topic(name) is not None) != stands:
+                raise Violation(f"topic {name} was acknowledged to {'stand' if stands else 'be gone'}")
+
+    def _agree(self) -> bool:
+        images = [node.image for node in self.nodes.values()]
+        leaders = [node for node in self.nodes.values() if node.is_leader]
+        return (
+            len(images) == len(self.voters)
+            and len(leaders) == 1
+            and len({image.index for image in images}) == 1
+            and images[0].index == leaders[0].core.log.last_index
+            and all(image == images[0] for image in images)
+        )

@@ -1,0 +1,192 @@
+"""Clients of a simulated cluster, and what they were told: the history that is checked in the end.
+
+Producers are idempotent, with acks=all, one batch after the other, each sent again until its fate is known.
+Every value is unique and says who sent it and which it was, so that a record that is lost, doubled or out of
+its order shows. Consumers read what leaders let them see, and note it by offset.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from simulator.broker import SimBroker, SimCaller, SimDialler
+from simulator.network import Network
+from tierlog.broker.ports.network import Unreachable
+from tierlog.broker.records.batch import iter_batches
+from tierlog.broker.records.record import iter_records
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.wire.api import BY_NAME
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tierlog.broker.wire.messages.init_producer_id import InitProducerIdRequest
+from tierlog.broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+TOPIC = "orders"
+PRODUCE, FETCH, INIT = (BY_NAME[name].key for name in ("Produce", "Fetch", "InitProducerId"))
+REQUEST_TIMEOUT_S = 2.0
+RETRY_S = (0.02, 0.2)
+MAX_RECORDS = 1 << 20
+
+
+class Violation(AssertionError):
+    """A promise was broken; the seed says how to see it again."""
+
+
+@dataclass(slots=True)
+class History:
+    """By partition: acknowledged values by offset, what consumers saw, and what was ever sent."""
+
+    acknowledged: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    seen: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    refused: set[bytes] = field(default_factory=set)
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def note(self, partition: int, offset: int, value: bytes, kind: str) -> None:
+        known = (self.acknowledged if kind == "acknowledged" else self.seen).setdefault(partition, {})
+        if known.setdefault(offset, value) != value:
+            raise Violation(
+                f"{kind}: offset {offset} of partition {partition} holds {known[offset]!r} and {value!r}"
+            )
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.acknowledged.values()))
+
+
+class Client:
+    """Finds leaders by asking nodes, keeps a connection to each, and gives it up when something is odd."""
+
+    def __init__(
+        self, name: str, network: Network, brokers: dict[int, SimBroker], history: History, rng: random.Random
+    ) -> None:
+        self.name, self.history, self.rng = name, history, rng
+        self._brokers = brokers
+        self._dialler = SimDialler(network, name, brokers, rng)
+        self._callers: dict[int, SimCaller] = {}
+        self._leaders: dict[int, int] = {}
+
+    async def ask_leader(self, partition: int, api_key: int, version: int, request: object) -> object | None:
+        """The answer, or None after a pause: then the leader is looked for again."""
+        leader = self._leaders.get(partition) or self._look_up(partition)
+        try:
+            return await self.ask(leader, api_key, version, request)
+        except Unreachable:
+            await self.lost(partition)
+            return None
+
+    async def ask(self, broker: int, api_key: int, version: int, request: object) -> object:
+        caller = self._callers.get(broker)
+        if caller is None or not caller.is_open:
+            caller = await self._dialler.connect(self._brokers[broker].name, 9092, self.name)
+            self._callers[broker] = caller
+        return await caller.call(api_key, version, request, REQUEST_TIMEOUT_S)
+
+    async def lost(self, partition: int) -> None:
+        self._leaders.pop(partition, None)
+        await asyncio.sleep(self.rng.uniform(*RETRY_S))
+
+    def _look_up(self, partition: int) -> int:
+        """From the image of some node: it may be old."""
+        known = [b.metadata.image for b in self._brokers.values() if b.metadata is not None]
+        topic = self.rng.choice(known).topic(TOPIC) if known else None
+        leader = topic.partitions[partition].leader if topic is not None else -1
+        if leader < 0:
+            return self.rng.choice(sorted(self._brokers))
+        self._leaders[partition] = leader
+        return leader
+
+
+async def produce(client: Client, number: int, partition: int, pause_s: float) -> None:
+    """Sends for ever."""
+    producer_id = await _producer_id(client)
+    sequence = sent = 0
+    while True:
+        count = client.rng.randint(1, 4)
+        values = [b"%d-%d" % (number, sent + n) for n in range(count)]
+        records = [NewRecord(1_750_000_000_000 + sent, None, value, ()) for value in values]
+        batch = encode_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+        offset = await _send(client, partition, bytes(batch))
+        for n, value in enumerate(values):
+            client.history.note(partition, offset + n, value, "acknowledged")
+        sequence, sent = sequence + count, sent + count
+        await asyncio.sleep(client.rng.expovariate(1 / pause_s))
+
+
+async def _producer_id(client: Client) -> int:
+    while True:
+        broker = client.rng.choice(sorted(client._brokers))
+        try:
+            answer = await client.ask(broker, INIT, 4, InitProducerIdRequest(transactional_id=None))
+        except Unreachable:
+            answer = None
+        if answer is not None and answer.error_code == 0:  # type: ignore[attr-defined]
+            return int(answer.producer_id)  # type: ignore[attr-defined]
+        await asyncio.sleep(client.rng.uniform(*RETRY_S))
+
+
+async def _send(client: Client, partition: int, batch: bytes) -> int:
+    """Its offset, once that is certain."""
+    while True:
+        data = PartitionProduceData(index=partition, records=bytearray(batch))
+        request = ProduceRequest(
+            acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])]
+        )
+        answer = await client.ask_leader(partition, PRODUCE, 11, request)
+        if answer is None:
+            continue
+        told = answer.responses[0].partition_responses[0]  # type: ignore[attr-defined]
+        if told.error_code == ErrorCode.NONE:
+            return int(told.base_offset)
+        client.history.errors[ErrorCode(told.error_code).name] += 1
+        if told.error_code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
+            raise Violation(f"partition {partition} forgot what it acknowledged to {client.name}")
+        await client.lost(partition)
+
+
+async def consume(client: Client, partition: int, pause_s: float) -> None:
+    """Reads to the end again and again, from the start now and then."""
+    offset = 0
+    while True:
+        asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 16)
+        request = FetchRequest(
+            max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic=TOPIC, partitions=[asked])]
+        )
+        answer = await client.ask_leader(partition, FETCH, 12, request)
+        if answer is None:
+            continue
+        told = answer.responses[0].partitions[0]  # type: ignore[attr-defined]
+        if told.error_code != ErrorCode.NONE:
+            client.history.errors[ErrorCode(told.error_code).name] += 1
+            if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset > 0:
+                _check_not_lost(client, partition, offset)
+            await client.lost(partition)
+            continue
+        for at, value in values_of(bytes(told.records or b"")):
+            if at >= told.high_watermark:
+                raise Violation(f"partition {partition}: offset {at} was shown above {told.high_watermark}")
+            if at >= offset:
+                client.history.note(partition, at, value, "seen")
+                offset = at + 1
+        if client.rng.random() < 0.05:
+            offset = 0
+        await asyncio.sleep(client.rng.expovariate(1 / pause_s))
+
+
+def _check_not_lost(client: Client, partition: int, offset: int) -> None:
+    """A new leader may not know yet that its whole log is committed; but the log has it."""
+    for broker in client._brokers.values():
+        replica = None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
+        if replica is not None and replica.leads and replica.log_end_offset < offset:
+            raise Violation(
+                f"partition {partition}: a leader ends at {replica.log_end_offset}, and {offset} was seen"
+            )
+
+
+def values_of(records: bytes) -> list[tuple[int, bytes]]:
+    """(offset, value) of whole batches."""
+    return [
+        (record.offset, record.value or b"")
+        for at, _ in iter_batches(records)
+        for record in iter_records(records, at, max_bytes=MAX_RECORDS)
+    ]

@@ -1,0 +1,242 @@
+"""The simulator itself: virtual time, processes that die at any await, a disk that forgets, a network."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+from simulator.disk import Disk
+from simulator.loop import Process, SimLoop, Stalled
+from simulator.network import Broken, Network, Refused
+
+from tierlog.broker.ports.files import write_atomically
+
+
+def test_time_passes_only_as_far_as_something_is_due():
+    loop = SimLoop(random.Random(1))
+
+    async def main() -> float:
+        await asyncio.sleep(3600)
+        return loop.time()
+
+    assert loop.run_for(main()) == pytest.approx(3600)
+
+
+def test_a_loop_with_nothing_to_do_says_so():
+    loop = SimLoop(random.Random(1))
+    with pytest.raises(Stalled):
+        loop.run_for(_never(loop))
+
+
+async def _never(loop: SimLoop) -> None:
+    await loop.create_future()
+
+
+def test_of_a_killed_process_nothing_runs_any_more():
+    loop = SimLoop(random.Random(1))
+    seen = []
+    process = Process(loop, "a")
+
+    async def work() -> None:
+        try:
+            while True:
+                await asyncio.sleep(1)
+                seen.append(loop.time())
+        finally:
+            seen.append("tidied up")
+
+    async def main() -> None:
+        process.spawn(work())
+        await asyncio.sleep(2.5)
+        process.kill()
+        await asyncio.sleep(5)
+
+    loop.run_for(main())
+    assert seen == [1.0, 2.0]
+
+
+def test_a_paused_process_goes_on_where_it_was():
+    loop = SimLoop(random.Random(1))
+    seen = []
+    process = Process(loop, "a")
+
+    async def work() -> None:
+        for _ in range(3):
+            await asyncio.sleep(1)
+            seen.append(loop.time())
+
+    async def main() -> None:
+        process.spawn(work())
+        await asyncio.sleep(1.5)
+        process.pause()
+        await asyncio.sleep(10)
+        process.go_on()
+        await asyncio.sleep(5)
+
+    loop.run_for(main())
+    assert seen == [1.0, 11.5, 12.5]
+
+
+def test_work_in_threads_is_done_in_its_turn():
+    loop = SimLoop(random.Random(1))
+
+    async def main() -> tuple[int, float]:
+        return await asyncio.to_thread(lambda: 7), loop.time()
+
+    result, at = loop.run_for(main())
+    assert result == 7
+    assert at > 0
+
+
+# --- the disk
+
+
+def test_what_was_synced_survives_and_nothing_else_need(tmp_path: Path):
+    disk = Disk(tmp_path)
+    files = disk.attach()
+    path = tmp_path / "log"
+    fd = files.open(path, create=True)
+    files.writev_at(fd, [b"synced"], 0)
+    files.sync(fd)
+    files.sync_directory(tmp_path)
+    files.writev_at(fd, [b"SYN", b"and more"], 3)
+    files.die()
+    disk.lose_power(random.Random(1), keep=0.0)
+    assert path.read_bytes() == b"synced"
+
+
+def test_what_was_not_synced_may_stay_torn(tmp_path: Path):
+    ends = set()
+    for seed in range(60):
+        root = tmp_path / str(seed)
+        root.mkdir()
+        disk = Disk(root)
+        files = disk.attach()
+        fd = files.open(root / "log", create=True)
+        files.sync_directory(root)
+        for number in range(4):
+            files.writev_at(fd, [bytes([65 + number]) * 2048], number * 2048)
+        files.die()
+        disk.lose_power(random.Random(seed))
+        ends.add((root / "log").stat().st_size)
+    assert {0, 8192} < ends
+    assert any(end % 2048 for end in ends)
+
+
+def test_names_that_were_not_synced_go_back(tmp_path: Path):
+    disk = Disk(tmp_path)
+    files = disk.attach()
+    write_atomically(files, tmp_path / "kept", b"old")
+    files.open(tmp_path / "new", create=True)
+    files.rename(tmp_path / "kept", tmp_path / "renamed")
+    files.unlink(tmp_path / "renamed")
+    files.die()
+    disk.lose_power(random.Random(1), keep=0.0)
+    assert (tmp_path / "kept").read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["kept"]
+
+
+# --- the network
+
+
+def _network(seed: int = 1) -> tuple[SimLoop, Network]:
+    loop = SimLoop(random.Random(seed))
+    return loop, Network(loop, random.Random(seed))
+
+
+async def _answer(text: str) -> str:
+    await asyncio.sleep(0.01)
+    return text
+
+
+def test_requests_of_a_connection_are_answered_in_order():
+    loop, network = _network()
+    for name in ("a", "b"):
+        network.listen(name, Process(loop, name))
+    served = []
+
+    async def serve(number: int) -> int:
+        served.append(number)
+        return number
+
+    async def main() -> list[int]:
+        calls = [network.call("a", "b", 1, lambda number=number: serve(number)) for number in range(20)]
+        return await asyncio.gather(*calls)
+
+    assert loop.run_for(main()) == list(range(20))
+    assert served == list(range(20))
+
+
+def test_a_dead_process_refuses_and_a_cut_link_breaks():
+    loop, network = _network()
+    process = Process(loop, "b")
+    network.listen("a", Process(loop, "a"))
+    network.listen("b", process)
+
+    async def main() -> None:
+        assert await network.call("a", "b", 1, lambda: _answer("yes")) == "yes"
+        network.cut("b", "a")
+        with pytest.raises(Broken):
+            await network.call("a", "b", 1, lambda: _answer("lost on the way back"))
+        network.heal()
+        process.kill()
+        network.listen("b", None)
+        with pytest.raises(Refused):
+            await network.call("a", "b", 1, lambda: _answer("nobody there"))
+
+    loop.run_for(main())
+
+
+def test_a_request_breaks_when_who_serves_it_dies():
+    loop, network = _network()
+    process = Process(loop, "b")
+    network.listen("a", Process(loop, "a"))
+    network.listen("b", process)
+
+    async def main() -> None:
+        asking = asyncio.ensure_future(network.call("a", "b", 1, lambda: _never(loop)))
+        await asyncio.sleep(1)
+        process.kill()
+        network.listen("b", None)
+        with pytest.raises(Broken):
+            await asking
+
+    loop.run_for(main())
+
+
+def test_messages_are_lost_doubled_and_overtaken_as_the_weather_says():
+    loop, network = _network()
+    network.listen("b", Process(loop, "b"))
+    network.weather.loss = network.weather.repetition = network.weather.overtaking = 0.3
+    came: list[int] = []
+
+    async def main() -> None:
+        for number in range(200):
+            network.post("a", "b", lambda number=number: came.append(number))
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(1)
+
+    loop.run_for(main())
+    assert set(came) < set(range(200))
+    assert len(came) > len(set(came))
+    assert came != sorted(came)
+
+
+def test_the_same_seed_gives_the_same_run():
+    def run(seed: int) -> list[tuple[float, int]]:
+        loop, network = _network(seed)
+        network.listen("b", Process(loop, "b"))
+        network.weather.loss = network.weather.overtaking = 0.2
+        came: list[tuple[float, int]] = []
+
+        async def main() -> None:
+            for number in range(50):
+                network.post("a", "b", lambda number=number: came.append((loop.time(), number)))
+                await asyncio.to_thread(lambda: None)
+            await asyncio.sleep(1)
+
+        loop.run_for(main())
+        return came
+
+    assert run(3) == run(3)
+    assert run(3) != run(4)

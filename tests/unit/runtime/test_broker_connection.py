@@ -1,0 +1,131 @@
+"""The connection to another broker, against a server on loopback that answers as it is told."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tierlog.broker.ports.network import Unreachable
+from tierlog.broker.runtime.broker_connection import KEPT_BUFFER_BYTES, BrokerConnection, TcpNetwork
+from tierlog.broker.wire.api import APIS, FETCH_KEY, decode_request_header, encode_response
+from tierlog.broker.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+
+VERSION = 17
+Respond = Callable[[int, asyncio.StreamWriter], None]
+
+
+def response(correlation_id: int, records: bytes) -> bytes:
+    message = FetchResponse(
+        session_id=7, responses=[FetchableTopicResponse(partitions=[PartitionData(records=records)])]
+    )
+    return b"".join(
+        bytes(part) for part in encode_response(APIS[FETCH_KEY], VERSION, correlation_id, message)
+    )
+
+
+@asynccontextmanager
+async def connected(respond: Respond) -> AsyncIterator[BrokerConnection]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                header = decode_request_header(await reader.readexactly(size), 0, size)
+                respond(header.correlation_id, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    connection = await TcpNetwork().connect(host, port, "test")
+    try:
+        yield connection
+    finally:
+        connection.close()
+        server.close()
+
+
+async def records_of(connection: BrokerConnection, timeout_s: float = 10) -> bytes:
+    answer = await connection.call(FETCH_KEY, VERSION, FetchRequest(), timeout_s)
+    return bytes(answer.responses[0].partitions[0].records)
+
+
+async def test_answers_of_every_size_arrive_whole():
+    sizes = iter((1, 100, 70_000, 3 << 20, KEPT_BUFFER_BYTES + 1, 5))
+
+    def respond(correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        size = next(sizes)
+        writer.write(response(correlation_id, bytes([size % 251]) * size))
+
+    async with connected(respond) as connection:
+        for size in (1, 100, 70_000, 3 << 20, KEPT_BUFFER_BYTES + 1, 5):
+            assert await records_of(connection) == bytes([size % 251]) * size
+
+
+async def test_answers_come_in_the_order_of_the_calls_even_in_one_piece():
+    waiting: list[int] = []
+
+    def respond(correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        waiting.append(correlation_id)
+        if len(waiting) == 3:
+            frames = [response(one, bytes([n]) * (n * 40_000)) for n, one in enumerate(waiting, 1)]
+            writer.write(b"".join(frames))
+
+    async with connected(respond) as connection:
+        found = await asyncio.gather(*(records_of(connection) for _ in range(3)))
+    assert [len(records) for records in found] == [40_000, 80_000, 120_000]
+
+
+async def test_a_connection_that_breaks_fails_what_waits():
+    async with connected(lambda _, writer: writer.close()) as connection:
+        with pytest.raises(Unreachable, match="broke"):
+            await records_of(connection)
+        assert not connection.is_open
+        with pytest.raises(Unreachable, match="closed"):
+            await records_of(connection)
+
+
+async def test_who_never_answers_is_given_up():
+    async with connected(lambda correlation_id, writer: None) as connection:
+        with pytest.raises(Unreachable, match="did not answer"):
+            await records_of(connection, timeout_s=0.1)
+        assert not connection.is_open
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"\xff\xff\xff\xff", "no response"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no response"),
+        (struct.pack(">ii", 4, 1), "malformed|shorter"),
+    ],
+)
+async def test_what_is_no_response_ends_the_connection(answer: bytes, why: str):
+    async with connected(lambda _, writer: writer.write(answer)) as connection:
+        with pytest.raises(Unreachable, match=why):
+            await records_of(connection)
+        assert not connection.is_open
+
+
+async def test_an_answer_to_another_request_is_refused():
+    def respond(correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(correlation_id + 1, b""))
+
+    async with connected(respond) as connection:
+        with pytest.raises(Unreachable, match="out of order"):
+            await records_of(connection)
+
+
+async def test_nobody_there_is_unreachable():
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    with pytest.raises(Unreachable):
+        await TcpNetwork().connect("127.0.0.1", port, "test")
