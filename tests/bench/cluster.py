@@ -32,7 +32,9 @@ from versus import NOT_OF_TIERLOG, SAME, failed, jars, measure_case, previous
 
 HEAT = ("raw-produce", "--partitions", "3", *REPLICATED, "--max-bytes", "1g")
 HEAT_PACE = ("--seconds", "12", "--warm-s", "0", "--reps", "1", "--patience", "1", "--retries", "0")
-NO_DELAY = {"log.initial.task.delay.ms": "100"}  # Kafka's: with SAME, what retention gives up is reused at once
+NO_DELAY = {
+    "log.initial.task.delay.ms": "100"
+}  # Kafka's: with SAME, what retention gives up is reused at once
 
 
 class Standing:
@@ -155,7 +157,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--compiled", type=Path, help="what `make compiled` made; else pure Python")
     parser.add_argument("--add", action="store_true", help="to what was measured before at the same pace")
     parser.add_argument("--alone", action="store_true", help="without Kafka: a look, not for the page")
-    parser.add_argument("--docs", type=Path, help="put the section into this page, its plot into img/ beside it")
+    parser.add_argument(
+        "--docs", type=Path, help="put the section into this page, its plot into img/ beside it"
+    )
     return parser.parse_args()
 
 

@@ -51,7 +51,9 @@ class Sent:
 
     def longest_gap_s(self) -> float:
         acknowledged = sorted(at for _, at in self.times)
-        return max((later - sooner for sooner, later in zip(acknowledged, acknowledged[1:], strict=False)), default=0)
+        return max(
+            (later - sooner for sooner, later in zip(acknowledged, acknowledged[1:], strict=False)), default=0
+        )
 
     def longest_wait_s(self) -> float:
         return max((acknowledged - sent for sent, acknowledged in self.times), default=0)
@@ -193,7 +195,7 @@ def balance(admin, topic: str) -> None:
     from confluent_kafka import ElectionType, TopicPartition
 
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-    admin.elect_leaders(ElectionType.PREFERRED, partitions, request_timeout=LIMIT_S).result(LIMIT_S)
+    admin.elect_leaders(ElectionType.PREFERRED, partitions).result(LIMIT_S)
 
 
 def await_in_sync(address: str, topic: str, partitions: int) -> None:

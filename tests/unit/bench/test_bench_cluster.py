@@ -55,7 +55,13 @@ def test_every_figure_has_a_row_and_one_that_failed_says_why() -> None:
     page = section(made, kills=2)
     titles = [f"{case}: {figure.title}" for case, figures in FIGURES.items() for figure in figures]
     assert [title for title in titles if not row(page, f"{title} |")] == []
-    assert row(page, "librdkafka, 2,000 records/s: p99 ms")[1:6] == ["not measured", "failed", "", "1.43", "**no**"]
+    assert row(page, "librdkafka, 2,000 records/s: p99 ms")[1:6] == [
+        "not measured",
+        "failed",
+        "",
+        "1.43",
+        "**no**",
+    ]
     assert row(page, f"{KILL}: {LED.title}")[5] == "**no**"
     assert f"- {KILL}, tierlog, once: TimeoutError: 12 of 2000" in page
 
