@@ -15,6 +15,9 @@ from tierlog.metadata.feed import happens
 CONNECT_TIMEOUT_S = 5.0
 RETRY_S = 0.5
 
+SUSPECT_S = 0.25
+"""How long a broken connection alone casts doubt on a process: time for the proof, one way or the other."""
+
 Address = tuple[str, int]
 
 
@@ -46,6 +49,12 @@ class DeathWatch:
         """Those whose death would be noticed now."""
         return frozenset(node for node, watched in self._watched.items() if watched.connected)
 
+    @property
+    def suspects(self) -> frozenset[int]:
+        """Those whose connection has just broken and is not made anew: dead, it may be."""
+        now = asyncio.get_running_loop().time()
+        return frozenset(node for node, watched in self._watched.items() if now < watched.suspect_until)
+
     def is_up(self, node: int) -> None:
         """It has just answered: if it is not watched yet, because it was not there, it can be now."""
         if watched := self._watched.get(node):
@@ -60,11 +69,14 @@ class DeathWatch:
 
     async def _follow(self, node: int, watched: "_Watched") -> None:
         seen: Address | None = None  # the very address at which the process was met: a name may have several
+        loop = asyncio.get_running_loop()
         while True:
             watched.try_now.clear()
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    reader, writer = await asyncio.open_connection(*(seen or watched.address))
+                    transport, line = await loop.create_connection(
+                        lambda: _Line(watched), *(seen or watched.address)
+                    )
             except ConnectionRefusedError:
                 if seen is not None:
                     seen = None
@@ -73,19 +85,19 @@ class DeathWatch:
             except (OSError, TimeoutError):
                 await watched.pause()  # proves nothing
             else:
-                seen = writer.get_extra_info("peername")[:2]
-                watched.connected = True
+                met = transport.get_extra_info("peername")  # None if it broke at once
+                seen = met[:2] if met else seen
                 try:
-                    await _until_broken(reader)
+                    await line.ended.wait()
                 finally:
-                    watched.connected = False
-                    writer.close()
+                    transport.close()
 
 
 class _Watched:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.connected = False
+        self.suspect_until = 0.0  # on the loop's clock
         self.try_now = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
@@ -97,9 +109,26 @@ class _Watched:
             self.task.cancel()
 
 
-async def _until_broken(reader: asyncio.StreamReader) -> None:
-    try:
-        while await reader.read(4096):
-            pass
-    except OSError:
-        return
+class _Line(asyncio.Protocol):
+    """An idle connection. That it broke is noted in the very turn of the loop that hears of it: clients of the
+    dead process ask for its partitions in the next.
+    """
+
+    def __init__(self, watched: _Watched) -> None:
+        self._watched = watched
+        self.ended = asyncio.Event()
+
+    def connection_made(self, _: asyncio.BaseTransport) -> None:
+        self._watched.connected, self._watched.suspect_until = True, 0.0
+
+    def eof_received(self) -> None:
+        self._broke()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._broke()
+        self.ended.set()
+
+    def _broke(self) -> None:
+        if self._watched.connected:
+            self._watched.connected = False
+            self._watched.suspect_until = asyncio.get_running_loop().time() + SUSPECT_S

@@ -47,6 +47,21 @@ async def test_a_broken_connection_and_a_refused_one_are_a_death() -> None:
         assert watch.connected == frozenset()
 
 
+async def test_a_broken_connection_alone_casts_doubt_until_there_is_another() -> None:
+    host = Host()
+    await host.listen()
+    async with watching(host) as (watch, deaths):
+        (await host.met.get()).close()
+        while not watch.suspects:
+            await asyncio.sleep(0)
+        assert watch.suspects == {7}
+        await host.met.get()
+        while 7 not in watch.connected:
+            await asyncio.sleep(0)
+        assert watch.suspects == frozenset()
+        assert deaths.empty()
+
+
 async def test_a_connection_that_breaks_alone_is_only_made_again() -> None:
     host = Host()
     await host.listen()
