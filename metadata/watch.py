@@ -28,9 +28,11 @@ def address_of(url: str) -> Address:
 
 
 class DeathWatch:
-    def __init__(self, name: str, tasks: TaskGroup, died: Callable[[int], None]) -> None:
+    def __init__(
+        self, name: str, tasks: TaskGroup, died: Callable[[int], None], suspect_s: float = SUSPECT_S
+    ) -> None:
         """`died(node)` is called on the loop, once for each death."""
-        self._name, self._tasks, self._died = name, tasks, died
+        self._name, self._tasks, self._died, self._suspect_s = name, tasks, died, suspect_s
         self._watched: dict[int, _Watched] = {}
 
     def watch(self, addresses: Mapping[int, Address]) -> None:
@@ -41,7 +43,7 @@ class DeathWatch:
                 del self._watched[node]
         for node, address in addresses.items():
             if node not in self._watched:
-                watched = self._watched[node] = _Watched(address)
+                watched = self._watched[node] = _Watched(address, self._suspect_s)
                 watched.task = self._tasks.spawn(f"{self._name} watches {node}", self._follow(node, watched))
 
     @property
@@ -94,8 +96,9 @@ class DeathWatch:
 
 
 class _Watched:
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, suspect_s: float) -> None:
         self.address = address
+        self.suspect_s = suspect_s
         self.connected = False
         self.suspect_until = 0.0  # on the loop's clock
         self.try_now = asyncio.Event()
@@ -110,7 +113,7 @@ class _Watched:
 
 
 class _Line(asyncio.Protocol):
-    """An idle connection. That it broke is noted in the very turn of the loop that hears of it: clients of the
+    """An idle connection. That it broke is noted in the turn of the loop that hears of it: clients of the
     dead process ask for its partitions in the next.
     """
 
@@ -131,4 +134,4 @@ class _Line(asyncio.Protocol):
     def _broke(self) -> None:
         if self._watched.connected:
             self._watched.connected = False
-            self._watched.suspect_until = asyncio.get_running_loop().time() + SUSPECT_S
+            self._watched.suspect_until = asyncio.get_running_loop().time() + self._watched.suspect_s

@@ -1,8 +1,8 @@
 """Which brokers Metadata names: those that live, and for a moment those that have just been fenced.
 
-A client that hears of a new leader and no more of the old one drops the old one with all that it had queued for
-it. librdkafka (2.10 and later) drops it after it has moved the partition, takes the partition back from the new
-leader by that, and looks for a leader again up to a second later. One that hears of both just moves it.
+A client that hears of a new leader, and no more of the old one, drops the old one. librdkafka (2.16) does
+that after it has moved the partition, takes the partition from the new leader by it, and looks for a leader
+again up to a second later. If it hears of both, it just moves the partition.
 """
 
 from tierlog.broker.ports.clock import Clock

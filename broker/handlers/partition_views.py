@@ -1,8 +1,8 @@
 """A partition's leader and offline replicas, as Metadata and DescribeTopicPartitions tell them.
 
-The image says who leads; what clients are told differs where that broker is not registered any more, is proven
-dead and not yet replaced, or has lost the disk (as after KIP-858's report of it). A client that hears of no leader
-asks again soon; one that is sent to a dead one may take its time.
+The image says who leads; what clients are told differs where that broker is not registered any more, is
+dead and not yet replaced, or has lost the disk (as after KIP-858's report of it). A client that hears of no
+leader asks again at once; one that is sent to a dead one takes its time.
 """
 
 from tierlog.broker.handlers.dependencies import Dependencies

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""`make bench-calm`: a cluster of three nodes on a machine whose cores are busy with something else: nobody may be
-elected, since nobody died.
+"""`make bench-calm`: a cluster of three nodes on a machine whose cores are busy with something else: nobody
+may be elected, since nobody died.
 
-Burners keep each core busy for --busy of the time while a producer writes with acks=all. Counted are the terms of the
-quorum and the leader epochs of the partitions, which only rise, and whoever is out of sync at the end. The last line is
-JSON; the exit code is 1 if anything was elected.
+Burners keep each core busy for --busy of the time while a producer writes with acks=all. Counted are the
+terms of the quorum and the leader epochs of the partitions, which only rise, and whoever is out of sync at
+the end. The last line is JSON; the exit code is 1 if anything was elected.
 
     calm.py [--minutes 10] [--busy 0.9] [--tight]
 """
@@ -57,7 +57,7 @@ def burners(busy: float) -> Iterator[None]:
 
 
 def epochs(address: str, topic: str) -> tuple[int, int, int]:
-    """The term of the quorum, the sum of the partitions' leader epochs, and how many have all replicas in sync."""
+    """The term of the quorum, the sum of the leader epochs, and how many partitions are wholly in sync."""
     client = Client(address)
     try:
         partitions = (
@@ -75,18 +75,20 @@ def measure(minutes: float, busy: float, tight: bool) -> dict[str, object]:
     from confluent_kafka.admin import AdminClient
 
     nodes = list(range(1, NODES + 1))
-    with tempfile.TemporaryDirectory(prefix="tierlog-calm-") as directory:
-        with ended(TierlogCluster(Path(directory), TIGHT if tight else {}, None)) as cluster:
-            admin = AdminClient({"bootstrap.servers": bootstrap(cluster), "log_level": 0})
-            topic = create(admin, [nodes[n % NODES :] + nodes[: n % NODES] for n in range(PARTITIONS)])
-            address = cluster.addresses[1]
-            await_in_sync(address, topic, PARTITIONS)
-            before = epochs(address, topic)
-            begin, (used, _) = time.monotonic(), machine_cpu()
-            with Producing(bootstrap(cluster), topic) as producing, burners(busy):
-                time.sleep(minutes * 60)
-                cpu_s, wall_s = machine_cpu()[0] - used, time.monotonic() - begin
-                after = epochs(address, topic)
+    with (
+        tempfile.TemporaryDirectory(prefix="tierlog-calm-") as directory,
+        ended(TierlogCluster(Path(directory), TIGHT if tight else {}, None)) as cluster,
+    ):
+        admin = AdminClient({"bootstrap.servers": bootstrap(cluster), "log_level": 0})
+        topic = create(admin, [nodes[n % NODES :] + nodes[: n % NODES] for n in range(PARTITIONS)])
+        address = cluster.addresses[1]
+        await_in_sync(address, topic, PARTITIONS)
+        before = epochs(address, topic)
+        begin, (used, _) = time.monotonic(), machine_cpu()
+        with Producing(bootstrap(cluster), topic) as producing, burners(busy):
+            time.sleep(minutes * 60)
+            cpu_s, wall_s = machine_cpu()[0] - used, time.monotonic() - begin
+            after = epochs(address, topic)
     sent = producing.result
     return {
         "minutes": round(wall_s / 60, 2),

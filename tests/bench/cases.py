@@ -13,8 +13,8 @@ several times what the write costs; a log that grows for ever would measure that
 
 @dataclass(frozen=True)
 class Figure:
-    """One column of a case's result; `better` says which way is ahead, `goal` which ratio tierlog wants, `within`
-    which value at most, whatever Kafka's is.
+    """One column of a case's result; `better` says which way is ahead, `goal` which ratio tierlog wants,
+    `within` which value at most, whatever Kafka's is.
     """
 
     key: str

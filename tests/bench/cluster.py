@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""`make bench-cluster`: a cluster of three tierlog nodes beside one of Apache Kafka, as a section of a page and a plot.
+"""`make bench-cluster`: three tierlog nodes beside three of Apache Kafka, as a section of a page and a plot.
 
-The load cases run on both clusters in turn, which stand side by side; then each cluster alone is hurt: a node is
-killed under load, at default settings and at tight ones (`cluster_cases.py`). A case that fails is a row that
-says so, and the others go on. What is measured is kept in results/cluster.json at once: --add measures the named
-cases again, or without names those that lack a value.
+The load cases run on both clusters in turn, which stand side by side; then each cluster alone is hurt: a node
+is killed under load, at default settings and at tight ones (`cluster_cases.py`). A case that fails is a row
+that says so, and the others go on. What is measured is kept in results/cluster.json at once: --add measures
+the named cases again, or without names those that lack a value.
 
-    cluster.py [--rounds 3] [--kills 1] [--seconds 3] [--compiled build/compiled] [--docs PAGE] [--add] [--alone] [case …]
+    cluster.py [--rounds 3] [--kills 1] [--seconds 3] [--compiled build/compiled] [--docs PAGE] [--add]
+               [--alone] [case …]
 """
 
 import argparse
@@ -27,7 +28,7 @@ from cluster_nodes import NODES, Cluster, KafkaCluster, TierlogCluster, as_broke
 from cluster_page import bars_of, section
 from page import plot, split
 from report import KAFKA, TIERLOG, Report
-from suite import HERE, RESULTS, Broker, CaseFailed, machine, run_case
+from suite import HERE, RESULTS, Broker, machine, run_case
 from versus import NOT_OF_TIERLOG, SAME, failed, jars, measure_case, previous
 
 HEAT = ("raw-produce", "--partitions", "3", *REPLICATED, "--max-bytes", "1g")
@@ -71,18 +72,22 @@ class Standing:
 @contextmanager
 def kafka_cluster(classpath: str, settings: Mapping[str, str]) -> Iterator[Cluster]:
     """Heated: a JVM gains a third in its first minutes."""
-    with tempfile.TemporaryDirectory(prefix="kafka-cluster-") as directory:
-        with ended(KafkaCluster(classpath, Path(directory), settings)) as cluster:
-            for batch in ("64k", "16k"):
-                run_case(as_broker(cluster), *HEAT, "--batch", batch, *HEAT_PACE)
-            yield cluster
+    with (
+        tempfile.TemporaryDirectory(prefix="kafka-cluster-") as directory,
+        ended(KafkaCluster(classpath, Path(directory), settings)) as cluster,
+    ):
+        for batch in ("64k", "16k"):
+            run_case(as_broker(cluster), *HEAT, "--batch", batch, *HEAT_PACE)
+        yield cluster
 
 
 @contextmanager
 def tierlog_cluster(settings: Mapping[str, str], compiled: Path | None) -> Iterator[Cluster]:
-    with tempfile.TemporaryDirectory(prefix="tierlog-cluster-") as directory:
-        with ended(TierlogCluster(Path(directory), settings, compiled)) as cluster:
-            yield cluster
+    with (
+        tempfile.TemporaryDirectory(prefix="tierlog-cluster-") as directory,
+        ended(TierlogCluster(Path(directory), settings, compiled)) as cluster,
+    ):
+        yield cluster
 
 
 def clusters(

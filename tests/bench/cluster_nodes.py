@@ -1,5 +1,7 @@
-"""Clusters of three nodes on this machine, tierlog's and Apache Kafka's in the same shape: each node is broker and
-voter at once, topics have three replicas, and acks=all needs two of them."""
+"""Clusters of three nodes on this machine, tierlog's and Apache Kafka's in the same shape.
+
+Each node is broker and voter at once, topics have three replicas, and acks=all needs two of them.
+"""
 
 import sys
 import time
@@ -7,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import SystemRandom
 from typing import Protocol
 
 import wire
@@ -19,8 +22,6 @@ from tierlog.broker.ports.types import random_uuid
 from tierlog.cli.local_cluster import LocalCluster
 
 sys.path.insert(0, str(HERE.parent / "support"))
-from random import SystemRandom
-
 from kafka_process import KafkaProcess, free_ports
 
 NODES = 3
@@ -174,7 +175,7 @@ def await_brokers(cluster: Cluster) -> None:
 
 
 def metadata(address: str, topic: str | None = None):
-    """({broker: (host, port)}, {partition: (error, leader, how many in sync)} of the topic) as that node has it."""
+    """As that node has it: {broker: (host, port)}, and of the topic {partition: (error, leader, in sync)}."""
     with wire.connect(wire.parse_address(address), 10) as connection:
         connection.sendall(wire.metadata_request(topic))
         brokers, _, topics = wire.parse_metadata(wire.read_frame(connection))

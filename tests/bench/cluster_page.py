@@ -11,15 +11,16 @@ SECTION = """\
 {heading}
 <!-- Written by `make bench-cluster`: do not edit. -->
 
-Three nodes, each broker and voter at once, beside Apache Kafka 4.3.1 in the same shape (heap 1 GiB a node, heated),
-in turn on one machine: {cores} cores, {cpu}, Linux {kernel}, Python {python}; {date}, commit {commit}. Three replicas,
-`min.insync.replicas=2`, acks=all; CPU is that of all three processes, and all of them and the load generator share the
-cores. {rounds} rounds of {seconds:g} s a load case, {kills} of each kill: medians. tierlog's hot modules are {made}. A ratio
-above 1: tierlog is ahead. {met} of {goals} goals are met.
+Three nodes, each broker and voter at once, beside Apache Kafka 4.3.1 in the same shape (heap 1 GiB a node,
+heated), in turn on one machine: {cores} cores, {cpu}, Linux {kernel}, Python {python};
+{date}, commit {commit}. Three replicas, `min.insync.replicas=2`, acks=all. CPU is that of all three
+processes; they share the cores with the load generator. Medians of {rounds} rounds of {seconds:g} s a load
+case, and of {kills} of each kill. tierlog's hot modules are {made}. A ratio above 1: tierlog is ahead.
+{met} of {goals} goals are met.
 
-*Killed* is SIGKILL of the node that leads what a librdkafka producer at its defaults writes to; beside it lie {partitions:,}
-partitions, a third of them led by that node. The log must hold all that was acknowledged, else the case fails.
-*Tight settings*, of both: {tight}.
+*Killed* is SIGKILL of the node that leads what a librdkafka producer at its defaults writes to; beside it lie
+{partitions:,} partitions, a third of them led by that node. The log must hold all that was acknowledged, else
+the case fails. *Tight settings*, of both: {tight}.
 
 ![Ratio of tierlog's cluster to Kafka's by case](img/benchmarks-cluster.png)
 

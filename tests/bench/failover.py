@@ -1,16 +1,16 @@
 """What clients see when a node of a cluster is killed (SIGKILL), of tierlog or of Apache Kafka.
 
-A librdkafka producer (idempotent, acks=all, otherwise at its defaults) sends small messages at a steady rate to
-a partition that the victim leads. Beside it lies a topic of 2,000 partitions, a third of them led by the victim;
-a survivor's Metadata tells when all of them are led again. At the end the log has to hold all that was
-acknowledged, and nothing twice.
+A librdkafka producer (idempotent, acks=all, otherwise at its defaults) sends small messages at a steady rate
+to a partition that the victim leads. Beside it lies a topic of 2,000 partitions, a third of them led by the
+victim; a survivor's Metadata tells when all of them are led again. At the end the log has to hold all that
+was acknowledged.
 """
 
+import itertools
 import multiprocessing
 import sys
 import time
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
@@ -51,9 +51,7 @@ class Sent:
 
     def longest_gap_s(self) -> float:
         acknowledged = sorted(at for _, at in self.times)
-        return max(
-            (later - sooner for sooner, later in zip(acknowledged, acknowledged[1:], strict=False)), default=0
-        )
+        return max((later - sooner for sooner, later in itertools.pairwise(acknowledged)), default=0)
 
     def longest_wait_s(self) -> float:
         return max((acknowledged - sent for sent, acknowledged in self.times), default=0)

@@ -32,7 +32,7 @@ CASE_LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class Broker:
-    """`admin`: the URL of tierlog's admin listener. `more_pids`: of the other nodes, if it stands for a cluster."""
+    """`admin`: the URL of tierlog's admin listener. `more_pids`: of the other nodes of a cluster."""
 
     bootstrap: str
     pid: int
