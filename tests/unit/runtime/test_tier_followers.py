@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from faulty_store import FaultyStore
 from tier_node import START_MS, TierNode, take_role
@@ -238,6 +239,9 @@ async def test_an_empty_replica_begins_with_the_epochs_and_producers_of_before(p
     catch_up(follower, leader)
     assert follower.log.epochs.entries == leader.log.epochs.entries
     assert len(follower.log.epochs.entries) == 2
+    newest = msgspec.structs.replace(pair.remote, entries=pair.remote.entries[-1:])
+    known = await pair.node.remote_log.history(*pair.node.where(leader), newest, newest.end_offset - 1)
+    assert known.leader_epochs[-2:] == ((0, 0), (2, 50)), "the newest bundle alone tells of all epochs"
     await pair.elect(2)
     assert follower.end_offset_for_epoch(0) == (0, 50)
     again = send(follower, pair.sequence - 5)
