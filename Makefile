@@ -19,11 +19,14 @@ DEMO_OPTIONS ?= --picture build/demo.png
 SOAK_MINUTES ?= 10
 SEEDS ?= 100
 FIRST_SEED ?= 0
+JOBS ?= 2
 ROUNDS ?= 3
 SECONDS ?= 3
 UV_VERSION := 0.13.9
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Files of tests side by side; those that measure each other's load are in one file.
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help venv demo check fast slow test fuzz soak simulate test-clients compiled test-compiled bench bench-alone fmt lint types \
@@ -66,13 +69,13 @@ s3-server:
 	@localstack/get-s3-server.sh versitygw >/dev/null
 
 fast: venv s3-server
-	$(BIN)/pytest -m "not slow and not clients"
+	$(PYTEST) -m "not slow and not clients"
 
 test: venv s3-server
-	$(BIN)/pytest -m "not clients" -rs
+	$(PYTEST) -m "not clients" -rs
 
 slow: venv s3-server
-	$(BIN)/pytest -m "slow and not clients" -rs
+	$(PYTEST) -m "slow and not clients" -rs
 
 fuzz: venv
 	$(BIN)/pytest tests/fuzz -s
@@ -97,7 +100,7 @@ $(COMPILED)/.made: $(READY) $(shell git ls-files -- '*.py')
 # In process and in the brokers that they start: both find the compiled modules first.
 test-compiled: compiled s3-server
 	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/python src/compile_hot.py --check
-	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/pytest -m "not slow and not clients" $(addprefix tests/unit/, \
+	PYTHONPATH=$(abspath $(COMPILED)) $(PYTEST) -m "not slow and not clients" $(addprefix tests/unit/, \
 	  log net partition ports quotas records runtime wire) tests/conformance tests/integration tests/property
 
 # To go on after a run that broke off, or in which a case failed: make bench BENCH_OPTIONS=--add

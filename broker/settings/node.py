@@ -105,6 +105,14 @@ class NodeSettings:
         30_000, "A broker that stops waits so long for others to lead what it leads; 0: not at all.", least=0
     )
 
+    auto_leader_rebalance_enable: bool = _boolean(
+        True, "The active controller has preferred leaders lead again, where brokers lack too many of theirs."
+    )
+    leader_imbalance_check_interval_seconds: int = _long(300, "How often it looks for them.", least=1)
+    leader_imbalance_per_broker_percentage: int = _int(
+        10, "Of the partitions that prefer a broker it may lack so many in a hundred.", least=0
+    )
+
     # Directories and the object store
     log_dirs: tuple[str, ...] = _list(
         ("tierlog-data",), "Directories of partition data; a new partition goes where most is free."
