@@ -24,6 +24,7 @@ NOT_SETTINGS = frozenset(
 )  # fmt: skip
 """Variables with the prefix that the command line, Spark and the tests read."""
 BROKER, CONTROLLER = "broker", "controller"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 KIB, MIB = 1 << 10, 1 << 20
 
 
@@ -205,6 +206,15 @@ class NodeSettings:
     )
     replica_fetch_response_max_bytes: int = _int(
         10 * MIB, "Of all partitions in one answer to a follower.", least=1
+    )
+    replica_selector_class: str = _string(
+        "",
+        "Who names the replica that a consumer reads from; empty: it is the leader. The rack-aware one names "
+        "a replica of the consumer's rack (KIP-392).",
+        choices=("", RACK_AWARE_SELECTOR),
+    )
+    num_replica_fetchers: int = _int(
+        1, "Connections to each broker that is followed; they share its partitions.", least=1
     )
     replica_fetch_backoff_ms: int = _int(
         200, "A follower that cannot fetch a partition, or reach a leader, tries again after it.", least=1
