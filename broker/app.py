@@ -235,7 +235,15 @@ class Broker:
         )
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
-        self.groups = GroupService(settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks)
+        self.groups = GroupService(
+            settings,
+            self.metadata,
+            self.replicas,
+            self.clock,
+            self.rng,
+            self.tasks,
+            None if self._is_alone else self.lifecycle,
+        )
         self.tiering = Tiering(
             settings,
             self.metadata,
