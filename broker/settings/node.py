@@ -26,6 +26,7 @@ NOT_SETTINGS = frozenset(
 BROKER, CONTROLLER = "broker", "controller"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 KIB, MIB = 1 << 10, 1 << 20
+UNLIMITED_RATE = MAX_LONG
 
 
 def _setting(type: SettingType, default: Value, doc: str, **bounds: Any) -> Any:
@@ -212,6 +213,18 @@ class NodeSettings:
         "Who names the replica that a consumer reads from; empty: it is the leader. The rack-aware one names "
         "a replica of the consumer's rack (KIP-392).",
         choices=("", RACK_AWARE_SELECTOR),
+    )
+    leader_replication_throttled_rate: int = _long(
+        UNLIMITED_RATE,
+        "Bytes per second that followers get that are not in sync, of partitions that their topic's setting "
+        "leader.replication.throttled.replicas names.",
+        least=0,
+    )
+    follower_replication_throttled_rate: int = _long(
+        UNLIMITED_RATE,
+        "Bytes per second that this broker fetches for replicas that are not in sync and that their topic's "
+        "setting follower.replication.throttled.replicas names.",
+        least=0,
     )
     num_replica_fetchers: int = _int(
         1, "Connections to each broker that is followed; they share its partitions.", least=1
@@ -447,6 +460,9 @@ NODE_SETTINGS: dict[str, Setting] = {
     if item.metadata
     for name in [item.name.replace("_", ".")]
 }
+
+RUN_TIME_SETTINGS = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
+"""What can be changed while a node runs, for one of them or for all (KIP-226)."""
 
 TOPIC_DEFAULTS: dict[str, str] = {
     "log.segment.bytes": "segment.bytes",
