@@ -31,6 +31,7 @@ from tierlog.broker.net.bounds import TURNED_AWAY_MAX, Bounds
 from tierlog.broker.net.connection import Why
 from tierlog.broker.net.listener import Listener, Refusal
 from tierlog.broker.net.throttling import Throttling
+from tierlog.broker.partition.follower import StartFromTier
 from tierlog.broker.ports import descriptors
 from tierlog.broker.ports.clock import Clock, SystemClock
 from tierlog.broker.ports.files import Files, OsFiles
@@ -55,8 +56,10 @@ from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.tier_start import TierStart
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import CONTROLLER, NodeSettings
@@ -363,10 +366,17 @@ class Broker:
             rng=self.rng,
             broker_epoch=self._broker_epoch,
             image=lambda: self.metadata.image,
+            from_tier=self._start_from_tier,
         )
         fetchers = ReplicaFetchers(dependencies)
         self._parts.callback(fetchers.close)
         return fetchers
+
+    def _start_from_tier(self, replica: Replica, step: StartFromTier) -> "asyncio.Future[bool]":
+        """The remote tier is put together after those who fetch."""
+        image, remote = self.metadata.image, self.tiering.remote
+        start = TierStart(self.settings.node_id, self.network, image, remote, self.clock)
+        return self.tasks.spawn(f"start of {replica.name}", start.begin(replica, step))
 
     async def _join(self) -> None:
         """Registers with the controller; it is let in once it serves."""
