@@ -31,6 +31,7 @@ from tierlog.broker.net.bounds import TURNED_AWAY_MAX, Bounds
 from tierlog.broker.net.connection import Why
 from tierlog.broker.net.listener import Listener, Refusal
 from tierlog.broker.net.throttling import Throttling
+from tierlog.broker.partition.follower import StartFromTier
 from tierlog.broker.ports import descriptors
 from tierlog.broker.ports.clock import Clock, SystemClock
 from tierlog.broker.ports.files import Files, OsFiles
@@ -55,13 +56,16 @@ from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.tier_start import TierStart
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import CONTROLLER, NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.api import quorum_routes, raft_routes
+from tierlog.metadata.balancing import BalanceSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.controller.sessions import BrokerSessions
@@ -181,6 +185,7 @@ class Broker:
             reserve_bytes=settings.metadata_reserve_bytes,
             short_of_room=lambda: self.directories.fill_beside(settings.metadata_directory),
             sessions=BrokerSessions(settings.broker_session_timeout_ms) if secret else None,
+            balance=_balance(settings),
             peers=peers,
             settings=RaftSettings.of_times(
                 tick_ms=TICK_MS,
@@ -359,10 +364,17 @@ class Broker:
             rng=self.rng,
             broker_epoch=self._broker_epoch,
             image=lambda: self.metadata.image,
+            from_tier=self._start_from_tier,
         )
         fetchers = ReplicaFetchers(dependencies)
         self._parts.callback(fetchers.close)
         return fetchers
+
+    def _start_from_tier(self, replica: Replica, step: StartFromTier) -> "asyncio.Future[bool]":
+        """The remote tier is put together after those who fetch."""
+        image, remote = self.metadata.image, self.tiering.remote
+        start = TierStart(self.settings.node_id, self.network, image, remote, self.clock)
+        return self.tasks.spawn(f"start of {replica.name}", start.begin(replica, step))
 
     async def _join(self) -> None:
         """Registers with the controller; it is let in once it serves."""
@@ -492,6 +504,15 @@ def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGr
     from tierlog.metadata.transport import HttpPeers  # a quorum that stays alone needs no HTTP client
 
     return HttpPeers(settings.node_id, cluster_id, secret, tasks)
+
+
+def _balance(settings: NodeSettings) -> BalanceSettings | None:
+    if not settings.auto_leader_rebalance_enable:
+        return None
+    return BalanceSettings(
+        interval_ms=settings.leader_imbalance_check_interval_seconds * 1000,
+        percent=settings.leader_imbalance_per_broker_percentage,
+    )
 
 
 def _note(connection: Connection, why: Why, detail: str) -> None:
