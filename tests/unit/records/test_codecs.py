@@ -4,7 +4,6 @@ import random
 import struct
 import sys
 import threading
-import time
 import tracemalloc
 
 import cramjam
@@ -122,7 +121,7 @@ def test_other_threads_have_their_turn_while_much_is_compressed(codec: Codec) ->
         worker.start()
         while worker.is_alive():
             turns += 1
-            time.sleep(0.0001)
+            worker.join(0.0001)
     finally:
         sys.setswitchinterval(before)
         worker.join()
