@@ -73,6 +73,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import TICK_MS, MetadataNode, MetadataUnavailable
 from tierlog.metadata.observer import MetadataObserver
 from tierlog.metadata.raft.settings import RaftSettings
+from tierlog.metadata.tls import TlsFiles
 from tierlog.tiering.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -156,7 +157,8 @@ class Broker:
         self.metadata_node, raft = self._build_metadata(metadata_tasks)
         self.metadata = MetadataClient(self.metadata_node)
         self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag)
-        self.admin = AdminServer([*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft])
+        routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft]
+        self.admin = AdminServer(routes, _tls(settings))
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
         if isinstance(self.metadata_node, MetadataNode):
@@ -503,7 +505,14 @@ def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGr
         return None
     from tierlog.metadata.transport import HttpPeers  # a quorum that stays alone needs no HTTP client
 
-    return HttpPeers(settings.node_id, cluster_id, secret, tasks)
+    return HttpPeers(settings.node_id, cluster_id, secret, tasks, _tls(settings))
+
+
+def _tls(settings: NodeSettings) -> TlsFiles | None:
+    if not settings.quorum_files:
+        return None
+    certificate, key, ca = settings.quorum_files
+    return TlsFiles(certificate=certificate, key=key, ca=ca)
 
 
 def _balance(settings: NodeSettings) -> BalanceSettings | None:

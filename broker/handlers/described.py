@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tierlog.broker.settings.definitions import Setting, SettingType
-from tierlog.broker.settings.node import NODE_SETTINGS, TOPIC_DEFAULTS, NodeSettings
-from tierlog.broker.settings.topic import TOPIC_SETTINGS
+from tierlog.broker.settings.node import NODE_SETTINGS, NodeSettings
+from tierlog.broker.settings.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS
 
 
 class Source(IntEnum):

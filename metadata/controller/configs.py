@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, find_setting
-from tierlog.broker.settings.node import NODE_SETTINGS, TOPIC_DEFAULTS
-from tierlog.broker.settings.topic import TOPIC_SETTINGS, TopicConfig
+from tierlog.broker.settings.node import NODE_SETTINGS
+from tierlog.broker.settings.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS, TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
