@@ -138,7 +138,7 @@ class Replica(ReplicaRoles):
         self._core = LeaderCore(
             broker_id,
             log.log_end_offset,
-            max(log.log_start_offset, min(high_watermark, log.log_end_offset)),
+            max(log.local_log_start_offset, min(high_watermark, log.log_end_offset)),
             min_in_sync=log.config.min_insync_replicas,
         )
         self._follower = FollowerCore(broker_id)
@@ -306,6 +306,8 @@ class Replica(ReplicaRoles):
         if self.wants_flush:
             self._refused_end = 0
             self.flusher(self)
+            if self._core.followers:
+                self._tell()  # they fetch it, and sync it, while it is synced here
         else:
             self._settled(self.log.log_end_offset)
 
