@@ -31,6 +31,7 @@ from tierlog.broker.net.bounds import TURNED_AWAY_MAX, Bounds
 from tierlog.broker.net.connection import Why
 from tierlog.broker.net.listener import Listener, Refusal
 from tierlog.broker.net.throttling import Throttling
+from tierlog.broker.partition.follower import StartFromTier
 from tierlog.broker.ports import descriptors
 from tierlog.broker.ports.clock import Clock, SystemClock
 from tierlog.broker.ports.files import Files, OsFiles
@@ -41,6 +42,7 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.rates import Windows
+from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.boots import boot_id, forget_boot, may_have_lost, note_boot
 from tierlog.broker.runtime.broker_connection import TcpNetwork
 from tierlog.broker.runtime.data_directories import DataDirectories
@@ -55,13 +57,16 @@ from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.tier_start import TierStart
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import CONTROLLER, NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.api import quorum_routes, raft_routes
+from tierlog.metadata.balancing import BalanceSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.controller.sessions import BrokerSessions
@@ -69,6 +74,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import TICK_MS, MetadataNode, MetadataUnavailable
 from tierlog.metadata.observer import MetadataObserver
 from tierlog.metadata.raft.settings import RaftSettings
+from tierlog.metadata.tls import TlsFiles
 from tierlog.tiering.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -152,7 +158,8 @@ class Broker:
         self.metadata_node, raft = self._build_metadata(metadata_tasks)
         self.metadata = MetadataClient(self.metadata_node)
         self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag)
-        self.admin = AdminServer([*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft])
+        routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft]
+        self.admin = AdminServer(routes, _tls(settings))
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
         if isinstance(self.metadata_node, MetadataNode):
@@ -181,6 +188,7 @@ class Broker:
             reserve_bytes=settings.metadata_reserve_bytes,
             short_of_room=lambda: self.directories.fill_beside(settings.metadata_directory),
             sessions=BrokerSessions(settings.broker_session_timeout_ms) if secret else None,
+            balance=_balance(settings),
             peers=peers,
             settings=RaftSettings.of_times(
                 tick_ms=TICK_MS,
@@ -206,6 +214,7 @@ class Broker:
         self.purgatory = Purgatory(settings.purgatory_max_operations)
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
         self.commits = GroupCommit()
+        self.throttles = ReplicationThrottles(settings)
         fetchers = None if self._is_alone else self._build_fetchers()
         self.examiner = Examiner()
         self._parts.callback(self.examiner.close)
@@ -230,7 +239,15 @@ class Broker:
         )
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
-        self.groups = GroupService(settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks)
+        self.groups = GroupService(
+            settings,
+            self.metadata,
+            self.replicas,
+            self.clock,
+            self.rng,
+            self.tasks,
+            None if self._is_alone else self.lifecycle,
+        )
         self.tiering = Tiering(
             settings,
             self.metadata,
@@ -259,6 +276,8 @@ class Broker:
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
         self._parts.callback(self.metadata.subscribe(self.throttling.follow))
         self.throttling.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
+        self._parts.callback(self.metadata.subscribe(self.throttles.follow))
+        self.throttles.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
 
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
@@ -310,6 +329,7 @@ class Broker:
             quotas=self.quotas,
             stats=self.stats,
             lease=None if self._is_alone else self.lifecycle,
+            throttles=self.throttles,
             isr_due=self.isr_updater.due,
             examiner=self.examiner,
         )
@@ -359,10 +379,18 @@ class Broker:
             rng=self.rng,
             broker_epoch=self._broker_epoch,
             image=lambda: self.metadata.image,
+            throttle=self.throttles.follower,
+            from_tier=self._start_from_tier,
         )
         fetchers = ReplicaFetchers(dependencies)
         self._parts.callback(fetchers.close)
         return fetchers
+
+    def _start_from_tier(self, replica: Replica, step: StartFromTier) -> "asyncio.Future[bool]":
+        """The remote tier is put together after those who fetch."""
+        image, remote = self.metadata.image, self.tiering.remote
+        start = TierStart(self.settings.node_id, self.network, image, remote, self.clock)
+        return self.tasks.spawn(f"start of {replica.name}", start.begin(replica, step))
 
     async def _join(self) -> None:
         """Registers with the controller; it is let in once it serves."""
@@ -491,7 +519,23 @@ def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGr
         return None
     from tierlog.metadata.transport import HttpPeers  # a quorum that stays alone needs no HTTP client
 
-    return HttpPeers(settings.node_id, cluster_id, secret, tasks)
+    return HttpPeers(settings.node_id, cluster_id, secret, tasks, _tls(settings))
+
+
+def _tls(settings: NodeSettings) -> TlsFiles | None:
+    if not settings.quorum_files:
+        return None
+    certificate, key, ca = settings.quorum_files
+    return TlsFiles(certificate=certificate, key=key, ca=ca)
+
+
+def _balance(settings: NodeSettings) -> BalanceSettings | None:
+    if not settings.auto_leader_rebalance_enable:
+        return None
+    return BalanceSettings(
+        interval_ms=settings.leader_imbalance_check_interval_seconds * 1000,
+        percent=settings.leader_imbalance_per_broker_percentage,
+    )
 
 
 def _note(connection: Connection, why: Why, detail: str) -> None:
