@@ -11,10 +11,10 @@ import logging
 import random
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from aiohttp import web
@@ -57,6 +57,7 @@ from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import CONTROLLER, NodeSettings
@@ -113,22 +114,32 @@ class Broker:
         self.bootstrap = self.admin_url = ""
         self._parts = contextlib.AsyncExitStack()
         self._stops_clean = True
-        self._serves = False
+        self._has_logs = self._serves = False
 
     async def start(self) -> None:
-        """Returns when it serves. Raises OSError (address, directory), DamagedLog, NodeFailed."""
+        """Returns when it serves. Raises OSError (address, directory), DamagedLog, NodeFailed; then, and if
+        it is cancelled, nothing of it is left.
+        """
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        try:
+            if not await _done_before(self.failed, self._start_parts()):
+                raise NodeFailed(self.failed.result())
+        except BaseException as why:
+            await self.stop(clean=self._has_logs and isinstance(why, asyncio.CancelledError))
+            raise
+        self._serves = True
+        _log.info("serving", bootstrap=self.bootstrap, admin=self.admin_url, node=self.settings.node_id)
+
+    async def _start_parts(self) -> None:
         try:
             await self._start_metadata()
             await self._start_log()
             await self._join()
             await self._start_replicas()
+            self._has_logs = True
             await self._start_serving()
-        except BaseException:
-            await self.stop(clean=False)
-            raise
-        self._serves = True
-        _log.info("serving", bootstrap=self.bootstrap, admin=self.admin_url, node=self.settings.node_id)
+        except MetadataUnavailable as unavailable:
+            raise NodeFailed(f"the metadata quorum did not let it in: {unavailable}") from unavailable
 
     async def stop(self, *, clean: bool = True) -> None:
         """Takes everything apart in the reverse order. `clean`: the next start needs no recovery."""
@@ -228,6 +239,9 @@ class Broker:
             vital,
             broker_epoch=self._broker_epoch,
         )
+        self.reports = ReplicaReports(
+            settings.node_id, self.metadata, self.replicas, vital, broker_epoch=self._broker_epoch
+        )
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
         self.groups = GroupService(settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks)
@@ -275,11 +289,15 @@ class Broker:
         if not self._is_alone:
             self._parts.push_async_callback(self.isr_updater.stop)
             self.isr_updater.start()
+            self._parts.push_async_callback(self.reports.stop)
+            self.reports.start()
         await self.tiering.start()
 
     async def _start_serving(self) -> None:
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
+        if not self._is_alone:
+            await self.reports.tell_first()
         await self.lifecycle.enter()
         self.admin_node.serve(
             Serving(
@@ -377,6 +395,7 @@ class Broker:
                 admin_url=self.admin_url,
                 rack=self.settings.broker_rack or None,
                 may_have_lost=not self._is_alone and may_have_lost(self.files, directories, boot),
+                directories=self.identity.directory_ids,
                 min_in_sync=self.settings.min_insync_replicas,
                 unclean_election=self.settings.unclean_leader_election_enable,
             )
@@ -419,7 +438,9 @@ class Broker:
 
 
 def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
-    """Runs a node until SIGTERM or SIGINT, then stops it clean; raises what `Broker.start` raises."""
+    """Runs a node until SIGTERM or SIGINT, whether it serves by then or not, and stops it clean; raises what
+    `Broker.start` raises.
+    """
     configure_logging()
     keep_malloc_small()
     if (most := descriptors.raise_limit()) >= 0 and most < descriptors.LEAST:
@@ -430,21 +451,42 @@ def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
 
 
 async def _serve(settings: NodeSettings, on_ready: OnReady | None) -> None:
-    broker = Broker(settings)
-    await broker.start()
-    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[None] = loop.create_future()
+
+    def stop() -> None:
+        if not stopped.done():
+            stopped.set_result(None)
+
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stop)
+    broker = Broker(settings)
+    if not await _done_before(stopped, broker.start()):
+        _log.info("stopped before it served", node=settings.node_id)
+        return
     gc.collect()
     gc.freeze()  # what start-up made stays for good: no collection looks at it again
     if on_ready is not None:
         on_ready(broker.bootstrap, broker.admin_url)
-    broker.failed.add_done_callback(lambda _: stopped.set())
-    await stopped.wait()
+    broker.failed.add_done_callback(lambda _: stop())
+    await stopped
     await broker.stop()
     if broker.failed.done():
         raise NodeFailed(broker.failed.result())
+
+
+async def _done_before(event: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> bool:
+    """Whether the work was done before the event came; else it was cancelled, and has ended."""
+    tasks = TaskGroup(lambda name, failure: None)  # the caller hears of it
+    working = tasks.spawn("start", work)
+    try:
+        await asyncio.wait((working, event), return_when=asyncio.FIRST_COMPLETED)
+        done = working.done()
+    finally:
+        await tasks.close()
+    if done:
+        working.result()
+    return done
 
 
 def configure_logging() -> None:

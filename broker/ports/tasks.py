@@ -26,11 +26,11 @@ class TaskGroup:
         return task
 
     async def close(self) -> None:
-        """Cancels what still runs and waits until all of it has ended."""
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancels what still runs and waits until all of it has ended, with what that started in the end."""
+        while tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

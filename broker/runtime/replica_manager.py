@@ -82,6 +82,10 @@ class ReplicaManager:
         self.directories = directories
         self.went_offline: list[Callable[[], None]] = []
         """Called after partitions of this broker have gone offline."""
+        self.gave_up: list[Callable[[], None]] = []
+        """Called after partitions were given up until the next start, for whatever reason."""
+        self.begun_anew: tuple[tuple[uuid.UUID, int], ...] = ()
+        """(Topic id, partition) of which nothing was found at the start, on directories that all serve."""
         self.came: list[Callable[[], None]] = []
         """Called after partitions were made later than the image that has them."""
         self.former_traffic = NO_TRAFFIC
@@ -127,6 +131,11 @@ class ReplicaManager:
         return name in self._offline or name in self._missing
 
     @property
+    def given_up(self) -> list[TopicPartition]:
+        """Those that cannot serve before the next start."""
+        return list(self._offline)
+
+    @property
     def offline_count(self) -> int:
         return len(self._offline) + len(self._missing)
 
@@ -142,6 +151,7 @@ class ReplicaManager:
                 directory.take_checkpoints()
             except OSError as failure:
                 directory.fail(failure.strerror or str(failure))
+        self._require_online()
         wanted = {
             TopicPartition(topic.name, number): topic
             for topic in image.topics.values()
@@ -153,6 +163,11 @@ class ReplicaManager:
             _log.warning("the cluster does not know this partition; kept aside", directory=str(target))
         for name, why in refused.items():
             self._give_up(name, why)
+        self.begun_anew = tuple(
+            (topic.topic_id, name.partition)
+            for name, topic in wanted.items()
+            if name not in refused and self.directories.directory_of(name) is None
+        )
         await self._open_in_threads(image, {name: wanted[name] for name in wanted if name not in refused})
         for directory in self.directories.all:
             directory.untrust()
@@ -339,16 +354,24 @@ class ReplicaManager:
         _log.error(
             "a log directory went offline", directory=str(directory.path), why=why, partitions=len(names)
         )
-        for listener in self.went_offline:
+        for listener in (*self.went_offline, *self.gave_up):
             listener()
         if not self.directories.online:
             self._fatal("the last log directory", OSError(why))
         elif holds(directory, self._settings.metadata_directory):
             self._fatal("the log directory with the metadata", OSError(why))
 
+    def _require_online(self) -> None:
+        """Raises DirectoryUnusable if all have failed before anybody watched them."""
+        if not self.directories.online:
+            why = "; ".join(directory.refusal or "" for directory in self.directories.all)
+            raise DirectoryUnusable(None, why, "log.dirs")
+
     def _give_up(self, name: TopicPartition, why: str) -> None:
         _log.error("a partition is offline", partition=str(name), why=why)
         self._offline[name] = why
+        for listener in self.gave_up:
+            listener()
 
     # -- following the image --
 
