@@ -122,7 +122,7 @@ class Broker:
         """
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         try:
-            if not await _done_before(self.failed, self._start_parts()):
+            if not await _done_before(self.failed, self._start_parts()) or self.failed.done():
                 raise NodeFailed(self.failed.result())
         except BaseException as why:
             await self.stop(clean=self._has_logs and isinstance(why, asyncio.CancelledError))
