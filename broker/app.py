@@ -63,6 +63,7 @@ from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import CONTROLLER, NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.api import quorum_routes, raft_routes
+from tierlog.metadata.balancing import BalanceSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.controller.sessions import BrokerSessions
@@ -192,6 +193,7 @@ class Broker:
             reserve_bytes=settings.metadata_reserve_bytes,
             short_of_room=lambda: self.directories.fill_beside(settings.metadata_directory),
             sessions=BrokerSessions(settings.broker_session_timeout_ms) if secret else None,
+            balance=_balance(settings),
             peers=peers,
             settings=RaftSettings.of_times(
                 tick_ms=TICK_MS,
@@ -534,6 +536,15 @@ def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGr
     from tierlog.metadata.transport import HttpPeers  # a quorum that stays alone needs no HTTP client
 
     return HttpPeers(settings.node_id, cluster_id, secret, tasks)
+
+
+def _balance(settings: NodeSettings) -> BalanceSettings | None:
+    if not settings.auto_leader_rebalance_enable:
+        return None
+    return BalanceSettings(
+        interval_ms=settings.leader_imbalance_check_interval_seconds * 1000,
+        percent=settings.leader_imbalance_per_broker_percentage,
+    )
 
 
 def _note(connection: Connection, why: Why, detail: str) -> None:

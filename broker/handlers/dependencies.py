@@ -50,11 +50,24 @@ class Dependencies:
     isr_due: Callable[[Replica], None] = _nobody_asks
     """Called when a follower's fetch shows that an in-sync set may have to change."""
 
+    def find_follower(self, topic: str | uuid.UUID, partition: int) -> "Replica | None":
+        """The replica that follows another broker's, from which consumers may read what is committed
+        (KIP-392).
+        """
+        replica = self.replicas.get(topic, partition)
+        if replica is None or replica.leads or replica.failed is not None or not self._may_serve:
+            return None
+        return replica
+
+    @property
+    def _may_serve(self) -> bool:
+        return self.lease is None or self.lease.holds_lease()
+
     def find_replica(self, topic: str | uuid.UUID, partition: int) -> "Replica | ErrorCode":
         """The replica that leads, by the topic's name or id; or the code that says why there is none here."""
         replica = self.replicas.get(topic, partition)
         if replica is not None:
-            if replica.leads and (self.lease is None or self.lease.holds_lease()):
+            if replica.leads and self._may_serve:
                 return replica
             if replica.failed is not None:
                 return ErrorCode.KAFKA_STORAGE_ERROR

@@ -306,6 +306,8 @@ class Replica(ReplicaRoles):
         if self.wants_flush:
             self._refused_end = 0
             self.flusher(self)
+            if self._core.followers:
+                self._tell()  # they fetch it, and sync it, while it is synced here
         else:
             self._settled(self.log.log_end_offset)
 

@@ -1,10 +1,11 @@
-"""Followers fetch from leaders over the ordinary Fetch API: one fetcher for each broker that leads something
-here, one request of it under way at a time, for all partitions that it leads.
+"""Followers fetch from leaders over the ordinary Fetch API: `num.replica.fetchers` fetchers for each broker
+that leads something here, each with a connection, one request of it under way at a time, and its share of the
+partitions.
 
 A fetcher asks only for what has changed since the last request (fetch sessions); an answer is carried out by
 the replica itself, which appends the records from where they were received. A partition that cannot go on now
 rests for `replica.fetch.backoff.ms`, a leader that cannot be reached for a while that grows; neither holds up
-any other. Owned by the replica manager.
+any other, and the connection stays while anything is followed. Owned by the replica manager.
 """
 
 import asyncio
@@ -61,26 +62,27 @@ class FollowerDependencies:
 
 
 class ReplicaFetchers:
-    """The fetchers of a broker, by the broker that they fetch from."""
+    """The fetchers of a broker, by the broker that they fetch from and their number."""
 
     def __init__(self, dependencies: FollowerDependencies) -> None:
         self._deps = dependencies
-        self._fetchers: dict[int, ReplicaFetcher] = {}
-        self._sources: dict[Key, int] = {}
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        self._sources: dict[Key, tuple[int, int]] = {}
 
     def follow(self, replica: Replica) -> None:
         """Fetches for the replica from the leader that it follows; or not any more, if it follows nobody."""
         key = (replica.topic_id, replica.name.partition)
-        before, leader = self._sources.get(key), replica.leader
-        if before is not None and before != leader:
+        source = replica.leader, _share(key, self._deps.settings.num_replica_fetchers)
+        before = self._sources.get(key)
+        if before is not None and before != source:
             self._fetchers[before].remove(key)
             del self._sources[key]
-        if leader < 0:
+        if replica.leader < 0:
             return
-        fetcher = self._fetchers.get(leader)
+        fetcher = self._fetchers.get(source)
         if fetcher is None:
-            fetcher = self._fetchers[leader] = ReplicaFetcher(leader, self._deps)
-        self._sources[key] = leader
+            fetcher = self._fetchers[source] = ReplicaFetcher(replica.leader, self._deps)
+        self._sources[key] = source
         fetcher.add(key, replica)
 
     def forget(self, replica: Replica) -> None:
@@ -115,7 +117,7 @@ class _Partition:
 
 
 class ReplicaFetcher:
-    """Fetches everything that one other broker leads here."""
+    """Fetches partitions that one other broker leads."""
 
     def __init__(self, source: int, dependencies: FollowerDependencies) -> None:
         self.source = source
@@ -165,6 +167,7 @@ class ReplicaFetcher:
         self._due.pop(key, None)
         self._flushing.discard(key)
         self._leave_session(key)
+        self._something_due.set()  # it may have been the last
 
     def try_again(self) -> None:
         self._try_now.set()
@@ -181,7 +184,7 @@ class ReplicaFetcher:
         while True:
             await self._something_due.wait()
             self._something_due.clear()
-            while self._partitions and (self._due or self._session.asked):
+            while self._partitions and self._has_work:
                 try:
                     caller = await self._connected()
                     await self._fetch(caller)
@@ -192,7 +195,17 @@ class ReplicaFetcher:
                 except Exception as failure:  # replication from this leader must not end with it
                     _log.error("a fetcher failed and begins anew", leader=self.source, exc_info=failure)
                     await self._wait_for(Unreachable(str(failure)))
-            self._disconnect()  # there is nothing to fetch, or all of it rests
+            if not self._partitions:
+                self._disconnect()
+
+    @property
+    def _has_work(self) -> bool:
+        """Not so while all rest: the session stays as it is until one of them goes on."""
+        return bool(self._due) or self._session_goes_on
+
+    @property
+    def _session_goes_on(self) -> bool:
+        return len(self._session.asked) > len(self._gone)
 
     async def _connected(self) -> Caller:
         if self._caller is not None and self._caller.is_open:
@@ -216,9 +229,9 @@ class ReplicaFetcher:
                 async with asyncio.timeout(FLUSH_PATIENCE_S):
                     await self._something_due.wait()
             changed |= self._look()
-        request = self._request(changed)
-        if not self._session.asked:
+        if not changed and not self._session_goes_on:
             return
+        request = self._request(changed)
         wait_s = self._settings.replica_fetch_wait_max_ms / 1000
         self._interruptible = True
         try:
@@ -404,6 +417,12 @@ _ORDINARY = frozenset(
 """One of both brokers has not seen the newest image yet."""
 
 _SESSION_LOST = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
+
+
+def _share(key: Key, count: int) -> int:
+    """Which of so many fetchers has the partition: those of one topic are spread evenly."""
+    topic_id, partition = key
+    return (topic_id.int + partition) % count
 
 
 def _note(replica: Replica, step: Step) -> None:

@@ -191,12 +191,14 @@ class ReplicaRoles:
         refused = self.failed is not None or reached < end_offset <= self._refused_end
         return ErrorCode.KAFKA_STORAGE_ERROR if refused else None
 
-    def follower_fetched(self, follower: int, broker_epoch: int, offset: int, now_ms: int) -> bool:
+    def follower_fetched(
+        self, follower: int, broker_epoch: int, offset: int, now_ms: int, log_start_offset: int = 0
+    ) -> bool:
         """After `read_for_follower` found no divergence: that replica has everything below the offset. True
         if the in-sync set may have to change: ask `isr_proposal`. `now_ms` is monotonic.
         """
         core = self._core
-        if core.follower_fetched(follower, broker_epoch, offset, now_ms):
+        if core.follower_fetched(follower, broker_epoch, offset, now_ms, log_start_offset):
             self._moved()
         elif not core.may_commit:
             self._tell()  # too few are in sync, and they have what is waited for

@@ -24,6 +24,7 @@ NOT_SETTINGS = frozenset(
 )  # fmt: skip
 """Variables with the prefix that the command line, Spark and the tests read."""
 BROKER, CONTROLLER = "broker", "controller"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 KIB, MIB = 1 << 10, 1 << 20
 
 
@@ -102,6 +103,14 @@ class NodeSettings:
     )
     controlled_shutdown_timeout_ms: int = _int(
         30_000, "A broker that stops waits so long for others to lead what it leads; 0: not at all.", least=0
+    )
+
+    auto_leader_rebalance_enable: bool = _boolean(
+        True, "The active controller has preferred leaders lead again, where brokers lack too many of theirs."
+    )
+    leader_imbalance_check_interval_seconds: int = _long(300, "How often it looks for them.", least=1)
+    leader_imbalance_per_broker_percentage: int = _int(
+        10, "Of the partitions that prefer a broker it may lack so many in a hundred.", least=0
     )
 
     # Directories and the object store
@@ -197,6 +206,15 @@ class NodeSettings:
     )
     replica_fetch_response_max_bytes: int = _int(
         10 * MIB, "Of all partitions in one answer to a follower.", least=1
+    )
+    replica_selector_class: str = _string(
+        "",
+        "Who names the replica that a consumer reads from; empty: it is the leader. The rack-aware one names "
+        "a replica of the consumer's rack (KIP-392).",
+        choices=("", RACK_AWARE_SELECTOR),
+    )
+    num_replica_fetchers: int = _int(
+        1, "Connections to each broker that is followed; they share its partitions.", least=1
     )
     replica_fetch_backoff_ms: int = _int(
         200, "A follower that cannot fetch a partition, or reach a leader, tries again after it.", least=1

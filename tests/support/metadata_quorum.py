@@ -11,6 +11,7 @@ from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.api import RaftServer
+from tierlog.metadata.balancing import BalanceSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.sessions import BrokerSessions
@@ -63,6 +64,7 @@ class Running:
             url=quorum.urls[node_id],
             settings=quorum.settings,
             sessions=BrokerSessions(quorum.session_ms) if quorum.session_ms else None,
+            balance=quorum.balance,
             tick_ms=20,
             snapshot_entries=quorum.snapshot_entries,
             keep_entries=1,
@@ -102,6 +104,7 @@ class Quorum:
         self.voters = tuple(voters)
         self.settings: RaftSettings | None = None
         self.session_ms = 0
+        self.balance: BalanceSettings | None = None
         self.starts = 0
         self.cut_off: set[int] = set()
         self.observers: list[Observing] = []
