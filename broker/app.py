@@ -11,10 +11,10 @@ import logging
 import random
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 from aiohttp import web
@@ -37,7 +37,7 @@ from tierlog.broker.ports.files import Files, OsFiles
 from tierlog.broker.ports.malloc import keep_malloc_small
 from tierlog.broker.ports.network import Network
 from tierlog.broker.ports.open_files import OpenFiles
-from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.tasks import TaskGroup, done_before
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.rates import Windows
@@ -123,7 +123,7 @@ class Broker:
         """
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         try:
-            if not await _done_before(self.failed, self._start_parts()) or self.failed.done():
+            if not await done_before(self.failed, self._start_parts()) or self.failed.done():
                 raise NodeFailed(self.failed.result())
         except BaseException as why:
             await self.stop(clean=self._has_logs and isinstance(why, asyncio.CancelledError))
@@ -463,7 +463,7 @@ async def _serve(settings: NodeSettings, on_ready: OnReady | None) -> None:
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop)
     broker = Broker(settings)
-    if not await _done_before(stopped, broker.start()):
+    if not await done_before(stopped, broker.start()):
         _log.info("stopped before it served", node=settings.node_id)
         return
     gc.collect()
@@ -475,20 +475,6 @@ async def _serve(settings: NodeSettings, on_ready: OnReady | None) -> None:
     await broker.stop()
     if broker.failed.done():
         raise NodeFailed(broker.failed.result())
-
-
-async def _done_before(event: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> bool:
-    """Whether the work was done before the event came; else it was cancelled, and has ended."""
-    tasks = TaskGroup(lambda name, failure: None)  # the caller hears of it
-    working = tasks.spawn("start", work)
-    try:
-        await asyncio.wait((working, event), return_when=asyncio.FIRST_COMPLETED)
-        done = working.done()
-    finally:
-        await tasks.close()
-    if done:
-        working.result()
-    return done
 
 
 def configure_logging() -> None:

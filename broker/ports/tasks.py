@@ -36,3 +36,17 @@ class TaskGroup:
         self._tasks.discard(task)
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._report(task.get_name(), failure)
+
+
+async def done_before(event: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> bool:
+    """Whether the work was done before the event came; else it was cancelled, and has ended."""
+    tasks = TaskGroup(lambda name, failure: None)  # the caller hears of it
+    working = tasks.spawn("start", work)
+    try:
+        await asyncio.wait((working, event), return_when=asyncio.FIRST_COMPLETED)
+        done = working.done()
+    finally:
+        await tasks.close()
+    if done:
+        working.result()
+    return done
