@@ -21,16 +21,16 @@ from aiohttp import web
 
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.node import Node, Serving
-from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.stats import RequestStats, measured
 from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.net.bounds import TURNED_AWAY_MAX, Bounds
-from tierlog.broker.net.connection import Why
-from tierlog.broker.net.listener import Listener, Refusal
+from tierlog.broker.net.listener import Listener
+from tierlog.broker.net.notes import RefusalNotes, note_end
 from tierlog.broker.net.throttling import Throttling
+from tierlog.broker.partition.follower import StartFromTier
 from tierlog.broker.ports import descriptors
 from tierlog.broker.ports.clock import Clock, SystemClock
 from tierlog.broker.ports.files import Files, OsFiles
@@ -55,9 +55,11 @@ from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.replica_reports import ReplicaReports
+from tierlog.broker.runtime.tier_start import TierStart
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import CONTROLLER, NodeSettings
@@ -82,7 +84,6 @@ OnReady = Callable[[str, str], None]
 GC_THRESHOLD = 50_000
 """Allocations between two collections of the youngest generation: requests leave hardly any cycles behind."""
 
-REFUSALS_LOGGED_EVERY_S = 10.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = structlog.get_logger("tierlog")
 
@@ -344,8 +345,8 @@ class Broker:
             host=host,
             port=port,
             bounds=_bounds(self.settings),
-            note=_note,
-            note_refusal=_RefusalNotes(),
+            note=note_end,
+            note_refusal=RefusalNotes(),
         )
         self.throttling = Throttling(listener, handlers, self.quotas, self.clock)
         return listener
@@ -379,10 +380,17 @@ class Broker:
             rng=self.rng,
             broker_epoch=self._broker_epoch,
             image=lambda: self.metadata.image,
+            from_tier=self._start_from_tier,
         )
         fetchers = ReplicaFetchers(dependencies)
         self._parts.callback(fetchers.close)
         return fetchers
+
+    def _start_from_tier(self, replica: Replica, step: StartFromTier) -> "asyncio.Future[bool]":
+        """The remote tier is put together after those who fetch."""
+        image, remote = self.metadata.image, self.tiering.remote
+        start = TierStart(self.settings.node_id, self.network, image, remote, self.clock)
+        return self.tasks.spawn(f"start of {replica.name}", start.begin(replica, step))
 
     async def _join(self) -> None:
         """Registers with the controller; it is let in once it serves."""
@@ -531,27 +539,6 @@ def _balance(settings: NodeSettings) -> BalanceSettings | None:
         interval_ms=settings.leader_imbalance_check_interval_seconds * 1000,
         percent=settings.leader_imbalance_per_broker_percentage,
     )
-
-
-def _note(connection: Connection, why: Why, detail: str) -> None:
-    """What an operator wants to know of a connection that ended; most ends are ordinary."""
-    if why in (Why.MALFORMED, Why.SLOW, Why.UNANSWERED, Why.BLOCKED, Why.CROWDED):
-        client = f"{connection.peer_host}:{connection.peer_port}"
-        software = f"{connection.client_software} {connection.client_software_version}"
-        _log.warning("closed a connection", why=why.value, detail=detail, client=client, software=software)
-
-
-class _RefusalNotes:
-    """A line of the log for refused connections, not one for each: who is refused tries again."""
-
-    def __init__(self) -> None:
-        self._quiet_until: dict[Refusal, float] = {}
-
-    def __call__(self, refusal: Refusal, host: str) -> None:
-        now = asyncio.get_running_loop().time()
-        if now >= self._quiet_until.get(refusal, 0.0):
-            self._quiet_until[refusal] = now + REFUSALS_LOGGED_EVERY_S
-            _log.warning("connections are refused or wait", bound=refusal.value, client=host)
 
 
 def _bounds(settings: NodeSettings) -> Bounds:

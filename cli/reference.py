@@ -25,6 +25,8 @@ EXIT_CODES = {
     ExitCode.USAGE: "the words or values given make no sense",
     ExitCode.UNREACHABLE: "nobody answers at the address",
     ExitCode.NOT_FOUND: "the topic, partition or offset does not exist",
+    ExitCode.DEGRADED: "`cluster health`: all is served, but less may fail than should",
+    ExitCode.UNAVAILABLE: "`cluster health`: something that clients or operators ask is not served",
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
 }
 

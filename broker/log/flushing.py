@@ -172,6 +172,13 @@ class Flushing:
         """
         self._epochs_dirty = True
 
+    def write_epochs(self) -> None:
+        """At once, since no batch here tells of them; within `held`. Raises OSError: then the next flush does
+        it.
+        """
+        self._epochs_dirty = True
+        self._sync_epochs()
+
     # -- the rest --
 
     def _sync(self, log: Flushed, active: Segment, rolled: list[Segment]) -> None:

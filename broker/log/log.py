@@ -21,10 +21,9 @@ from tierlog.broker.log.recovery import Loaded, load, read_marker, rebuild_produ
 from tierlog.broker.log.segment import BatchAt, Segment
 from tierlog.broker.log.swap import Swaps
 from tierlog.broker.partition.epochs import EpochEntry
-from tierlog.broker.partition.producers import ProducerState
 from tierlog.broker.partition.retention import count_fitting, draw_age_limit_ms, idle_must_roll, must_roll
 from tierlog.broker.partition.segments import SegmentInfo
-from tierlog.broker.ports.files import Files, FileSlice
+from tierlog.broker.ports.files import Files, FileSlice, write_atomically
 from tierlog.broker.ports.slices import LogSlice, empty_slice
 from tierlog.broker.ports.types import require
 from tierlog.broker.records.batch import BatchHeader
@@ -235,9 +234,7 @@ class PartitionLog:
                     self._apply_producer(active, buffer[at:], header, header.base_offset, now_ms)
 
     def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
-        """Begins a leader epoch. Its file is written with the next flush; until then, after a crash, the
-        batches tell.
-        """
+        """Begins a leader epoch; after a crash before the next flush, which writes its file, batches tell."""
         if leader_epoch >= 0 and self.epochs.assign(leader_epoch, start_offset):
             self._flushing.epochs_changed()
 
@@ -425,7 +422,7 @@ class PartitionLog:
                 self._flushing.epochs_changed()
             return False
         self.swaps.complete(self, now_ms)
-        if offset <= self._bases[0]:
+        if offset < self._bases[0] or offset == self._bases[0] <= self.log_start_offset:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
         self._hints.clear()
@@ -439,34 +436,37 @@ class PartitionLog:
         self._after_cut(segment, now_ms)
         return True
 
-    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
-        """Forgets everything: the log is empty at an offset (a new replica, or a leader far ahead)."""
-        self._hints.clear()
+    def truncate_fully_and_start_at(
+        self, offset: int, now_ms: int, epochs: Sequence[EpochEntry] = (), producers: bytes = b""
+    ) -> None:
+        """Forgets everything: the log is empty at an offset (a new replica, or a leader far ahead).
+
+        `epochs`, and a snapshot of `producers`: as of there, if others hold what came before. Durable first:
+        no crash may leave a log that begins there and knows nothing.
+        """
+        if producers:
+            write_atomically(self._files, self._snapshot_path(offset), producers)
         self.swaps.complete(self, now_ms)
         while self._segments:
             self._drop_last(now_ms)
         self._files.sync_directory(self.directory)
         segment = Segment(self._files, self.directory, offset, now_ms)
-        segment.trim()
         self._segments.append(segment)
         self._bases.append(offset)
-        self.log_start_offset = (
-            min(self.log_start_offset, offset) if self.config.remote_storage_enable else offset
-        )
-        self.epochs.clear()
-        self._after_cut(segment, now_ms)
+        if not self.config.remote_storage_enable:
+            self.log_start_offset = offset
+        self.epochs.restart(epochs)
+        try:
+            if epochs:
+                self._flushing.write_epochs()
+            segment.trim()
+        finally:
+            self._after_cut(segment, now_ms)
 
     def drop_empty_epochs(self) -> None:
         """Forgets epochs in which nothing was appended: who led in them and leads no more."""
         if self.epochs.truncate_from_end(self.log_end_offset):
             self._flushing.epochs_changed()
-
-    def adopt_history(self, epochs: Sequence[EpochEntry], producers: ProducerState) -> None:
-        """What an empty log that begins where others hold what came before knows of it. Raises OSError."""
-        write_plain(self._files, self._snapshot_path(self.log_end_offset), producers.encode())
-        self.producers = producers
-        for entry in epochs:
-            self.assign_epoch(entry.epoch, entry.start_offset)
 
     def held(self) -> AbstractContextManager[bool]:
         """For truncation: no flush begins within; False if one is under way."""
@@ -502,7 +502,7 @@ class PartitionLog:
             return None
         segment.look_for_transactions()
         aborted = self.aborted(base_offset, segment.end_offset)
-        found = export(segment, self._info(segment), aborted)
+        found = export(segment, self._info(segment), aborted, self.epochs.covering(0, segment.end_offset))
         self._used(segment)
         return found
 

@@ -138,7 +138,7 @@ class Replica(ReplicaRoles):
         self._core = LeaderCore(
             broker_id,
             log.log_end_offset,
-            max(log.log_start_offset, min(high_watermark, log.log_end_offset)),
+            max(log.local_log_start_offset, min(high_watermark, log.log_end_offset)),
             min_in_sync=log.config.min_insync_replicas,
         )
         self._follower = FollowerCore(broker_id)

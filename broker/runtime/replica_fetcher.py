@@ -58,7 +58,7 @@ class FollowerDependencies:
     rng: random.Random
     broker_epoch: Callable[[], int]
     image: Callable[[], ClusterImage]
-    from_tier: "Callable[[Caller, Replica, StartFromTier], asyncio.Future[bool]] | None" = None
+    from_tier: "Callable[[Replica, StartFromTier], asyncio.Future[bool]] | None" = None
 
 
 class ReplicaFetchers:
@@ -338,8 +338,8 @@ class ReplicaFetcher:
             self._make_due(partition.key)
 
     def _start_from_tier(self, partition: _Partition, step: StartFromTier) -> None:
-        caller, start = self._caller, self._deps.from_tier
-        if caller is None or start is None:
+        start = self._deps.from_tier
+        if start is None:
             self._rest(partition, Retry(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
             return
         self._leave_session(partition.key)
@@ -347,12 +347,14 @@ class ReplicaFetcher:
 
         def ended(moving: "asyncio.Future[bool]") -> None:
             partition.moves_in = False
+            if self._partitions.get(partition.key) is not partition:
+                return
             if not moving.cancelled() and moving.exception() is None and moving.result():
                 self._end_rest(partition)
             else:
                 self._rest(partition, Retry(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
 
-        start(caller, partition.replica, step).add_done_callback(ended)
+        start(partition.replica, step).add_done_callback(ended)
 
     def _session_failed(self, error: ErrorCode) -> None:
         if error not in _SESSION_LOST:

@@ -270,10 +270,8 @@ class ReplicaManager:
             high_watermark=known.high_watermarks.get(name, 0),
         )
         replica.room = directory
-        used_end = remote.end_offset or remote.copied_end_offset or 0
-        if replica.log_end_offset < used_end:
-            # The disk is new or lost its end, the history is remote: no offset of it is used twice.
-            replica.start_at(used_end, self._clock.now_ms())
+        if topic.partitions[name.partition].leader == self._settings.node_id:
+            self._skip_remote(image, replica)
         cut, dropped = replica.log.recovered_cut_bytes, replica.log.recovered_dropped_segments
         if cut or dropped:
             _log.warning("cut a damaged end off a log", partition=str(name), bytes=cut, segments=dropped)
@@ -517,8 +515,26 @@ class ReplicaManager:
 
     def _lead(self, topic: TopicImage, name: TopicPartition) -> None:
         replica = self._all.get(name)
-        if replica is not None:
-            self._roles.take(replica, topic.partitions[name.partition])
+        if replica is None:
+            return
+        partition = topic.partitions[name.partition]
+        is_new = partition.leader_epoch > replica.leader_epoch
+        if self._image is not None and partition.leader == self._settings.node_id and is_new:
+            try:
+                self._skip_remote(self._image, replica)
+            except OSError as failure:
+                _log.error("cannot lead behind what is remote", partition=str(name), error=str(failure))
+                replica.failed = f"{name}: {failure}"
+        self._roles.take(replica, partition)
+
+    def _skip_remote(self, image: ClusterImage, replica: Replica) -> None:
+        """Who is to lead with a disk that is new or has lost its end must use no offset of what is remote
+        again; a follower learns from its leader where to go on. Raises OSError. May run in a thread.
+        """
+        remote = image.remote_partition(replica.topic_id, replica.name.partition)
+        used_end = remote.end_offset or remote.copied_end_offset or 0
+        if replica.log_end_offset < used_end and not replica.leads:
+            replica.start_at(used_end, self._clock.now_ms())
 
     def _adopt(self, replica: Replica) -> None:
         if self._image is not None:  # settings may have changed while a thread opened it

@@ -81,6 +81,10 @@ class ReplicaRoles:
         return self._follower.leader
 
     @property
+    def follows(self) -> bool:
+        return self._follower.follows and self.failed is None
+
+    @property
     def in_sync(self) -> frozenset[int]:
         return self._core.in_sync
 
@@ -354,14 +358,18 @@ class ReplicaRoles:
         """
         core, log = self._core, self.log
         require(not core.leads, "a leader's log never begins anew")
-        producers = ProducerState.decode(producer_snapshot) if producer_snapshot else ProducerState()
+        if producer_snapshot:
+            ProducerState.decode(producer_snapshot)
+        producers, before = producer_snapshot or ProducerState().encode(), log.active
         with _no_flush(log):
-            log.truncate_fully_and_start_at(offset, now_ms)
-            log.adopt_history(epochs, producers)
+            try:
+                log.truncate_fully_and_start_at(offset, now_ms, epochs, producers)
+            finally:
+                if log.active is not before:  # else it failed before anything was changed
+                    self._opened_at, self._refused_end = offset, 0
+                    core.started_at(offset)
             if log_start_offset is not None:
                 log.log_start_offset = min(log_start_offset, offset)
-        self._opened_at, self._refused_end = offset, 0
-        core.started_at(offset)
         self._moved()
 
     # -- what the whole replica does --

@@ -69,6 +69,7 @@ class Tiering:
             replicas=replicas,
             manager=self.manager,
             remote_log=self.remote,
+            files=files,
             clock=clock,
             rng=rng,
             tasks=self._tasks,

@@ -422,6 +422,10 @@ class NodeSettings:
             raise InvalidSetting("group.min.session.timeout.ms is above group.max.session.timeout.ms")
         if 0 <= self.queued_max_request_bytes < self.socket_request_max_bytes:
             raise InvalidSetting("queued.max.request.bytes is below socket.request.max.bytes")
+        if self.broker_heartbeat_interval_ms * 10 > self.broker_session_timeout_ms * 9:
+            raise InvalidSetting(  # a lease is a tenth shorter than the session
+                "broker.heartbeat.interval.ms is above nine tenths of broker.session.timeout.ms"
+            )
         voters = self.voters
         if voters and CONTROLLER in self.process_roles and self.node_id not in voters:
             raise InvalidSetting(f"controller.quorum.voters does not name this node, {self.node_id}")

@@ -55,6 +55,7 @@ def test_the_finer_unit_wins_within_one_source() -> None:
         ({"controller.quorum.voters": "2@h:1"}, "does not name this node"),
         ({"controller.quorum.voters": "1@h:1,2@h:2"}, "controller.quorum.secret"),
         ({"log.dirs": ""}, "at least one directory"),
+        ({"broker.heartbeat.interval.ms": "2701"}, "above nine tenths of broker.session.timeout.ms"),
         ({"group.min.session.timeout.ms": "9", "group.max.session.timeout.ms": "8"}, "above"),
     ],
 )
