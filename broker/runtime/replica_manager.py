@@ -33,7 +33,7 @@ from tierlog.broker.runtime.data_directory import (
     DataDirectory,
     DirectoryUnusable,
 )
-from tierlog.broker.runtime.disk_threads import all_end
+from tierlog.broker.runtime.disk_threads import all_end, portions
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, flush_at_once
 from tierlog.broker.settings.node import NodeSettings
@@ -151,7 +151,7 @@ class ReplicaManager:
                 directory.take_checkpoints()
             except OSError as failure:
                 directory.fail(failure.strerror or str(failure))
-        self._require_online()
+        self.directories.require_one()
         wanted = {
             TopicPartition(topic.name, number): topic
             for topic in image.topics.values()
@@ -193,7 +193,7 @@ class ReplicaManager:
             opening = [
                 loop.run_in_executor(pool, self._try_open_all, image, wanted, names)
                 for directory, pool in pools.items()
-                for names in _portions(
+                for names in portions(
                     [name for name in wanted if places[name] is directory],
                     OPENED_AT_A_TIME if directory.checkpoints.clean else 1,
                 )
@@ -359,12 +359,6 @@ class ReplicaManager:
         elif holds(directory, self._settings.metadata_directory):
             self._fatal("the log directory with the metadata", OSError(why))
 
-    def _require_online(self) -> None:
-        """Raises DirectoryUnusable if all have failed before anybody watched them."""
-        if not self.directories.online:
-            why = "; ".join(directory.refusal or "" for directory in self.directories.all)
-            raise DirectoryUnusable(None, why, "log.dirs")
-
     def _give_up(self, name: TopicPartition, why: str) -> None:
         _log.error("a partition is offline", partition=str(name), why=why)
         self._offline[name] = why
@@ -440,8 +434,8 @@ class ReplicaManager:
                 except DirectoryUnusable as failure:
                     self._give_up(name, str(failure))
 
-            async def lane(directory: DataDirectory, portions: Iterator[Sequence[TopicPartition]]) -> None:
-                for names in portions:
+            async def lane(directory: DataDirectory, left: Iterator[Sequence[TopicPartition]]) -> None:
+                for names in left:
                     made = await directory.run(partial(self._try_open_all, image, topics, names))
                     taken = [self._take_made(topics[name], name, opened) for name, opened in made]
                     if not all(taken):
@@ -449,8 +443,8 @@ class ReplicaManager:
 
             lanes: list[Coroutine[None, None, None]] = []
             for directory, names in by_directory.items():
-                portions = _portions(names, OPENED_AT_A_TIME)
-                lanes += [lane(directory, portions) for _ in range(MADE_SIDE_BY_SIDE)]
+                left = portions(names, OPENED_AT_A_TIME)
+                lanes += [lane(directory, left) for _ in range(MADE_SIDE_BY_SIDE)]
             await asyncio.gather(*lanes)
         finally:
             for name, topic in topics.items():
@@ -599,8 +593,3 @@ class ReplicaManager:
                 self._configs = {}
             found = self._configs[overrides] = self._settings.topic_config(overrides)
         return found
-
-
-def _portions(names: Sequence[TopicPartition], size: int) -> Iterator[Sequence[TopicPartition]]:
-    for at in range(0, len(names), size):
-        yield names[at : at + size]

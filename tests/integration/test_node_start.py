@@ -2,11 +2,14 @@
 
 import asyncio
 import errno
+import http.client
 import os
 import signal
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -45,15 +48,21 @@ def waiting_node(tmp_path: Path, ports: list[int]) -> Iterator["subprocess.Popen
         command += ["--set", setting]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            until(lambda: listens(own), "its admin server answers")
+            until(lambda: answers(own), "its admin server answers")
             yield process
         finally:
             process.kill()
 
 
-def listens(port: int) -> bool:
-    with socket.socket() as caller:
-        return caller.connect_ex(("127.0.0.1", port)) == 0
+def answers(port: int) -> bool:
+    """Over HTTP: a connection alone may be one that the kernel made with itself."""
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+    except urllib.error.HTTPError:
+        return True  # it says that it does not serve yet
+    except (OSError, http.client.HTTPException):
+        return False
+    return True
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
