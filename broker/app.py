@@ -41,6 +41,7 @@ from tierlog.broker.ports.tasks import TaskGroup, done_before
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.rates import Windows
+from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.boots import boot_id, forget_boot, may_have_lost, note_boot
 from tierlog.broker.runtime.broker_connection import TcpNetwork
 from tierlog.broker.runtime.data_directories import DataDirectories
@@ -73,6 +74,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import TICK_MS, MetadataNode, MetadataUnavailable
 from tierlog.metadata.observer import MetadataObserver
 from tierlog.metadata.raft.settings import RaftSettings
+from tierlog.metadata.tls import TlsFiles
 from tierlog.tiering.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -165,7 +167,8 @@ class Broker:
         self.metadata_node, raft = self._build_metadata(metadata_tasks)
         self.metadata = MetadataClient(self.metadata_node)
         self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag)
-        self.admin = AdminServer([*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft])
+        routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft]
+        self.admin = AdminServer(routes, _tls(settings))
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
         if isinstance(self.metadata_node, MetadataNode):
@@ -220,6 +223,7 @@ class Broker:
         self.purgatory = Purgatory(settings.purgatory_max_operations)
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
         self.commits = GroupCommit()
+        self.throttles = ReplicationThrottles(settings)
         fetchers = None if self._is_alone else self._build_fetchers()
         self.examiner = Examiner()
         self._parts.callback(self.examiner.close)
@@ -276,6 +280,8 @@ class Broker:
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
         self._parts.callback(self.metadata.subscribe(self.throttling.follow))
         self.throttling.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
+        self._parts.callback(self.metadata.subscribe(self.throttles.follow))
+        self.throttles.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
 
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
@@ -331,6 +337,7 @@ class Broker:
             quotas=self.quotas,
             stats=self.stats,
             lease=None if self._is_alone else self.lifecycle,
+            throttles=self.throttles,
             isr_due=self.isr_updater.due,
             examiner=self.examiner,
         )
@@ -380,6 +387,7 @@ class Broker:
             rng=self.rng,
             broker_epoch=self._broker_epoch,
             image=lambda: self.metadata.image,
+            throttle=self.throttles.follower,
             from_tier=self._start_from_tier,
         )
         fetchers = ReplicaFetchers(dependencies)
@@ -529,7 +537,14 @@ def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGr
         return None
     from tierlog.metadata.transport import HttpPeers  # a quorum that stays alone needs no HTTP client
 
-    return HttpPeers(settings.node_id, cluster_id, secret, tasks)
+    return HttpPeers(settings.node_id, cluster_id, secret, tasks, _tls(settings))
+
+
+def _tls(settings: NodeSettings) -> TlsFiles | None:
+    if not settings.quorum_files:
+        return None
+    certificate, key, ca = settings.quorum_files
+    return TlsFiles(certificate=certificate, key=key, ca=ca)
 
 
 def _balance(settings: NodeSettings) -> BalanceSettings | None:

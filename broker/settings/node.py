@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, Value, find_setting
-from tierlog.broker.settings.topic import MAX_LONG, TOPIC_SETTINGS, TopicConfig
+from tierlog.broker.settings.topic import MAX_LONG, TOPIC_DEFAULTS, TOPIC_SETTINGS, TopicConfig
 
 ENVIRONMENT_PREFIX = "TIERLOG_"
 NOT_SETTINGS = frozenset(
     {
         "TIERLOG_BOOTSTRAP", "TIERLOG_ADMIN", "TIERLOG_CONFIG",
+        "TIERLOG_ADMIN_CA", "TIERLOG_ADMIN_CERTIFICATE", "TIERLOG_ADMIN_KEY",
         "TIERLOG_SPARK_JAVA", "TIERLOG_CACHE", "TIERLOG_TEST_MINIO",
     }
 )  # fmt: skip
@@ -26,6 +27,7 @@ NOT_SETTINGS = frozenset(
 BROKER, CONTROLLER = "broker", "controller"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 KIB, MIB = 1 << 10, 1 << 20
+UNLIMITED_RATE = MAX_LONG
 
 
 def _setting(type: SettingType, default: Value, doc: str, **bounds: Any) -> Any:
@@ -90,6 +92,14 @@ class NodeSettings:
     )
     controller_quorum_fetch_timeout_ms: int = _int(
         2000, "A leader that no majority of the voters answers for this long steps down.", least=200
+    )
+    controller_quorum_ssl_certificate: str = _string(
+        "",
+        "PEM file of this node's certificate; with the next two, nodes and the admin API speak mutual TLS.",
+    )
+    controller_quorum_ssl_key: str = _string("", "PEM file of the key of that certificate.")
+    controller_quorum_ssl_ca: str = _string(
+        "", "PEM file of the CA that signs the certificates of nodes and operators, and nothing else."
     )
     broker_rack: str = _string("", "Zone and host of this broker, for placement.")
     broker_heartbeat_interval_ms: int = _int(
@@ -212,6 +222,18 @@ class NodeSettings:
         "Who names the replica that a consumer reads from; empty: it is the leader. The rack-aware one names "
         "a replica of the consumer's rack (KIP-392).",
         choices=("", RACK_AWARE_SELECTOR),
+    )
+    leader_replication_throttled_rate: int = _long(
+        UNLIMITED_RATE,
+        "Bytes per second that followers get that are not in sync, of partitions that their topic's setting "
+        "leader.replication.throttled.replicas names.",
+        least=0,
+    )
+    follower_replication_throttled_rate: int = _long(
+        UNLIMITED_RATE,
+        "Bytes per second that this broker fetches for replicas that are not in sync and that their topic's "
+        "setting follower.replication.throttled.replicas names.",
+        least=0,
     )
     num_replica_fetchers: int = _int(
         1, "Connections to each broker that is followed; they share its partitions.", least=1
@@ -391,8 +413,18 @@ class NodeSettings:
             if not at or not number.isdigit():
                 raise InvalidSetting(f"controller.quorum.voters: {voter!r} is not id@host:port")
             host, port = _host_and_port("controller.quorum.voters", address)
-            found[int(number)] = f"http://{host}:{port}"
+            found[int(number)] = f"{'https' if self.quorum_files else 'http'}://{host}:{port}"
         return found
+
+    @property
+    def quorum_files(self) -> tuple[Path, ...]:
+        """Certificate, key and CA of mutual TLS; none: in the clear."""
+        names = (
+            self.controller_quorum_ssl_certificate,
+            self.controller_quorum_ssl_key,
+            self.controller_quorum_ssl_ca,
+        )
+        return tuple(map(Path, filter(None, names)))
 
     def topic_defaults(self) -> dict[str, str]:
         """Topic setting -> text, for those whose node-wide default an operator gave."""
@@ -433,6 +465,8 @@ class NodeSettings:
             raise InvalidSetting(
                 "process.roles: a broker that is no controller needs controller.quorum.voters and .secret"
             )
+        if len(self.quorum_files) not in (0, 3):
+            raise InvalidSetting("controller.quorum.ssl.certificate, .key and .ca: all three, or none")
         if len(voters) > 1 and not self.controller_quorum_secret:
             raise InvalidSetting("controller.quorum.secret: a quorum of several voters needs one")
         _ = self.listener, self.admin, self.connections_per_address
@@ -452,34 +486,8 @@ NODE_SETTINGS: dict[str, Setting] = {
     for name in [item.name.replace("_", ".")]
 }
 
-TOPIC_DEFAULTS: dict[str, str] = {
-    "log.segment.bytes": "segment.bytes",
-    "log.roll.ms": "segment.ms",
-    "log.roll.jitter.ms": "segment.jitter.ms",
-    "log.retention.ms": "retention.ms",
-    "log.retention.bytes": "retention.bytes",
-    "log.local.retention.ms": "local.retention.ms",
-    "log.local.retention.bytes": "local.retention.bytes",
-    "log.cleanup.policy": "cleanup.policy",
-    "log.index.interval.bytes": "index.interval.bytes",
-    "log.index.size.max.bytes": "segment.index.bytes",
-    "log.flush.interval.messages": "flush.messages",
-    "log.flush.interval.ms": "flush.ms",
-    "log.segment.delete.delay.ms": "file.delete.delay.ms",
-    "log.message.timestamp.type": "message.timestamp.type",
-    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
-    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
-    "log.cleaner.delete.retention.ms": "delete.retention.ms",
-    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
-    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
-    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
-    "log.preallocate": "preallocate",
-    "message.max.bytes": "max.message.bytes",
-    "compression.type": "compression.type",
-    "min.insync.replicas": "min.insync.replicas",
-    "unclean.leader.election.enable": "unclean.leader.election.enable",
-}
-"""Node setting -> the topic setting whose default it is."""
+RUN_TIME_SETTINGS = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
+"""What can be changed while a node runs, for one of them or for all (KIP-226)."""
 
 ALIASES: dict[str, tuple[str, int]] = {
     "log.dir": ("log.dirs", 1),
