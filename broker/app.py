@@ -26,7 +26,7 @@ from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.stats import RequestStats, measured
 from tierlog.broker.handlers.table import build_handlers
-from tierlog.broker.net.bounds import TURNED_AWAY_MAX, Bounds
+from tierlog.broker.net.bounds import TURNED_AWAY_MAX, bounds_of
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.net.notes import RefusalNotes, note_end
 from tierlog.broker.net.throttling import Throttling
@@ -251,7 +251,15 @@ class Broker:
         )
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
-        self.groups = GroupService(settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks)
+        self.groups = GroupService(
+            settings,
+            self.metadata,
+            self.replicas,
+            self.clock,
+            self.rng,
+            self.tasks,
+            None if self._is_alone else self.lifecycle,
+        )
         self.tiering = Tiering(
             settings,
             self.metadata,
@@ -351,7 +359,7 @@ class Broker:
             self._report,
             host=host,
             port=port,
-            bounds=_bounds(self.settings),
+            bounds=bounds_of(self.settings),
             note=note_end,
             note_refusal=RefusalNotes(),
         )
@@ -553,27 +561,6 @@ def _balance(settings: NodeSettings) -> BalanceSettings | None:
     return BalanceSettings(
         interval_ms=settings.leader_imbalance_check_interval_seconds * 1000,
         percent=settings.leader_imbalance_per_broker_percentage,
-    )
-
-
-def _bounds(settings: NodeSettings) -> Bounds:
-    request_bytes = settings.queued_max_request_bytes
-    return Bounds(
-        frame_bytes=settings.socket_request_max_bytes,
-        connections=settings.max_connections,
-        connections_per_address=settings.max_connections_per_ip,
-        connections_of_address=settings.connections_per_address,
-        connections_per_second=settings.max_connection_creation_rate,
-        in_flight=settings.max_in_flight_requests_per_connection,
-        queued_response_bytes=settings.queued_max_response_bytes,
-        queued_response_bytes_total=settings.queued_max_response_total_bytes,
-        request_bytes=sys.maxsize if request_bytes < 0 else request_bytes,
-        send_buffer_bytes=settings.socket_send_buffer_bytes,
-        receive_buffer_bytes=settings.socket_receive_buffer_bytes,
-        idle_s=settings.connections_max_idle_ms / 1000,
-        header_s=settings.request_header_timeout_ms / 1000,
-        frame_s=settings.request_receive_timeout_ms / 1000,
-        blocked_s=settings.response_send_timeout_ms / 1000,
     )
 
 
