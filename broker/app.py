@@ -224,31 +224,9 @@ class Broker:
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
         self.commits = GroupCommit()
         self.throttles = ReplicationThrottles(settings)
-        fetchers = None if self._is_alone else self._build_fetchers()
         self.examiner = Examiner()
         self._parts.callback(self.examiner.close)
-        self.replicas = ReplicaManager(
-            settings,
-            self.directories,
-            self.clock,
-            self.tasks,
-            self.rng,
-            moved=self._moved,
-            fatal=self._fatal,
-            flusher=self.commits.request,
-            roles=PartitionRoles(settings.node_id, self.clock, fetchers),
-        )
-        self.isr_updater = IsrUpdater(
-            settings,
-            self.metadata,
-            self.replicas,
-            self.clock,
-            vital,
-            broker_epoch=self._broker_epoch,
-        )
-        self.reports = ReplicaReports(
-            settings.node_id, self.metadata, self.replicas, vital, broker_epoch=self._broker_epoch
-        )
+        self._build_replicas(vital)
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
         self.groups = GroupService(
@@ -279,6 +257,32 @@ class Broker:
         self.listener = self._build_listener()
         self.bootstrap = _address(*await self.listener.bind())
         self._parts.push_async_callback(self.listener.close)
+
+    def _build_replicas(self, vital: TaskGroup) -> None:
+        settings = self.settings
+        fetchers = None if self._is_alone else self._build_fetchers()
+        self.replicas = ReplicaManager(
+            settings,
+            self.directories,
+            self.clock,
+            self.tasks,
+            self.rng,
+            moved=self._moved,
+            fatal=self._fatal,
+            flusher=self.commits.request,
+            roles=PartitionRoles(settings.node_id, self.clock, fetchers),
+        )
+        self.isr_updater = IsrUpdater(
+            settings,
+            self.metadata,
+            self.replicas,
+            self.clock,
+            vital,
+            broker_epoch=self._broker_epoch,
+        )
+        self.reports = ReplicaReports(
+            settings.node_id, self.metadata, self.replicas, vital, broker_epoch=self._broker_epoch
+        )
 
     async def _start_replicas(self) -> None:
         settings = self.settings
