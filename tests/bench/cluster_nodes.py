@@ -20,6 +20,7 @@ from versus import JVM_FLAGS
 from tierlog.broker.log.checkpoints import encode_uuid
 from tierlog.broker.ports.types import random_uuid
 from tierlog.cli.local_cluster import LocalCluster
+from tierlog.cli.process import BrokerFailed
 
 sys.path.insert(0, str(HERE.parent / "support"))
 from kafka_process import KafkaProcess, free_ports
@@ -74,13 +75,15 @@ class TierlogCluster:
     label = TIERLOG
 
     def __init__(self, directory: Path, settings: Mapping[str, str], compiled: Path | None) -> None:
-        """Starts it. `compiled`: what compile_hot.py made."""
+        """Starts it; raises RuntimeError. `compiled`: what compile_hot.py made."""
         environment = {"PYTHONPATH": str(compiled)} if compiled else {}
         self._nodes = LocalCluster(directory, NODES, {**ALIKE, **settings}, environment=environment)
         try:
             self._nodes.start()
-        except BaseException:
+        except BaseException as failure:
             self._nodes.kill()
+            if isinstance(failure, BrokerFailed):
+                raise RuntimeError(str(failure).strip().splitlines()[-1]) from failure
             raise
 
     @property
