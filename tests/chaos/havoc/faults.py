@@ -74,7 +74,7 @@ def _fault(
 def left_out(cluster: Cluster) -> dict[str, str]:
     """Faults that this machine does not allow, and why."""
     reasons = {} if cluster.shim else {"shim": "there is no C compiler for the library that lies to a node"}
-    reasons |= {} if cluster.disks else {"disks": "file systems cannot be mounted"}
+    reasons |= {} if cluster.disks else {"disks": "without namespaces, nothing is mounted"}
     return {name: reasons[fault.needs] for name, fault in FAULTS.items() if fault.needs in reasons}
 
 
