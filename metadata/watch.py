@@ -73,8 +73,9 @@ class DeathWatch:
             except (OSError, TimeoutError):
                 await watched.pause()  # proves nothing
             else:
-                seen = writer.get_extra_info("peername")[:2]
-                watched.connected = True
+                met = writer.get_extra_info("peername")  # None: it was reset before anybody could look
+                seen = met[:2] if met else seen
+                watched.connected = met is not None
                 try:
                     await _until_broken(reader)
                 finally:
