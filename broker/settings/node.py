@@ -313,6 +313,9 @@ class NodeSettings:
     )
     group_max_size: int = _int(2**31 - 1, "Members of one group.", least=1)
     offset_metadata_max_bytes: int = _int(4096, "Metadata kept with a committed offset.", least=0)
+    offsets_commit_timeout_ms: int = _int(
+        5_000, "How long a commit, or an assignment, waits for replicas before its client is told.", least=1
+    )
     offsets_retention_minutes: int = _int(10_080, "Offsets of an empty group are kept this long.", least=1)
     offsets_retention_check_interval_ms: int = _long(
         600_000, "How often expired offsets are sought.", least=1
