@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING
 import structlog
 from aiohttp import web
 
-from tierlog.broker.gateway.admin import AdminServer, admin_routes
+from tierlog.broker.gateway.admin import AdminServer, admin_routes, url_for_others
 from tierlog.broker.gateway.node import Node, Serving
-from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.stats import RequestStats, measured
 from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.net.bounds import TURNED_AWAY_MAX, Bounds
-from tierlog.broker.net.connection import Why
-from tierlog.broker.net.listener import Listener, Refusal
+from tierlog.broker.net.listener import Listener
+from tierlog.broker.net.notes import RefusalNotes, note_end
 from tierlog.broker.net.throttling import Throttling
 from tierlog.broker.partition.follower import StartFromTier
 from tierlog.broker.ports import descriptors
@@ -38,7 +37,7 @@ from tierlog.broker.ports.files import Files, OsFiles
 from tierlog.broker.ports.malloc import keep_malloc_small
 from tierlog.broker.ports.network import Network
 from tierlog.broker.ports.open_files import OpenFiles
-from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.tasks import Abandoned, TaskGroup, abandoned_with, canceller
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.rates import Windows
@@ -85,7 +84,6 @@ OnReady = Callable[[str, str], None]
 GC_THRESHOLD = 50_000
 """Allocations between two collections of the youngest generation: requests leave hardly any cycles behind."""
 
-REFUSALS_LOGGED_EVERY_S = 10.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = structlog.get_logger("tierlog")
 
@@ -124,11 +122,15 @@ class Broker:
         """Returns when it serves. Raises OSError (address, directory), DamagedLog, NodeFailed."""
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         try:
-            await self._start_metadata()
-            await self._start_log()
-            await self._join()
-            await self._start_replicas()
-            await self._start_serving()
+            async with abandoned_with(self.failed):
+                await self._start_metadata()
+                await self._start_log()
+                await self._join()
+                await self._start_replicas()
+                await self._start_serving()
+        except Abandoned:
+            await self.stop(clean=False)
+            raise NodeFailed(self.failed.result()) from None
         except BaseException:
             await self.stop(clean=False)
             raise
@@ -331,8 +333,8 @@ class Broker:
             host=host,
             port=port,
             bounds=_bounds(self.settings),
-            note=_note,
-            note_refusal=_RefusalNotes(),
+            note=note_end,
+            note_refusal=RefusalNotes(),
         )
         self.throttling = Throttling(listener, handlers, self.quotas, self.clock)
         return listener
@@ -388,7 +390,7 @@ class Broker:
                 incarnation=random_uuid(self.rng),
                 host=host,
                 port=port,
-                admin_url=self.admin_url,
+                admin_url=url_for_others(self.admin_url, self.settings),
                 rack=self.settings.broker_rack or None,
                 may_have_lost=not self._is_alone and may_have_lost(self.files, directories, boot),
                 min_in_sync=self.settings.min_insync_replicas,
@@ -445,11 +447,13 @@ def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
 
 async def _serve(settings: NodeSettings, on_ready: OnReady | None) -> None:
     broker = Broker(settings)
-    await broker.start()
     stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stopped.set)
+    _on_stop_signals(canceller())
+    try:
+        await broker.start()
+    except asyncio.CancelledError:
+        return  # told to stop: what it had begun is taken apart
+    _on_stop_signals(stopped.set)
     gc.collect()
     gc.freeze()  # what start-up made stays for good: no collection looks at it again
     if on_ready is not None:
@@ -459,6 +463,11 @@ async def _serve(settings: NodeSettings, on_ready: OnReady | None) -> None:
     await broker.stop()
     if broker.failed.done():
         raise NodeFailed(broker.failed.result())
+
+
+def _on_stop_signals(call: Callable[[], object]) -> None:
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, call)
 
 
 def configure_logging() -> None:
@@ -522,27 +531,6 @@ def _balance(settings: NodeSettings) -> BalanceSettings | None:
         interval_ms=settings.leader_imbalance_check_interval_seconds * 1000,
         percent=settings.leader_imbalance_per_broker_percentage,
     )
-
-
-def _note(connection: Connection, why: Why, detail: str) -> None:
-    """What an operator wants to know of a connection that ended; most ends are ordinary."""
-    if why in (Why.MALFORMED, Why.SLOW, Why.UNANSWERED, Why.BLOCKED, Why.CROWDED):
-        client = f"{connection.peer_host}:{connection.peer_port}"
-        software = f"{connection.client_software} {connection.client_software_version}"
-        _log.warning("closed a connection", why=why.value, detail=detail, client=client, software=software)
-
-
-class _RefusalNotes:
-    """A line of the log for refused connections, not one for each: who is refused tries again."""
-
-    def __init__(self) -> None:
-        self._quiet_until: dict[Refusal, float] = {}
-
-    def __call__(self, refusal: Refusal, host: str) -> None:
-        now = asyncio.get_running_loop().time()
-        if now >= self._quiet_until.get(refusal, 0.0):
-            self._quiet_until[refusal] = now + REFUSALS_LOGGED_EVERY_S
-            _log.warning("connections are refused or wait", bound=refusal.value, client=host)
 
 
 def _bounds(settings: NodeSettings) -> Bounds:

@@ -1,7 +1,10 @@
-"""Background tasks that are never lost: each belongs to a group, and a failed one is reported."""
+"""Background tasks that are never lost: each belongs to a group, and a failed one is reported. And work that
+is given up when something else has happened.
+"""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -36,3 +39,36 @@ class TaskGroup:
         self._tasks.discard(task)
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._report(task.get_name(), failure)
+
+
+class Abandoned(Exception):
+    """What it waited for will not come."""
+
+
+@asynccontextmanager
+async def abandoned_with(event: "asyncio.Future[Any]") -> AsyncIterator[None]:
+    """Once the event has happened, what still waits inside is cancelled; raises Abandoned then."""
+    task, cancel, inside = asyncio.current_task(), canceller(), True
+
+    def give_up(_: object) -> None:
+        if inside:  # callbacks of a future that is done cannot be taken back
+            cancel()
+
+    event.add_done_callback(give_up)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if task is None or not event.done() or task.uncancel() > 0:
+            raise  # somebody else wants it to end
+        raise Abandoned from None
+    finally:
+        inside = False
+        event.remove_done_callback(give_up)
+
+
+def canceller() -> Callable[[], object]:
+    """Cancels the task that called this."""
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("only a task can be cancelled")
+    return task.cancel
