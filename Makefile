@@ -6,6 +6,7 @@
 #   make fuzz          mutated traffic of real clients against the net layer: FUZZ_CASES=… FUZZ_SEED=…
 #   make soak          SOAK_MINUTES (10) of mixed load by real clients: do memory and descriptors stay flat?
 #   make simulate      a cluster in one process, on virtual time, under faults: SEEDS=… FIRST_SEED=…
+#   make chaos         three real nodes, faults, clients and a judge: ROUNDS=… FAULTS=kill-leader,…
 #   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
 #   make compiled      tierlog with its hot modules compiled (needs a C compiler), in build/compiled
 #   make test-compiled the tests of these modules against the compiled ones
@@ -19,6 +20,7 @@ DEMO_OPTIONS ?= --picture build/demo.png
 SOAK_MINUTES ?= 10
 SEEDS ?= 100
 FIRST_SEED ?= 0
+FAULTS ?=
 JOBS ?= 2
 ROUNDS ?= 3
 SECONDS ?= 3
@@ -29,11 +31,11 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast slow test fuzz soak simulate test-clients compiled test-compiled bench bench-alone fmt lint types \
+.PHONY: help venv demo check fast slow test fuzz soak simulate chaos test-clients compiled test-compiled bench bench-alone fmt lint types \
   layers lock docs s3-server clean
 
 help:
-	@sed -n '2,16s/^# *//p' Makefile
+	@sed -n '2,17s/^# *//p' Makefile
 
 venv: $(READY)
 
@@ -85,6 +87,9 @@ soak: venv
 
 simulate: venv
 	PYTHONPATH=tests/simulation $(BIN)/python tests/simulation/simulate.py --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+
+chaos: venv
+	PYTHONPATH=tests/chaos $(BIN)/python tests/chaos/chaos.py --rounds $(ROUNDS) --faults "$(FAULTS)" $(CHAOS_OPTIONS)
 
 test-clients: venv
 	$(BIN)/pytest -m clients -rs

@@ -41,6 +41,7 @@ from tierlog.broker.ports.tasks import Abandoned, TaskGroup, abandoned_with, can
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.rates import Windows
+from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.boots import boot_id, forget_boot, may_have_lost, note_boot
 from tierlog.broker.runtime.broker_connection import TcpNetwork
 from tierlog.broker.runtime.data_directories import DataDirectories
@@ -215,6 +216,7 @@ class Broker:
         self.purgatory = Purgatory(settings.purgatory_max_operations)
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
         self.commits = GroupCommit()
+        self.throttles = ReplicationThrottles(settings)
         fetchers = None if self._is_alone else self._build_fetchers()
         self.examiner = Examiner()
         self._parts.callback(self.examiner.close)
@@ -239,7 +241,15 @@ class Broker:
         )
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
-        self.groups = GroupService(settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks)
+        self.groups = GroupService(
+            settings,
+            self.metadata,
+            self.replicas,
+            self.clock,
+            self.rng,
+            self.tasks,
+            None if self._is_alone else self.lifecycle,
+        )
         self.tiering = Tiering(
             settings,
             self.metadata,
@@ -268,6 +278,8 @@ class Broker:
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
         self._parts.callback(self.metadata.subscribe(self.throttling.follow))
         self.throttling.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
+        self._parts.callback(self.metadata.subscribe(self.throttles.follow))
+        self.throttles.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
 
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
@@ -319,6 +331,7 @@ class Broker:
             quotas=self.quotas,
             stats=self.stats,
             lease=None if self._is_alone else self.lifecycle,
+            throttles=self.throttles,
             isr_due=self.isr_updater.due,
             examiner=self.examiner,
         )
@@ -368,6 +381,7 @@ class Broker:
             rng=self.rng,
             broker_epoch=self._broker_epoch,
             image=lambda: self.metadata.image,
+            throttle=self.throttles.follower,
             from_tier=self._start_from_tier,
         )
         fetchers = ReplicaFetchers(dependencies)

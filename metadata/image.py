@@ -136,7 +136,10 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
         return None if topic_id is None else self.topics[topic_id]
 
     def topic_overrides(self, name: str) -> Map[str, str]:
-        return self.configs.get((ConfigScope.TOPIC, name), Map())
+        return self.overrides(ConfigScope.TOPIC, name)
+
+    def overrides(self, scope: ConfigScope, name: str) -> Map[str, str]:
+        return self.configs.get((scope, name), Map())
 
     def partition(self, topic_id: UUID, partition: int) -> PartitionImage | None:
         topic = self.topics.get(topic_id)

@@ -10,6 +10,7 @@ from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.quotas.quotas import ClientQuotas
+from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.producer_ids import ProducerIds
@@ -47,6 +48,7 @@ class Dependencies:
     stats: RequestStats = field(default_factory=RequestStats)
     examiner: Examiner = field(default_factory=Examiner)
     lease: Lease | None = None  # None: no other broker could lead
+    throttles: ReplicationThrottles = field(default_factory=lambda: ReplicationThrottles(NodeSettings()))
     isr_due: Callable[[Replica], None] = _nobody_asks
     """Called when a follower's fetch shows that an in-sync set may have to change."""
 

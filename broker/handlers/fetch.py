@@ -17,6 +17,7 @@ from tierlog.broker.handlers.nearest_replica import LEADER_ITSELF, nearest_repli
 from tierlog.broker.handlers.remote_fetch import RemoteRead, RemoteReads, aborted_of, fail
 from tierlog.broker.partition.epochs import UNKNOWN_END
 from tierlog.broker.ports.slices import LogSlice
+from tierlog.broker.quotas.replication import Throttle
 from tierlog.broker.runtime.fetch_sessions import (
     FetchScope,
     FetchSession,
@@ -88,6 +89,8 @@ class _Reading:
     answers: list[PartitionData] = field(default_factory=list)
     sources: list[tuple[Replica, int]] = field(default_factory=list)
     """Whose records are in the answer, and how many bytes of them."""
+    throttled: int = 0
+    """Bytes of replicas that may only catch up so fast."""
     remote: list[RemoteRead] = field(default_factory=list)
 
 
@@ -252,11 +255,16 @@ class _Fetcher:
         """Up to the log end; and what it asks for tells what it has, once for each request."""
         if not replica.knows_follower(follower.broker_id, follower.broker_epoch):
             return _refusal(reading, item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        most, throttle = max(min(item.max_bytes, reading.left), 0), self._deps.throttles.leader
+        throttled = throttle.is_set and _holds_for(throttle, replica, follower)
+        if throttled:
+            room = throttle.room(self._deps.clock.monotonic_ms()) - reading.throttled
+            most = max(min(most, room), 0)
         result = replica.read_for_follower(
             item.fetch_offset,
-            max(min(item.max_bytes, reading.left), 0),
+            most,
             last_fetched_epoch=item.last_fetched_epoch,
-            min_one=reading.left == asked.max_bytes,
+            min_one=reading.left == asked.max_bytes and not (throttled and most == 0),
         )
         if result.error:
             refused = _refusal(reading, item, result.error)
@@ -276,6 +284,7 @@ class _Fetcher:
         if found is not None and found.size:
             reading.size += found.size
             reading.left -= found.size
+            reading.throttled += found.size if throttled else 0
         return PartitionData(
             partition_index=item.partition,
             high_watermark=replica.high_watermark,
@@ -291,6 +300,8 @@ class _Fetcher:
         scope = asked.scope
         if asked.meter is not None and (throttled := _throttled(asked.meter, scope, reading)):
             return throttled
+        if reading.throttled:
+            self._deps.throttles.leader.took(reading.throttled)
         told: list[tuple[SessionPartition, PartitionData]] = []
         with_records: list[SessionKey] = []
         for replica, size in reading.sources:
@@ -354,6 +365,10 @@ class _Fetcher:
             return topic
         found = self._deps.metadata.image.topics.get(topic)
         return "" if found is None else found.name
+
+
+def _holds_for(throttle: Throttle, replica: Replica, follower: _Follower) -> bool:
+    return follower.broker_id not in replica.in_sync and throttle.names(replica.name)
 
 
 def _throttled(meter: Meter, scope: FetchScope, reading: _Reading) -> FetchResponse | None:

@@ -21,6 +21,7 @@ from tierlog.broker.partition.follower import Append, Fetched, Retry, StartFromT
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.network import Caller, Network, Unreachable
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.quotas.replication import Throttle
 from tierlog.broker.runtime.fetching_session import Asked, FetchingSession, Key
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.settings.node import NodeSettings
@@ -58,6 +59,7 @@ class FollowerDependencies:
     rng: random.Random
     broker_epoch: Callable[[], int]
     image: Callable[[], ClusterImage]
+    throttle: Throttle = field(default_factory=Throttle)
     from_tier: "Callable[[Replica, StartFromTier], asyncio.Future[bool]] | None" = None
 
 
@@ -266,6 +268,10 @@ class ReplicaFetcher:
             if partition is None or not partition.is_ready:
                 continue
             self._flushing.discard(key)
+            if self._deps.throttle.is_set and (rest_ms := self._throttled_ms(partition)):
+                self._leave_session(key)
+                self._rest_for(partition, rest_ms)
+                continue
             position = partition.replica.fetch_position()
             if position is not None:
                 changed[key] = Asked(position, partition.replica.log_start_offset)
@@ -304,6 +310,8 @@ class ReplicaFetcher:
             EpochEnd(diverging.epoch, diverging.end_offset),
         )
         records = memoryview(answer.records) if isinstance(answer.records, Buffered) else _NO_RECORDS
+        if records and self._deps.throttle.is_set and self._is_throttled(partition):
+            self._deps.throttle.took(len(records))
         step = partition.replica.take_fetched(asked.position, fetched, records, now_ms)
         if isinstance(step, Retry):
             self._rest(partition, step)
@@ -325,10 +333,26 @@ class ReplicaFetcher:
                 error=step.error.name,
             )
         self._leave_session(partition.key)
+        self._rest_for(partition, self._settings.replica_fetch_backoff_ms)
+
+    def _rest_for(self, partition: _Partition, rest_ms: int) -> None:
         if partition.rests is None:
-            partition.rests = asyncio.get_running_loop().call_later(
-                self._settings.replica_fetch_backoff_ms / 1000, self._end_rest, partition
-            )
+            loop = asyncio.get_running_loop()
+            partition.rests = loop.call_later(rest_ms / 1000, self._end_rest, partition)
+
+    def _throttled_ms(self, partition: _Partition) -> int:
+        """How long it must not fetch, because it would catch up too fast."""
+        throttle = self._deps.throttle
+        if not self._is_throttled(partition) or throttle.room(self._deps.clock.monotonic_ms()):
+            return 0
+        return throttle.rest_ms()
+
+    def _is_throttled(self, partition: _Partition) -> bool:
+        topic_id, number = partition.key
+        topic = self._deps.image().topics.get(topic_id)
+        if topic is None or not self._deps.throttle.names(partition.replica.name):
+            return False
+        return self._settings.node_id not in topic.partitions[number].in_sync
 
     def _end_rest(self, partition: _Partition) -> None:
         if partition.rests is not None:

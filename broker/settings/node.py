@@ -27,6 +27,7 @@ NOT_SETTINGS = frozenset(
 BROKER, CONTROLLER = "broker", "controller"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 KIB, MIB = 1 << 10, 1 << 20
+UNLIMITED_RATE = MAX_LONG
 
 
 def _setting(type: SettingType, default: Value, doc: str, **bounds: Any) -> Any:
@@ -222,6 +223,18 @@ class NodeSettings:
         "a replica of the consumer's rack (KIP-392).",
         choices=("", RACK_AWARE_SELECTOR),
     )
+    leader_replication_throttled_rate: int = _long(
+        UNLIMITED_RATE,
+        "Bytes per second that followers get that are not in sync, of partitions that their topic's setting "
+        "leader.replication.throttled.replicas names.",
+        least=0,
+    )
+    follower_replication_throttled_rate: int = _long(
+        UNLIMITED_RATE,
+        "Bytes per second that this broker fetches for replicas that are not in sync and that their topic's "
+        "setting follower.replication.throttled.replicas names.",
+        least=0,
+    )
     num_replica_fetchers: int = _int(
         1, "Connections to each broker that is followed; they share its partitions.", least=1
     )
@@ -300,6 +313,9 @@ class NodeSettings:
     )
     group_max_size: int = _int(2**31 - 1, "Members of one group.", least=1)
     offset_metadata_max_bytes: int = _int(4096, "Metadata kept with a committed offset.", least=0)
+    offsets_commit_timeout_ms: int = _int(
+        5_000, "How long a commit, or an assignment, waits for replicas before its client is told.", least=1
+    )
     offsets_retention_minutes: int = _int(10_080, "Offsets of an empty group are kept this long.", least=1)
     offsets_retention_check_interval_ms: int = _long(
         600_000, "How often expired offsets are sought.", least=1
@@ -472,6 +488,9 @@ NODE_SETTINGS: dict[str, Setting] = {
     if item.metadata
     for name in [item.name.replace("_", ".")]
 }
+
+RUN_TIME_SETTINGS = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
+"""What can be changed while a node runs, for one of them or for all (KIP-226)."""
 
 ALIASES: dict[str, tuple[str, int]] = {
     "log.dir": ("log.dirs", 1),

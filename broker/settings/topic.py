@@ -10,6 +10,8 @@ STRING, LIST, DOUBLE = SettingType.STRING, SettingType.LIST, SettingType.DOUBLE
 MAX_LONG = 2**63 - 1
 NO_EFFECT_YET = " Checked, kept and shown; it has no effect yet."
 USE_TOTAL_RETENTION = -2  # local.retention.*: as retention.* (KIP-405)
+ALL_REPLICAS = "*"
+_REPLICA = r"\*|\d+:\d+"
 
 
 def _setting(name: str, type: SettingType, default: Value, doc: str, **bounds: object) -> Setting:
@@ -50,11 +52,27 @@ TOPIC_SETTINGS: dict[str, Setting] = {
         ),
         _setting("flush.ms", LONG, MAX_LONG, "Longest time before an fsync.", least=0),
         _setting(
+            "follower.replication.throttled.replicas",
+            LIST,
+            (),
+            "Replicas that fetch no faster than their broker's follower.replication.throttled.rate while "
+            "they are not in sync: partition:broker, or * for all (KIP-73).",
+            form=_REPLICA,
+        ),
+        _setting(
             "index.interval.bytes",
             INT,
             4096,
             "Bytes of log between two entries of the offset index.",
             least=0,
+        ),
+        _setting(
+            "leader.replication.throttled.replicas",
+            LIST,
+            (),
+            "Replicas that send no faster than their broker's leader.replication.throttled.rate to followers "
+            "that are not in sync: partition:broker, or * for all (KIP-73).",
+            form=_REPLICA,
         ),
         _setting(
             "local.retention.bytes",
@@ -182,7 +200,9 @@ class TopicConfig:
     file_delete_delay_ms: int = 60_000
     flush_messages: int = MAX_LONG
     flush_ms: int = MAX_LONG
+    follower_replication_throttled_replicas: tuple[str, ...] = ()
     index_interval_bytes: int = 4096
+    leader_replication_throttled_replicas: tuple[str, ...] = ()
     local_retention_bytes: int = USE_TOTAL_RETENTION
     local_retention_ms: int = USE_TOTAL_RETENTION
     max_compaction_lag_ms: int = MAX_LONG

@@ -15,6 +15,7 @@ from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.network import Unreachable
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.quotas.replication import Throttle
 from tierlog.broker.records.batch import assign
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.replica import Replica
@@ -34,6 +35,7 @@ from tierlog.metadata.image import ClusterImage
 
 TOPIC, SESSION = uuid.UUID(int=6), 7
 HERE, LEADER, EPOCH = 1, 2, 4
+IN_SYNC = {1, 3}
 
 
 class Connection:
@@ -79,7 +81,7 @@ class Follower:
     """A broker with replicas of one topic, and its fetchers."""
 
     def __init__(self, directory: Path, tasks: TaskGroup, **settings: str) -> None:
-        self.leader = Leader()
+        self.leader, self.throttle = Leader(), Throttle()
         registered = r.RegisterBroker(
             broker_id=LEADER,
             incarnation=uuid.UUID(int=2),
@@ -89,7 +91,20 @@ class Follower:
             admin_url="",
             rack=None,
         )
-        image = evolve_all(ClusterImage(cluster_id="c"), [registered])
+        partitions = [
+            r.PartitionRecord(
+                topic_id=TOPIC,
+                partition=number,
+                replicas=(LEADER, HERE),
+                in_sync=(LEADER, HERE) if number in IN_SYNC else (LEADER,),
+                leader=LEADER,
+                leader_epoch=EPOCH,
+                partition_epoch=0,
+            )
+            for number in range(4)
+        ]
+        made = r.CreateTopic(topic_id=TOPIC, name="t")
+        image = evolve_all(ClusterImage(cluster_id="c"), [registered, made, *partitions])
         self.fetchers = ReplicaFetchers(
             FollowerDependencies(
                 settings=settings_from({"node.id": str(HERE), "replica.fetch.backoff.ms": "1", **settings}),
@@ -99,6 +114,7 @@ class Follower:
                 rng=random.Random(1),
                 broker_epoch=lambda: 1,
                 image=lambda: image,
+                throttle=self.throttle,
             )
         )
         self._directory = directory
@@ -221,3 +237,31 @@ async def test_a_broken_connection_is_replaced_and_everything_asked_for_anew(mak
     leader = await follower.connection(1)
     request = await leader.request()
     assert (request.session_id, request.session_epoch, asked_for(request)) == (0, 0, {0})
+
+
+async def test_a_throttled_partition_waits_and_those_in_sync_or_not_named_do_not(make: Make) -> None:
+    follower = make()
+    follower.throttle.configure(0, {"t": frozenset({0, 1})})
+    throttled = follower.follow(0)
+    others = [follower.follow(number) for number in (1, 2)]
+    leader = await follower.connection()
+    request = await leader.request()
+    assert asked_for(request) == {1, 2}
+    leader.answer(records(1, 0), records(2, 0))
+    assert asked_for(await leader.request()) == {1, 2}
+    assert [replica.log_end_offset for replica in (throttled, *others)] == [0, 1, 1]
+
+
+async def test_what_a_throttled_partition_fetched_delays_its_next_fetch(make: Make) -> None:
+    follower = make()
+    follower.throttle.configure(10, {"t": None})  # a batch is some 70 bytes
+    follower.follow(0)
+    leader = await follower.connection()
+    assert asked_for(await leader.request()) == {0}
+    follower.follow(1)
+    leader = await follower.connection(1)
+    assert asked_for(await leader.request()) == {0, 1}
+    leader.answer(records(0, 0), records(1, 0))
+    request = await leader.request()
+    assert asked_for(request) == {1}
+    assert [topic.partitions for topic in request.forgotten_topics_data] == [[0]]
