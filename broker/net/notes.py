@@ -1,7 +1,4 @@
-"""What an operator is told of connections, in the log: ends that are not ordinary, and refusals.
-
-Called by the listener.
-"""
+"""What the log says of connections that ended or were refused. Called by the listener, through app.py."""
 
 import asyncio
 

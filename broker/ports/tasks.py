@@ -1,10 +1,7 @@
-"""Background tasks that are never lost: each belongs to a group, and a failed one is reported. And work that
-is given up when something else has happened.
-"""
+"""Background tasks that are never lost: each belongs to a group, and a failed one is reported."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -29,11 +26,11 @@ class TaskGroup:
         return task
 
     async def close(self) -> None:
-        """Cancels what still runs and waits until all of it has ended."""
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancels what still runs and waits until all of it has ended, with what that started in the end."""
+        while tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -41,34 +38,15 @@ class TaskGroup:
             self._report(task.get_name(), failure)
 
 
-class Abandoned(Exception):
-    """What it waited for will not come."""
-
-
-@asynccontextmanager
-async def abandoned_with(event: "asyncio.Future[Any]") -> AsyncIterator[None]:
-    """Once the event has happened, what still waits inside is cancelled; raises Abandoned then."""
-    task, cancel, inside = asyncio.current_task(), canceller(), True
-
-    def give_up(_: object) -> None:
-        if inside:  # callbacks of a future that is done cannot be taken back
-            cancel()
-
-    event.add_done_callback(give_up)
+async def done_before(event: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> bool:
+    """Whether the work was done before the event came; else it was cancelled, and has ended."""
+    tasks = TaskGroup(lambda name, failure: None)  # the caller hears of it
+    working = tasks.spawn("start", work)
     try:
-        yield
-    except asyncio.CancelledError:
-        if task is None or not event.done() or task.uncancel() > 0:
-            raise  # somebody else wants it to end
-        raise Abandoned from None
+        await asyncio.wait((working, event), return_when=asyncio.FIRST_COMPLETED)
+        done = working.done()
     finally:
-        inside = False
-        event.remove_done_callback(give_up)
-
-
-def canceller() -> Callable[[], object]:
-    """Cancels the task that called this."""
-    task = asyncio.current_task()
-    if task is None:
-        raise RuntimeError("only a task can be cancelled")
-    return task.cancel
+        await tasks.close()
+    if done:
+        working.result()
+    return done

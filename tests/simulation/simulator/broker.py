@@ -34,8 +34,10 @@ from tierlog.broker.runtime.lifecycle import BrokerLifecycle, Registration
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.api import APIS, decode_response, encode_request
@@ -155,6 +157,9 @@ class SimBroker:
         def broker_epoch() -> int:
             return lifecycle.broker_epoch
 
+        def lower_checkpoint(replica: Replica) -> None:
+            replicas.checkpoints.lower(replica)
+
         commits, purgatory = GroupCommit(), Purgatory(10_000)
         fetchers = ReplicaFetchers(
             FollowerDependencies(
@@ -165,6 +170,7 @@ class SimBroker:
                 rng=rng,
                 broker_epoch=broker_epoch,
                 image=lambda: node.image,
+                lower_checkpoint=lower_checkpoint,
             )
         )
         replicas = ReplicaManager(
@@ -235,8 +241,13 @@ class SimBroker:
         groups.start()
         upkeep.start()
         updater.start()
+        reports = ReplicaReports(
+            self.node_id, metadata, replicas, tasks, broker_epoch=lambda: lifecycle.broker_epoch
+        )
+        reports.start()
         self.replicas, self.lifecycle = replicas, lifecycle
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)
+        await reports.tell_first()
         await lifecycle.enter()
 
     # --- requests
