@@ -13,6 +13,7 @@ from tierlog.metadata.status import NodeStatus
 Acknowledgeable = (
     c.UnregisterBroker
     | c.FenceBroker
+    | c.ReportReplicas
     | c.UpdateFormat
     | c.StartCopy
     | c.FinishCopy

@@ -20,9 +20,14 @@ class PartitionViews:
         self.live = {broker.broker_id for broker in self.image.brokers.values() if not broker.fenced}
 
     def leader_and_offline(self, name: TopicPartition, partition: PartitionImage) -> tuple[int, list[int]]:
-        """Offline: on a broker that is fenced or gone, or on a disk of this one that has failed."""
+        """Offline: on a broker that is fenced or gone, or on a disk that has failed, of which the controller
+        may not know yet if it is this broker's."""
         leader = partition.leader if partition.leader in self.image.brokers else NO_LEADER
-        offline = [replica for replica in partition.replicas if replica not in self.live]
+        offline = [
+            replica
+            for replica in partition.replicas
+            if replica not in self.live or replica in partition.offline
+        ]
         if self._own in partition.replicas and self._replicas.is_offline(name):
             leader = NO_LEADER if leader == self._own else leader
             offline += [] if self._own in offline else [self._own]

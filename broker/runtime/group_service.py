@@ -171,7 +171,8 @@ class GroupService:
                 return
             command = CreateTopics(topics=(self._offsets_topic(),))
             try:
-                reply = await asyncio.wait_for(self._metadata.submit(command), CREATE_TIMEOUT_S)
+                async with asyncio.timeout(CREATE_TIMEOUT_S):
+                    reply = await self._metadata.submit(command)
             except (
                 Exception
             ) as error:  # whatever it was, the client is told to ask again, and then we try again

@@ -36,6 +36,7 @@ from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.api import APIS, decode_response, encode_request
@@ -235,8 +236,13 @@ class SimBroker:
         groups.start()
         upkeep.start()
         updater.start()
+        reports = ReplicaReports(
+            self.node_id, metadata, replicas, tasks, broker_epoch=lambda: lifecycle.broker_epoch
+        )
+        reports.start()
         self.replicas, self.lifecycle = replicas, lifecycle
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)
+        await reports.tell_first()
         await lifecycle.enter()
 
     # --- requests
