@@ -399,12 +399,17 @@ class Broker:
             rng=self.rng,
             broker_epoch=self._broker_epoch,
             image=lambda: self.metadata.image,
+            lower_checkpoint=self._lower_checkpoint,
             throttle=self.throttles.follower,
             from_tier=self._start_from_tier,
         )
         fetchers = ReplicaFetchers(dependencies)
         self._parts.callback(fetchers.close)
         return fetchers
+
+    def _lower_checkpoint(self, replica: Replica) -> None:
+        """The replicas are put together after those who fetch."""
+        self.replicas.checkpoints.lower(replica)
 
     def _start_from_tier(self, replica: Replica, step: StartFromTier) -> "asyncio.Future[bool]":
         """The remote tier is put together after those who fetch."""

@@ -106,7 +106,7 @@ class ReplicaManager:
         self._configs: dict[Mapping[str, str], TopicConfig] = {}  # by the overrides of a topic
         self._offline: dict[TopicPartition, str] = {}  # until the next start; and why
         self._missing: dict[TopicPartition, bool] = {}  # not open for now (no room): whether one is at it
-        self.checkpoints = CheckpointWriter(directories, self._all, self._making)
+        self.checkpoints = CheckpointWriter(directories, self._all, self._making, tasks)
 
     def __len__(self) -> int:
         return len(self._all)
@@ -538,6 +538,8 @@ class ReplicaManager:
         self._replicas[replica.topic_id, replica.name.partition] = replica
         replica.listeners.append(self._on_moved)
         replica.flusher = self._flusher
+        if replica.owes_checkpoint:  # the power went, and the end of the log with it
+            self.checkpoints.lower(replica)
 
     def _on_moved(self, replica: Replica) -> None:
         self._moved(replica.name)

@@ -34,6 +34,7 @@ from tierlog.broker.runtime.lifecycle import BrokerLifecycle, Registration
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.replica_reports import ReplicaReports
@@ -175,6 +176,9 @@ class SimBroker:
         def broker_epoch() -> int:
             return lifecycle.broker_epoch
 
+        def lower_checkpoint(replica: Replica) -> None:
+            replicas.checkpoints.lower(replica)
+
         commits, purgatory = GroupCommit(), Purgatory(10_000)
         fetchers = ReplicaFetchers(
             FollowerDependencies(
@@ -185,6 +189,7 @@ class SimBroker:
                 rng=rng,
                 broker_epoch=broker_epoch,
                 image=lambda: node.image,
+                lower_checkpoint=lower_checkpoint,
             )
         )
         replicas = ReplicaManager(

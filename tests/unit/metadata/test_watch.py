@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from pump import until
+
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.watch import Address, DeathWatch, address_of
 
@@ -21,11 +23,11 @@ class Host:
 
 
 @asynccontextmanager
-async def watching(host: Host) -> AsyncIterator[tuple[DeathWatch, asyncio.Queue[int]]]:
+async def watching(host: Host, suspect_s: float = 1) -> AsyncIterator[tuple[DeathWatch, asyncio.Queue[int]]]:
     failures: list[BaseException] = []
     deaths: asyncio.Queue[int] = asyncio.Queue()
     tasks = TaskGroup(lambda name, failure: failures.append(failure))
-    watch = DeathWatch("test", tasks, deaths.put_nowait)
+    watch = DeathWatch("test", tasks, deaths.put_nowait, suspect_s)
     watch.watch({7: host.address})
     try:
         yield watch, deaths
@@ -45,6 +47,33 @@ async def test_a_broken_connection_and_a_refused_one_are_a_death() -> None:
         connection.close()
         assert await deaths.get() == 7
         assert watch.connected == frozenset()
+
+
+async def test_a_broken_connection_casts_doubt_until_there_is_another() -> None:
+    host = Host()
+    await host.listen()
+    async with watching(host, suspect_s=60) as (watch, deaths):
+        connection = await host.met.get()
+        assert watch.suspects == frozenset()
+        host.server.close()
+        connection.close()
+        await deaths.get()
+        assert watch.suspects == {7}
+        await host.listen()
+        watch.is_up(7)
+        await host.met.get()
+        await until(lambda: not watch.suspects)
+
+
+async def test_doubt_does_not_last() -> None:
+    host = Host()
+    await host.listen()
+    async with watching(host, suspect_s=0) as (watch, deaths):
+        connection = await host.met.get()
+        host.server.close()
+        connection.close()
+        await deaths.get()
+        assert watch.suspects == frozenset()
 
 
 async def test_a_connection_that_breaks_alone_is_only_made_again() -> None:
