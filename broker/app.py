@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import structlog
 from aiohttp import web
 
-from tierlog.broker.gateway.admin import AdminServer, admin_routes
+from tierlog.broker.gateway.admin import AdminServer, admin_routes, url_for_others
 from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
@@ -425,7 +425,7 @@ class Broker:
                 incarnation=random_uuid(self.rng),
                 host=host,
                 port=port,
-                admin_url=self.admin_url,
+                admin_url=url_for_others(self.admin_url, self.settings),
                 rack=self.settings.broker_rack or None,
                 may_have_lost=not self._is_alone and may_have_lost(self.files, directories, boot),
                 directories=self.identity.directory_ids,
