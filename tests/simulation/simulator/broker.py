@@ -50,6 +50,8 @@ from tierlog.metadata.node import MetadataNode, MetadataUnavailable
 DEATH_SEEN_S = 0.002
 """The kernel of a killed process closes its connections, and refuses others."""
 
+DIRECTORIES = ("data", "more")
+
 Failed = Callable[["SimBroker", BaseException], None]
 
 
@@ -109,6 +111,23 @@ class SimBroker:
         self.boot += 1
         self.disk.lose_power(self._rng, keep=keep)
 
+    @property
+    def lacks_directories(self) -> bool:
+        """Until its next process."""
+        return self.replicas is not None and bool(self.replicas.directories.offline)
+
+    def lose_directory(self, rng: random.Random) -> None:
+        """One fails, the process goes on; what lies there is back with the next process."""
+        chosen = rng.randrange(len(DIRECTORIES))
+        if self.process is not None and self.replicas is not None:
+            directory = self.replicas.directories.all[chosen]
+            self._loop.call_soon(directory.fail, "simulated", context=self.process.context)
+
+    def wipe_directory(self, rng: random.Random) -> None:
+        """The process ends, and one directory is a new disk."""
+        self.kill()
+        self.disk.wipe_directory(self.disk.root / rng.choice(DIRECTORIES))
+
     def _report(self, name: str, failure: BaseException) -> None:
         if isinstance(failure, OSError):
             self.kill()
@@ -125,7 +144,7 @@ class SimBroker:
 
     async def _start(self) -> None:
         settings, rng = self.settings, random.Random(self._rng.getrandbits(64))
-        self.directories = DataDirectories([self.disk.root / "data"], self.files, rng)
+        self.directories = DataDirectories([self.disk.root / name for name in DIRECTORIES], self.files, rng)
         identity = self.directories.claim(self.node_id, settings.cluster_id, metadata=None)
         tasks = TaskGroup(self._report)
         self.peers = SimPeers(self._network, self.node_id, self._brokers)
