@@ -60,7 +60,6 @@ from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.replica_reports import ReplicaReports
-from tierlog.broker.runtime.tier_start import TierStart
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import CONTROLLER, NodeSettings
@@ -250,6 +249,7 @@ class Broker:
             data_directory=settings.data_directory,
             cache_directory=self.directories.online[0].path,
             objects=self.objects,
+            network=None if self._is_alone else self.network,
         )
         self._parts.push_async_callback(self.tiering.close)
         self.tiering.driver.listeners.append(self.admin_node.tier_changed)
@@ -411,11 +411,9 @@ class Broker:
         """The replicas are put together after those who fetch."""
         self.replicas.checkpoints.lower(replica)
 
-    def _start_from_tier(self, replica: Replica, step: StartFromTier) -> "asyncio.Future[bool]":
+    async def _start_from_tier(self, replica: Replica, step: StartFromTier) -> bool:
         """The remote tier is put together after those who fetch."""
-        image, remote = self.metadata.image, self.tiering.remote
-        start = TierStart(self.settings.node_id, self.network, image, remote, self.clock)
-        return self.tasks.spawn(f"start of {replica.name}", start.begin(replica, step))
+        return await self.tiering.follower_start.begin(replica, step)
 
     async def _join(self) -> None:
         """Registers with the controller; it is let in once it serves."""

@@ -10,9 +10,10 @@ any other, and the connection stays while anything is followed. Owned by the rep
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -62,7 +63,7 @@ class FollowerDependencies:
     image: Callable[[], ClusterImage]
     lower_checkpoint: Callable[[Replica], None] | None = None
     throttle: Throttle = field(default_factory=Throttle)
-    from_tier: "Callable[[Replica, StartFromTier], asyncio.Future[bool]] | None" = None
+    from_tier: Callable[[Replica, StartFromTier], Coroutine[Any, Any, bool]] | None = None
 
 
 class ReplicaFetchers:
@@ -384,7 +385,8 @@ class ReplicaFetcher:
             else:
                 self._rest(partition, Retry(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
 
-        start(partition.replica, step).add_done_callback(ended)
+        name = f"start of {partition.replica.name}"
+        self._deps.tasks.spawn(name, start(partition.replica, step)).add_done_callback(ended)
 
     def _session_failed(self, error: ErrorCode) -> None:
         if error not in _SESSION_LOST:

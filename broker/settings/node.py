@@ -137,7 +137,9 @@ class NodeSettings:
         4 * MIB, "Room set aside beside the metadata log, given up when its disk is full; 0: none.", least=0
     )
     object_store_url: str = _string(
-        "", "file:///dir, s3://bucket/prefix?endpoint=…, memory://; empty: a directory inside log.dirs."
+        "",
+        "file:///dir, s3://bucket/prefix?endpoint=…, memory://; empty: a directory inside log.dirs, and in a"
+        " cluster of several brokers nothing is tiered.",
     )
     remote_cache_bytes: int = _long(1024 * MIB, "Disk for cached chunks of remote segments.", least=16 * MIB)
 

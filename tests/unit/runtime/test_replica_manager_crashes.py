@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from immutables import Map
+from msgspec import structs
 from structlog.testing import capture_logs
 
 from tierlog.broker.log.checkpoints import RECOVERY_POINTS, read_offsets
@@ -351,3 +352,27 @@ async def test_a_partition_that_found_no_room_is_made_later(tmp_path: Path) -> N
     node.directory.has_room()
     await node.manager.make_missing()
     assert append(node.replica, 1) == 0
+
+
+async def test_a_follower_with_a_lost_disk_asks_its_leader_until_it_is_to_lead_itself(tmp_path: Path) -> None:
+    """Were it moved on at once, it would never learn of epochs and producers from the remote tier."""
+    alone = with_topic(1, remote=REMOTE, configs=TIERED)
+    followed = led_by(alone, 2, leader_epoch=3)
+    node = await started(tmp_path, followed)
+    assert node.replica.log_end_offset == 40
+    node.manager.follow(followed, led_by(alone, 1, leader_epoch=4))
+    assert node.replica.log_end_offset == node.replica.high_watermark == 100
+    assert append(node.replica, 1) == 100
+
+
+def led_by(image: ClusterImage, leader: int, *, leader_epoch: int) -> ClusterImage:
+    topic = image.topics[uuid.UUID(int=1)]
+    partition = PartitionImage(
+        replicas=(1, 2),
+        in_sync=(leader,),
+        leader=leader,
+        leader_epoch=leader_epoch,
+        partition_epoch=leader_epoch,
+    )
+    changed = structs.replace(topic, partitions=(partition,))
+    return structs.replace(image, topics=image.topics.set(topic.topic_id, changed))
