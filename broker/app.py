@@ -94,7 +94,7 @@ class NodeFailed(Exception):
 
 
 class Broker:
-    """One node. `failed` becomes done when it cannot go on. `has_logs`: they are open, if it serves or not."""
+    """One node. `failed` becomes done when it cannot go on. `has_logs`: they are open; it may serve later."""
 
     def __init__(
         self,
