@@ -6,7 +6,6 @@ logs of the nodes, the history and the verdict, and prints its path; the exit co
 
 import argparse
 import json
-import os
 import random
 import shutil
 import signal
@@ -38,7 +37,7 @@ def main() -> int:
     if not options.loopback and not ground.is_inside():
         reason = ground.why_not()
         if reason is None:
-            ground.enter()
+            return ground.enter()
         _say(f"no network namespaces here ({reason}): loopback, and a proxy of ours before each port")
     signal.signal(signal.SIGTERM, _leave)
     directory = Path(tempfile.mkdtemp(prefix="tierlog-chaos-", dir=options.directory))
@@ -55,8 +54,8 @@ def main() -> int:
 def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     inside = ground.is_inside()
     world: ground.Ground = ground.Namespaces(NODES) if inside else Loopback(NODES)
-    disks = inside or os.geteuid() == 0
-    cluster = Cluster(directory, world, shim=build_shim(directory), disks=disks)
+    # what is mounted outside of namespaces of ours would stay if this run was killed
+    cluster = Cluster(directory, world, shim=build_shim(directory), disks=inside)
     recorder = history.Recorder(directory / "history.jsonl")
     problems: list[str] = []
     played: list[Round] = []

@@ -46,7 +46,7 @@ Play = Callable[[Stage], AbstractContextManager[str]]
 @dataclass(frozen=True, slots=True)
 class Fault:
     """`play` gives what was done, in words. `within_s`: how long an acknowledgement may take; None:
-    it takes the majority away, or is known not to be handled yet (STATUS.md). `needs`: see left_out."""
+    it takes the majority away, or is one of STATUS.md's known gaps. `needs`: see left_out."""
 
     name: str
     play: Play
@@ -74,7 +74,7 @@ def _fault(
 def left_out(cluster: Cluster) -> dict[str, str]:
     """Faults that this machine does not allow, and why."""
     reasons = {} if cluster.shim else {"shim": "there is no C compiler for the library that lies to a node"}
-    reasons |= {} if cluster.disks else {"disks": "file systems cannot be mounted"}
+    reasons |= {} if cluster.disks else {"disks": "without namespaces, nothing is mounted"}
     return {name: reasons[fault.needs] for name, fault in FAULTS.items() if fault.needs in reasons}
 
 
@@ -250,7 +250,7 @@ def _disk_full(stage: Stage) -> Iterator[str]:
     _restart_if_it_ended(node)
 
 
-@_fault("fsync-error", None, "shim")
+@_fault("fsync-error", DEATH_S, "shim")
 def _fsync_error(stage: Stage) -> Iterator[str]:
     """Healed as by an operator: the process is killed, and started on a disk that works again."""
     node = stage.leader()

@@ -6,6 +6,7 @@ to be tidied up: with the run, however it ends, the kernel ends its processes an
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,8 @@ CLIENTS = 0
 
 UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 AS_ROOT = ("--user", "--map-root-user")
-TOOLS = ("unshare", "nsenter", "ip", "iptables")
+WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
+TOOLS = ("setpriv", "unshare", "nsenter", "ip", "iptables")
 SUBNET = "10.231.0"
 KAFKA_PORT, ADMIN_PORT = 9092, 9644
 INSIDE = "CHAOS_INSIDE"
@@ -66,10 +68,17 @@ def why_not() -> str | None:
     return None if probe.returncode == 0 else probe.stderr.strip().splitlines()[-1]
 
 
-def enter() -> None:
-    """This program again, from its beginning, in new namespaces; returns there only (`is_inside`)."""
-    os.environ[INSIDE] = "1"
-    os.execvp("unshare", [*_unshare(), sys.executable, *sys.argv])
+def enter() -> int:
+    """This program again, from its beginning, in new namespaces (`is_inside`); returns its exit code.
+
+    A signal ends it at once: `unshare` itself ignores those that ask. If this process is killed, it ends too.
+    """
+    command = [*WITH_PARENT, *_unshare(), sys.executable, *sys.argv]
+    process = subprocess.Popen(command, env={**os.environ, INSIDE: "1"})
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: process.kill())
+    code = process.wait()
+    return code if code >= 0 else 128 - code
 
 
 def is_inside() -> bool:

@@ -107,6 +107,8 @@ class Recorder:
         line = _encoder.encode(event) + b"\n"
         with self._lock:
             self._file.write(line)
+            if isinstance(event, Marked):
+                self._file.flush()  # a run that is killed leaves what happened
 
     def close(self) -> None:
         with self._lock:

@@ -7,12 +7,13 @@ A lost packet costs a stream a pause. Who opened a connection, the kernel tells 
 import asyncio
 import os
 import random
+import shutil
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from havoc.ground import CLIENTS, Place
+from havoc.ground import CLIENTS, WITH_PARENT, Place
 from tierlog.cli.cluster_files import free_ports
 
 HOST = "127.0.0.1"
@@ -39,7 +40,7 @@ class Loopback:
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
 
     def command(self, node: int, words: Sequence[str]) -> list[str]:
-        return list(words)
+        return [*(WITH_PARENT if shutil.which(WITH_PARENT[0]) else ()), *words]
 
     def is_at(self, node: int, pid: int) -> None:
         self._pids[node] = pid
