@@ -248,7 +248,7 @@ class PartitionLog:
         following = Segment(self._files, self.directory, self.log_end_offset, now_ms)
         try:
             active.roll()
-            following.trim()
+            following.create()
         except OSError:
             active.rolled = False
             following.close()
@@ -462,7 +462,7 @@ class PartitionLog:
         try:
             if epochs:
                 self.flushing.write_epochs()
-            segment.trim()
+            segment.create()
         finally:
             self._after_cut(segment, now_ms)
 
