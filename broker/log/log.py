@@ -449,6 +449,10 @@ class PartitionLog:
         while self._segments:
             self._drop_last(now_ms)
         self._files.sync_directory(self.directory)
+        if producers and not self._files.exists(
+            self._snapshot_path(offset)
+        ):  # went with a segment from there
+            write_atomically(self._files, self._snapshot_path(offset), producers)
         segment = Segment(self._files, self.directory, offset, now_ms)
         self._segments.append(segment)
         self._bases.append(offset)
