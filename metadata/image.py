@@ -50,6 +50,8 @@ class PartitionImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True,
     last_leader: int = -1  # who led, while nobody leads
     adding: tuple[int, ...] = ()  # a reassignment under way (KIP-455): these join,
     removing: tuple[int, ...] = ()  # and these leave once all others are in sync
+    offline: tuple[int, ...] = ()  # their disk failed (KIP-858); until their broker registers anew
+    emptied: tuple[int, ...] = ()  # they began with an empty log, and have not been in sync since
 
     @property
     def is_reassigned(self) -> bool:

@@ -137,6 +137,11 @@ class MetadataNode:
         return self._feed.image
 
     @property
+    def dead_brokers(self) -> frozenset[int]:
+        """Those whose processes are proven dead, or are about to be."""
+        return self._fencing.dead | self._peers.suspects if self._fencing is not None else frozenset()
+
+    @property
     def started(self) -> bool:
         """Its files are read; before, it knows neither its directory nor its members."""
         return self._core is not None

@@ -218,6 +218,10 @@ class HttpPeers:
         """Nodes whose death would be noticed at once now."""
         return self._watch.connected if self._watch is not None else frozenset()
 
+    @property
+    def suspects(self) -> frozenset[int]:
+        return self._watch.suspects if self._watch is not None else frozenset()
+
     def _watch_all(self) -> None:
         if self._watch is not None:
             members = {peer: address_of(queue.url) for peer, queue in self._queues.items()}

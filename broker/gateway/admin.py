@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -14,6 +15,7 @@ from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node
 from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.tier import tier_routes
+from tierlog.broker.settings.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.tls import TlsFiles, certified
 
@@ -43,6 +45,20 @@ class AdminServer:
 
     async def close(self) -> None:
         await self._runner.cleanup()
+
+
+def url_for_others(url: str, settings: NodeSettings) -> str:
+    """Of this node's admin server: as the voters are told; where it listens on all addresses, at the host
+    that clients are told."""
+    if known := settings.voters.get(settings.node_id):
+        return known
+    bound = urlsplit(url)
+    if settings.advertised is None or bound.hostname not in ("0.0.0.0", "::"):
+        return url
+    host = settings.advertised[0]
+    return (
+        f"{bound.scheme}://[{host}]:{bound.port}" if ":" in host else f"{bound.scheme}://{host}:{bound.port}"
+    )
 
 
 def admin_routes(node: Node) -> list[web.AbstractRouteDef]:

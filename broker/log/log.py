@@ -10,7 +10,6 @@ beside appends.
 import random
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tierlog.broker.log.flushing import Flushing
@@ -80,7 +79,7 @@ class PartitionLog:
             cleaned_to = log_start_offset  # the log lost its end: what has been compacted is not known
         self.cleaned_to = cleaned_to
         """Compaction has seen everything below it; None: it has never been here."""
-        self._flushing = Flushing(
+        self.flushing = Flushing(
             files,
             directory,
             loaded.epochs,
@@ -135,7 +134,7 @@ class PartitionLog:
     @property
     def recovery_point(self) -> int:
         """Everything below it is on disk."""
-        return self._flushing.recovery_point
+        return self.flushing.recovery_point
 
     @property
     def active(self) -> Segment:
@@ -178,8 +177,8 @@ class PartitionLog:
         """
         last_offset = base_offset + header.last_offset_delta
         active = self._active
-        if base_offset == self._flushing.recovery_point:
-            self._flushing.unflushed_since_ms = now_ms
+        if base_offset == self.flushing.recovery_point:
+            self.flushing.unflushed_since_ms = now_ms
         if must_roll(
             active,
             self.config,
@@ -192,7 +191,7 @@ class PartitionLog:
             self.roll(now_ms)
             active = self._active
         if base_offset == active.base_offset:
-            self._flushing.named()
+            self.flushing.named()
             if self.config.preallocate:
                 active.reserve(self.config.segment_bytes)
         active.append(buffer, header, base_offset, self.config.index_interval_bytes, now_ms)
@@ -202,7 +201,7 @@ class PartitionLog:
         latest = self.epochs.latest
         if leader_epoch >= 0 and (latest is None or latest.epoch != leader_epoch):
             self.epochs.assign(leader_epoch, base_offset)
-            self._flushing.epochs_changed()
+            self.flushing.epochs_changed()
         if header.producer_id >= 0:
             self._apply_producer(active, buffer, header, base_offset, now_ms)
 
@@ -211,13 +210,13 @@ class PartitionLog:
         one write. Raises OSError, and then a part of them may be there."""
         while batches:
             first, active = batches[0].header, self._active
-            if first.base_offset == self._flushing.recovery_point:
-                self._flushing.unflushed_since_ms = now_ms
+            if first.base_offset == self.flushing.recovery_point:
+                self.flushing.unflushed_since_ms = now_ms
             last, newest, limit = first.last_offset, first.max_timestamp, self._age_limit_ms
             if must_roll(active, self.config, first.size, last, newest, now_ms, limit) and self.roll(now_ms):
                 active = self._active
             if active.size == 0:
-                self._flushing.named()
+                self.flushing.named()
                 if self.config.preallocate:
                     active.reserve(self.config.segment_bytes)
             run = batches[: count_fitting(active, self.config, batches, limit)]
@@ -237,7 +236,7 @@ class PartitionLog:
     def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
         """Begins a leader epoch; after a crash before the next flush, which writes its file, batches tell."""
         if leader_epoch >= 0 and self.epochs.assign(leader_epoch, start_offset):
-            self._flushing.epochs_changed()
+            self.flushing.epochs_changed()
 
     def roll(self, now_ms: int) -> bool:
         """Begins a new segment at the log end; False if the active one is empty. Raises OSError, and changes
@@ -258,12 +257,12 @@ class PartitionLog:
             raise
         self._segments.append(following)
         self._bases.append(following.base_offset)
-        self._flushing.rolled(active)
+        self.flushing.rolled(active)
         self._active = following
         self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
         self._used(active)
-        if active.end_offset <= self._flushing.claimed:
-            self._flushing.flush(self)  # after a cut: a crash must not find it unsynced where none look
+        if active.end_offset <= self.flushing.claimed:
+            self.flushing.flush(self)  # whoever owns checkpoints sees to it that this is rare
         return True
 
     def maybe_roll(self, now_ms: int) -> bool:
@@ -274,25 +273,25 @@ class PartitionLog:
         """Makes everything appended so far durable; returns the recovery point. Raises OSError, above all
         SyncFailed. Safe in threads beside appends, not beside truncation.
         """
-        return self._flushing.flush(self)
+        return self.flushing.flush(self)
 
     def must_flush(self, now_ms: int) -> bool:
         """Whether flush.ms has passed since records were appended that are not yet durable."""
         if self.log_end_offset == self.recovery_point:
             return False
-        return now_ms - self._flushing.unflushed_since_ms >= self.config.flush_ms
+        return now_ms - self.flushing.unflushed_since_ms >= self.config.flush_ms
 
     def close(self, *, clean: bool) -> None:
         """After a clean close the log opens again without a scan. Raises OSError if it cannot be made clean.
         Its files are not touched if they are those of a clean stop still, or none.
         """
-        as_found = self._found_end == self.log_end_offset and not self._flushing.files_changed
+        as_found = self._found_end == self.log_end_offset and not self.flushing.files_changed
         if clean and (not as_found or self._active.is_ragged):
             self._active.add_time_entry()  # for the largest timestamp, as Kafka does when it closes a segment
             self._active.persist()
             write_plain(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
-            self._flushing.flush_clean(self)
-        self._flushing.close()
+            self.flushing.flush_clean(self)
+        self.flushing.close()
         self._hints.clear()
         self._loaded.clear()
         for segment in self._segments:
@@ -410,7 +409,7 @@ class PartitionLog:
         if not self.config.remote_storage_enable:
             self.log_start_offset = max(self.log_start_offset, self._bases[0])
             if self.epochs.truncate_from_start(self.log_start_offset):
-                self._flushing.epochs_changed()
+                self.flushing.epochs_changed()
         for segment in dropped:
             self._forget(segment)
             self._bury(segment, now_ms)
@@ -420,7 +419,7 @@ class PartitionLog:
         """Cuts the log so that no record at or above `offset` remains (a batch that holds it goes whole)."""
         if offset >= self.log_end_offset:  # an epoch that began here, and got no record, is not the leader's
             if self.epochs.truncate_from_end(self.log_end_offset):
-                self._flushing.epochs_changed()
+                self.flushing.epochs_changed()
             return False
         self.swaps.complete(self, now_ms)
         if offset < self._bases[0] or offset == self._bases[0] <= self.log_start_offset:
@@ -459,7 +458,7 @@ class PartitionLog:
         self.epochs.restart(epochs)
         try:
             if epochs:
-                self._flushing.write_epochs()
+                self.flushing.write_epochs()
             segment.trim()
         finally:
             self._after_cut(segment, now_ms)
@@ -467,11 +466,7 @@ class PartitionLog:
     def drop_empty_epochs(self) -> None:
         """Forgets epochs in which nothing was appended: who led in them and leads no more."""
         if self.epochs.truncate_from_end(self.log_end_offset):
-            self._flushing.epochs_changed()
-
-    def held(self) -> AbstractContextManager[bool]:
-        """For truncation: no flush begins within; False if one is under way."""
-        return self._flushing.held()
+            self.flushing.epochs_changed()
 
     # -- compaction --
 
@@ -554,7 +549,7 @@ class PartitionLog:
         self.log_end_offset = segment.end_offset
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.cleaned_to = self.cleaned_to and min(self.cleaned_to, self.log_end_offset)
-        self._flushing.cut(self)
+        self.flushing.cut(self)
         self.epochs.truncate_from_end(self.log_end_offset)
         loaded = Loaded(self._segments, self.epochs, self.producers)
         rebuild_producers(loaded, self._files, self.directory, now_ms)
@@ -573,7 +568,7 @@ class PartitionLog:
     def _forget(self, segment: Segment) -> None:
         self._hints.clear()
         self._loaded.pop(segment.base_offset, None)
-        self._flushing.dropped(segment)
+        self.flushing.dropped(segment)
 
     def _used(self, segment: Segment) -> None:
         """Keeps the most recently read rolled segments loaded, and unloads the one read longest ago."""

@@ -10,9 +10,10 @@ any other, and the connection stays while anything is followed. Owned by the rep
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -48,6 +49,7 @@ _log = structlog.get_logger("tierlog.fetchers")
 class FollowerDependencies:
     """What all fetchers of a broker share. `broker_epoch`: that of the current registration.
 
+    `lower_checkpoint` is asked for a replica that owes one; it is not fetched for until that is written.
     `from_tier` brings a replica to where the leader's local log begins, what lies before it being remote; it
     answers whether that was possible.
     """
@@ -59,8 +61,9 @@ class FollowerDependencies:
     rng: random.Random
     broker_epoch: Callable[[], int]
     image: Callable[[], ClusterImage]
+    lower_checkpoint: Callable[[Replica], None] | None = None
     throttle: Throttle = field(default_factory=Throttle)
-    from_tier: "Callable[[Replica, StartFromTier], asyncio.Future[bool]] | None" = None
+    from_tier: Callable[[Replica, StartFromTier], Coroutine[Any, Any, bool]] | None = None
 
 
 class ReplicaFetchers:
@@ -133,7 +136,7 @@ class ReplicaFetcher:
         self._try_now = asyncio.Event()
         self._caller: Caller | None = None
         self._failures = 0
-        self._flushing: set[Key] = set()  # whose end is not yet as durable as they want it
+        self._flushing: set[Key] = set()  # which wait for their disk: they tell when they can go on
         self._interruptible = False
         self._interrupted = False
         self._task = dependencies.tasks.spawn(f"fetch from broker {source}", self._run())
@@ -272,12 +275,16 @@ class ReplicaFetcher:
                 self._leave_session(key)
                 self._rest_for(partition, rest_ms)
                 continue
-            position = partition.replica.fetch_position()
+            replica, lower = partition.replica, self._deps.lower_checkpoint
+            owes = lower is not None and replica.owes_checkpoint
+            position = None if owes else replica.fetch_position()
             if position is not None:
-                changed[key] = Asked(position, partition.replica.log_start_offset)
+                changed[key] = Asked(position, replica.log_start_offset)
                 continue
-            self._leave_session(key)  # it tells when it can go on
-            if partition.replica.failed is None:
+            self._leave_session(key)
+            if lower is not None and owes:
+                lower(replica)
+            if replica.failed is None:
                 self._flushing.add(key)
         return changed
 
@@ -378,7 +385,8 @@ class ReplicaFetcher:
             else:
                 self._rest(partition, Retry(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
 
-        start(partition.replica, step).add_done_callback(ended)
+        name = f"start of {partition.replica.name}"
+        self._deps.tasks.spawn(name, start(partition.replica, step)).add_done_callback(ended)
 
     def _session_failed(self, error: ErrorCode) -> None:
         if error not in _SESSION_LOST:

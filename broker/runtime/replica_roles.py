@@ -115,6 +115,18 @@ class ReplicaRoles:
         return log.recovery_point, log.log_start_offset, known
 
     @property
+    def owes_checkpoint(self) -> bool:
+        """Whether the checkpoint on disk calls durable what is not, as the log was cut since. Where that is
+        not put right before a segment is rolled, the disk is waited for.
+        """
+        return self.log.flushing.claimed > 0
+
+    def checkpointed(self, cuts: int) -> None:
+        """`checkpoint` is on disk, as it was after so many cuts of the log (`log.flushing.cuts`)."""
+        if self.log.flushing.checkpointed(cuts):
+            self._tell()
+
+    @property
     def high_watermark_is_current(self) -> bool:
         """Not so just after an election: more may be committed than this leader has heard of (KIP-207)."""
         core = self._core
@@ -389,7 +401,7 @@ class ReplicaRoles:
 
 @contextmanager
 def _no_flush(log: PartitionLog) -> Iterator[None]:
-    with log.held() as held:
+    with log.flushing.held() as held:
         if not held:
             raise BlockingIOError(errno.EAGAIN, "a flush is under way")
         yield

@@ -267,7 +267,8 @@ class TierDriver:
             "tiering failed", partition=str(state.replica.name), error=str(failure), retry_s=round(pause, 1)
         )
         with suppress(TimeoutError):
-            await asyncio.wait_for(state.gone.wait(), pause)
+            async with asyncio.timeout(pause):
+                await state.gone.wait()
 
     async def _step(self, where: TopicIdPartition, state: _State) -> bool:
         """Carries out the first action of a new plan; False if there was nothing to do."""

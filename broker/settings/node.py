@@ -137,7 +137,9 @@ class NodeSettings:
         4 * MIB, "Room set aside beside the metadata log, given up when its disk is full; 0: none.", least=0
     )
     object_store_url: str = _string(
-        "", "file:///dir, s3://bucket/prefix?endpoint=…, memory://; empty: a directory inside log.dirs."
+        "",
+        "file:///dir, s3://bucket/prefix?endpoint=…, memory://; empty: a directory inside log.dirs, and in a"
+        " cluster of several brokers nothing is tiered.",
     )
     remote_cache_bytes: int = _long(1024 * MIB, "Disk for cached chunks of remote segments.", least=16 * MIB)
 
@@ -313,6 +315,9 @@ class NodeSettings:
     )
     group_max_size: int = _int(2**31 - 1, "Members of one group.", least=1)
     offset_metadata_max_bytes: int = _int(4096, "Metadata kept with a committed offset.", least=0)
+    offsets_commit_timeout_ms: int = _int(
+        5_000, "How long a commit, or an assignment, waits for replicas before its client is told.", least=1
+    )
     offsets_retention_minutes: int = _int(10_080, "Offsets of an empty group are kept this long.", least=1)
     offsets_retention_check_interval_ms: int = _long(
         600_000, "How often expired offsets are sought.", least=1

@@ -233,13 +233,11 @@ class Partition(ReplicaDriver):
         self.replica.truncate_to(offset, self.now)
         self.check()
         self.check_cut_epochs()
-        point, start, cleaned_to = self.checkpoint  # whoever truncates lowers them before it returns
+        point, start, cleaned_to = self.checkpoint  # lowered before what was cut is replaced
         self.checkpoint = (min(point, self.model.end), min(start, self.model.start), cleaned_to)
         self.active_ms = dict.fromkeys(self.active_ms, self.now)
         self.forget_sequences()
         if then == "follow":
-            self.replica.flush()  # until then the file of epochs names what was cut (docs/STATUS.md)
-            self.cut_unsynced = False
             self.follow(data.draw(entries), data.draw(st.integers(1, 3)))
         if then in ("go on", "follow"):
             self.new_leader_epoch()

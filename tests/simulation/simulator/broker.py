@@ -34,8 +34,10 @@ from tierlog.broker.runtime.lifecycle import BrokerLifecycle, Registration
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.api import APIS, decode_response, encode_request
@@ -47,6 +49,8 @@ from tierlog.metadata.node import MetadataNode, MetadataUnavailable
 
 DEATH_SEEN_S = 0.002
 """The kernel of a killed process closes its connections, and refuses others."""
+
+DIRECTORIES = ("data", "more")
 
 Failed = Callable[["SimBroker", BaseException], None]
 
@@ -107,6 +111,23 @@ class SimBroker:
         self.boot += 1
         self.disk.lose_power(self._rng, keep=keep)
 
+    @property
+    def lacks_directories(self) -> bool:
+        """Until its next process."""
+        return self.replicas is not None and bool(self.replicas.directories.offline)
+
+    def lose_directory(self, rng: random.Random) -> None:
+        """One fails, the process goes on; what lies there is back with the next process."""
+        chosen = rng.randrange(len(DIRECTORIES))
+        if self.process is not None and self.replicas is not None:
+            directory = self.replicas.directories.all[chosen]
+            self._loop.call_soon(directory.fail, "simulated", context=self.process.context)
+
+    def wipe_directory(self, rng: random.Random) -> None:
+        """The process ends, and one directory is a new disk."""
+        self.kill()
+        self.disk.wipe_directory(self.disk.root / rng.choice(DIRECTORIES))
+
     def _report(self, name: str, failure: BaseException) -> None:
         if isinstance(failure, OSError):
             self.kill()
@@ -123,7 +144,7 @@ class SimBroker:
 
     async def _start(self) -> None:
         settings, rng = self.settings, random.Random(self._rng.getrandbits(64))
-        self.directories = DataDirectories([self.disk.root / "data"], self.files, rng)
+        self.directories = DataDirectories([self.disk.root / name for name in DIRECTORIES], self.files, rng)
         identity = self.directories.claim(self.node_id, settings.cluster_id, metadata=None)
         tasks = TaskGroup(self._report)
         self.peers = SimPeers(self._network, self.node_id, self._brokers)
@@ -155,6 +176,9 @@ class SimBroker:
         def broker_epoch() -> int:
             return lifecycle.broker_epoch
 
+        def lower_checkpoint(replica: Replica) -> None:
+            replicas.checkpoints.lower(replica)
+
         commits, purgatory = GroupCommit(), Purgatory(10_000)
         fetchers = ReplicaFetchers(
             FollowerDependencies(
@@ -165,6 +189,7 @@ class SimBroker:
                 rng=rng,
                 broker_epoch=broker_epoch,
                 image=lambda: node.image,
+                lower_checkpoint=lower_checkpoint,
             )
         )
         replicas = ReplicaManager(
@@ -235,8 +260,13 @@ class SimBroker:
         groups.start()
         upkeep.start()
         updater.start()
+        reports = ReplicaReports(
+            self.node_id, metadata, replicas, tasks, broker_epoch=lambda: lifecycle.broker_epoch
+        )
+        reports.start()
         self.replicas, self.lifecycle = replicas, lifecycle
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)
+        await reports.tell_first()
         await lifecycle.enter()
 
     # --- requests

@@ -43,6 +43,8 @@ FAULTS = (
     "heal",
     "sync",
     "write",
+    "directory",
+    "wipe",
     "skew",
 )
 
@@ -210,16 +212,29 @@ class ClusterRun:
             case "sync" | "write":
                 broker.disk.fails_at[fault] = 5  # EIO
                 self._start_later(broker)
+            case "directory":
+                broker.lose_directory(rng)
+                self._restart_later(broker)
+            case "wipe":
+                if self._all_in_sync():
+                    broker.wipe_directory(rng)
+                    self._start_later(broker)
             case "skew":
                 broker.clock.skew_ms = rng.randrange(-600_000, 600_000)
 
     def _start_later(self, broker: SimBroker) -> None:
         self.loop.call_later(self.rng.uniform(0, 4), broker.start)
 
+    def _restart_later(self, broker: SimBroker) -> None:
+        self.loop.call_later(self.rng.uniform(1, 6), broker.kill)
+        self._start_later(broker)
+
     def _heal(self) -> None:
         self.network.heal()
         for broker in self.brokers.values():
             broker.disk.fails_at.clear()
+            if broker.lacks_directories:
+                broker.kill()
             if broker.process is not None and broker.process.paused:
                 broker.process.go_on()
             broker.start()

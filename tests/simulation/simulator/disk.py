@@ -9,6 +9,7 @@ process that was killed answer nothing any more.
 import errno
 import os
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +85,13 @@ class Disk:
         self.unsynced.clear()
         self.names.clear()
         self._kept.mkdir()
+
+    def wipe_directory(self, path: Path) -> None:
+        """The same for a part of it."""
+        for below in path.rglob("*"):
+            self.unsynced.pop(below.stat().st_ino, None)
+        shutil.rmtree(path, ignore_errors=True)
+        self.names = [name for name in self.names if not name[0].is_relative_to(path)]
 
     def check(self, operation: str) -> None:
         code = self.fails_at.pop(operation, 0)

@@ -82,6 +82,7 @@ class Follower:
 
     def __init__(self, directory: Path, tasks: TaskGroup, **settings: str) -> None:
         self.leader, self.throttle = Leader(), Throttle()
+        self.lowered: list[Replica] = []
         registered = r.RegisterBroker(
             broker_id=LEADER,
             incarnation=uuid.UUID(int=2),
@@ -114,12 +115,13 @@ class Follower:
                 rng=random.Random(1),
                 broker_epoch=lambda: 1,
                 image=lambda: image,
+                lower_checkpoint=self.lowered.append,
                 throttle=self.throttle,
             )
         )
         self._directory = directory
 
-    def follow(self, partition: int) -> Replica:
+    def follow(self, partition: int, **options: int) -> Replica:
         replica = Replica.open(
             TopicPartition("t", partition),
             TOPIC,
@@ -130,6 +132,7 @@ class Follower:
             0,
             clean=False,
             rng=random.Random(1),
+            **options,
         )
         replica.become_follower(LEADER, EPOCH, 0)
         self.fetchers.follow(replica)
@@ -207,6 +210,25 @@ async def test_one_that_rests_leaves_the_session_of_the_others_and_comes_back(ma
         leader.answer()
         request = await leader.request()
     assert len(follower.leader.connections) == 2
+
+
+async def test_nothing_is_fetched_as_long_as_the_checkpoint_calls_durable_what_was_cut(make: Make) -> None:
+    follower = make()
+    follower.follow(0)
+    leader = await follower.connection()
+    await leader.request()
+    replica = follower.follow(1, recovery_point=5)  # of a log that lost its end
+    leader = await follower.connection(1)
+    assert asked_for(await leader.request()) == {0}
+    assert follower.lowered == [replica]
+    leader.answer(records(0, 0))
+    assert asked_for(await leader.request()) == {0}
+    replica.checkpointed(cuts=replica.log.flushing.cuts)
+    leader.answer()
+    request = await leader.request()
+    while asked_for(request) != {1}:
+        leader.answer()
+        request = await leader.request()
 
 
 async def test_a_fetcher_that_follows_nothing_any_more_closes_its_connection(make: Make) -> None:

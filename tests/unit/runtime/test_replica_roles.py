@@ -454,7 +454,7 @@ def test_nothing_is_cut_while_a_flush_is_under_way(tmp_path: Path) -> None:
             assert go_on.wait(30)
 
     follower = replica(tmp_path, 2)
-    follower.log._flushing._files = Slow()
+    follower.log.flushing._files = Slow()
     follower.log.active.files = Slow()
     other = replica(tmp_path, 1)
     lead(other, 0, follower)

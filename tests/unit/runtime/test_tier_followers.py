@@ -135,7 +135,7 @@ class Pair:
 
     def start(self, leader: "Caller") -> TierStart:
         node = self.node
-        return TierStart(2, leader, node.metadata.image, node.remote_log, node.clock)
+        return TierStart(2, leader, lambda: node.metadata.image, node.remote_log, node.clock)
 
     async def begin(self) -> bool:
         step = fetch(self.follower, self.leader)
