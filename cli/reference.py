@@ -16,6 +16,7 @@ from tierlog.broker.settings.node import NODE_SETTINGS
 from tierlog.broker.settings.topic import TOPIC_SETTINGS
 from tierlog.broker.wire.api import BY_NAME
 from tierlog.cli.errors import ExitCode
+from tierlog.cli.state_diagrams import page as cluster_states
 
 HEADER = "<!-- Written by `make docs` from the code: do not edit. -->\n"
 
@@ -38,6 +39,7 @@ def pages() -> dict[str, str]:
         "cli.md": _commands(),
         "protocol.md": _protocol(),
         "group-states.md": reference_page(),
+        "cluster-states.md": f"{HEADER}\n{cluster_states()}",
         "metrics.md": f"{HEADER}\n{metrics_page()}",
     }
 

@@ -249,7 +249,7 @@ class PartitionLog:
         following = Segment(self._files, self.directory, self.log_end_offset, now_ms)
         try:
             active.roll()
-            following.trim()
+            following.create()
         except OSError:
             active.rolled = False
             following.close()
@@ -450,6 +450,10 @@ class PartitionLog:
         while self._segments:
             self._drop_last(now_ms)
         self._files.sync_directory(self.directory)
+        if producers and not self._files.exists(
+            self._snapshot_path(offset)
+        ):  # went with a segment from there
+            write_atomically(self._files, self._snapshot_path(offset), producers)
         segment = Segment(self._files, self.directory, offset, now_ms)
         self._segments.append(segment)
         self._bases.append(offset)
@@ -459,7 +463,7 @@ class PartitionLog:
         try:
             if epochs:
                 self.flushing.write_epochs()
-            segment.trim()
+            segment.create()
         finally:
             self._after_cut(segment, now_ms)
 

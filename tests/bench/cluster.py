@@ -70,13 +70,13 @@ class Standing:
 
 
 @contextmanager
-def kafka_cluster(classpath: str, settings: Mapping[str, str]) -> Iterator[Cluster]:
-    """Heated: a JVM gains a third in its first minutes."""
+def kafka_cluster(classpath: str, settings: Mapping[str, str], heat: Sequence[str]) -> Iterator[Cluster]:
+    """Heated with batches of these sizes: a JVM gains a third in its first minutes."""
     with (
         tempfile.TemporaryDirectory(prefix="kafka-cluster-") as directory,
         ended(KafkaCluster(classpath, Path(directory), settings)) as cluster,
     ):
-        for batch in ("64k", "16k"):
+        for batch in heat:
             run_case(as_broker(cluster), *HEAT, "--batch", batch, *HEAT_PACE)
         yield cluster
 
@@ -94,11 +94,12 @@ def clusters(
     classpath: str | None, compiled: Path | None, settings: Mapping[str, str], *, load: bool
 ) -> list[Standing]:
     """`classpath` None: without Kafka's. `load`: with settings that spare the memory of the machine."""
-    ours, theirs = dict(settings), dict(settings)
+    ours, theirs, heat = dict(settings), dict(settings), ("64k",)
     if load:
+        heat = ("64k", "16k")
         ours |= {name: value for name, value in SAME.items() if name not in NOT_OF_TIERLOG}
         theirs |= SAME | NO_DELAY
-    found = [Standing(KAFKA, partial(kafka_cluster, classpath, theirs))] if classpath else []
+    found = [Standing(KAFKA, partial(kafka_cluster, classpath, theirs, heat))] if classpath else []
     return [*found, Standing(TIERLOG, partial(tierlog_cluster, ours, compiled))]
 
 
