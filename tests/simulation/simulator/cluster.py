@@ -9,44 +9,35 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import lt
 from pathlib import Path
 
 from simulator.broker import SimBroker
 from simulator.disk import Disk
+from simulator.faults import Faults, Victim
 from simulator.loop import Process, SimLoop
 from simulator.network import Network
+from simulator.partitions import PartitionWitness
 from simulator.peers import address
-from simulator.workload import TOPIC, Client, History, Violation, consume, produce, values_of
+from simulator.witness import QuorumWitness, Violation
+from simulator.workload import TOPIC, Client, History, consume, produce, values_of
 from tierlog.broker.ports.types import InvariantViolation
-from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.settings.node import settings_from
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller.commands import CreateTopics, NewTopic, TopicsChanged
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataUnavailable
 
-FAULTS_S = 20.0
+FAULTS_S = (5.0,) * 9 + (20.0,)
+FAULTS_A_SECOND = 2.0
 HEAL_S = 30.0
 """Virtual seconds within which all is as it should be, once nothing fails any more."""
 
 PARTITIONS = 3
+MIN_IN_SYNC = 2
 CHECK_S = 0.05
-FAULTS = (
-    "kill",
-    "kill leader",
-    "power",
-    "pause",
-    "isolate",
-    "one way",
-    "clog",
-    "heal",
-    "sync",
-    "write",
-    "skew",
-)
-
-
 @dataclass(slots=True)
 class Outcome:
     seed: int
@@ -64,18 +55,23 @@ class ClusterRun:
         self.outcome = Outcome(seed)
         self.history = History()
         self.flushes = self.rng.random() < 0.5
-        nodes = range(1, self.rng.choice((3, 3, 5)) + 1)
+        nodes = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)
+        self._violations: list[BaseException] = []
+        self.quorum = QuorumWitness(self.loop.time, len(nodes), self._violations)
         self.brokers: dict[int, SimBroker] = {}
+        self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
+        self.history.given = self.partitions.given
         for number in nodes:
             path = directory / str(number)
             path.mkdir()
             self.brokers[number] = SimBroker(
                 number, self._settings(number, nodes), Disk(path), self.loop, self.network,
-                self.brokers, self._fork(), self._failed,
+                self.brokers, self._fork(), self,
             )  # fmt: skip
-        self._violations: list[BaseException] = []
-        self._high_watermarks: dict[int, tuple[int, int]] = {}
-        self._leaders: dict[tuple[int, int], int] = {}
+        self.faults_s = self.rng.choice(FAULTS_S)
+        self.faults = Faults(
+            self._fork(), self.loop, self.network, self.brokers, self._powerless, self.outcome.faults
+        )
         self._trace = hashlib.sha256()
 
     def play(self) -> Outcome:
@@ -83,8 +79,8 @@ class ClusterRun:
             self.loop.run_for(self._main())
         finally:
             self.outcome.virtual_s = self.loop.time()
-            for broker in self.brokers.values():
-                broker.kill()
+        for broker in self.brokers.values():
+            broker.kill()
         self.outcome.acknowledged = self.history.count
         self.outcome.trace = self._trace.hexdigest()
         return self.outcome
@@ -103,7 +99,7 @@ class ClusterRun:
                 "log.segment.bytes": str(self.rng.choice((700, 4000, 1 << 20))),
                 "log.index.interval.bytes": "200",
                 "replica.lag.time.max.ms": "4000",
-                "min.insync.replicas": "2",
+                "min.insync.replicas": str(MIN_IN_SYNC),
             }
         )
 
@@ -116,17 +112,14 @@ class ClusterRun:
         await self._create_topic()
         for n in range(4):
             client = Client(f"producer-{n}", self.network, self.brokers, self.history, self._fork())
-            self._watch(clients, produce(client, n, n % PARTITIONS, self.rng.uniform(0.01, 0.2)))
+            self._watch(clients, produce(client, n, n % PARTITIONS, self.rng.uniform(0.03, 0.3)))
         for n in range(3):
             client = Client(f"consumer-{n}", self.network, self.brokers, self.history, self._fork())
-            self._watch(clients, consume(client, n % PARTITIONS, 0.05))
+            self._watch(clients, consume(client, n % PARTITIONS, 0.1))
         checking = asyncio.ensure_future(self._check_again())
-        weather = self.network.weather
-        weather.loss = self.rng.choice((0.0, 0.0, 0.05, 0.3))
-        weather.repetition = self.rng.choice((0.0, 0.1, 0.5))
-        weather.overtaking = self.rng.choice((0.0, 0.1, 0.5))
+        self.faults.weather()
         await self._faults()
-        self._heal()
+        self.faults.end()
         await self._settle()
         clients.kill()
         checking.cancel()
@@ -139,8 +132,21 @@ class ClusterRun:
 
         process.spawn(work).add_done_callback(ended)  # type: ignore[arg-type]
 
-    def _failed(self, broker: SimBroker, failure: BaseException) -> None:
+    # --- what brokers tell
+
+    def failed(self, broker: SimBroker, failure: BaseException) -> None:
         self._violations.append(failure)
+
+    def published(self, image: ClusterImage) -> None:
+        self.partitions.published(image)
+
+    def serves(self, broker: SimBroker) -> None:
+        try:
+            self.partitions.serves(broker)
+        except Violation as failure:
+            self._violations.append(failure)
+
+    # --- the topic
 
     async def _create_topic(self) -> None:
         configs = (("flush.messages", "1"),) if self.flushes else ()
@@ -160,69 +166,18 @@ class ClusterRun:
             if isinstance(reply, TopicsChanged) and reply.topics[0].error is ErrorCode.NONE:
                 return
 
-    # --- faults
-
     async def _faults(self) -> None:
-        until = self.loop.time() + FAULTS_S
+        until = self.loop.time() + self.faults_s
         while self.loop.time() < until:
-            await asyncio.sleep(self.rng.expovariate(1.2))
+            await asyncio.sleep(self.rng.expovariate(FAULTS_A_SECOND))
             self._raise_violation()
-            self._fault(self.rng.choice(FAULTS))
+            self.faults.strike()
 
-    def _fault(self, fault: str) -> None:
-        rng = self.rng
-        broker = self.brokers[rng.choice(sorted(self.brokers))]
-        other = self.brokers[rng.choice(sorted(self.brokers))]
-        self.outcome.faults[fault] += 1
-        match fault:
-            case "kill":
-                broker.kill()
-                self._start_later(broker)
-            case "kill leader":
-                leading = [
-                    b for b in self.brokers.values() if b.metadata is not None and b.metadata.is_leader
-                ]
-                for one in leading:
-                    one.kill()
-                    self._start_later(one)
-            case "power":
-                if self.flushes and rng.random() < 0.2:
-                    for one in self.brokers.values():
-                        one.lose_power()
-                        self._start_later(one)
-                elif self.flushes or self._all_in_sync():
-                    broker.lose_power()
-                    self._start_later(broker)
-            case "pause":
-                if broker.process is not None:
-                    broker.process.pause()
-                    self.loop.call_later(rng.uniform(0, 6), broker.process.go_on)
-            case "isolate":
-                self.network.isolate(broker.name)
-            case "one way":
-                self.network.cut(broker.name, other.name)
-            case "clog":
-                self.network.clog(broker.name, other.name)
-            case "heal":
-                weather = self.network.weather
-                self.network.heal()
-                self.network.weather = weather
-            case "sync" | "write":
-                broker.disk.fails_at[fault] = 5  # EIO
-                self._start_later(broker)
-            case "skew":
-                broker.clock.skew_ms = rng.randrange(-600_000, 600_000)
-
-    def _start_later(self, broker: SimBroker) -> None:
-        self.loop.call_later(self.rng.uniform(0, 4), broker.start)
-
-    def _heal(self) -> None:
-        self.network.heal()
-        for broker in self.brokers.values():
-            broker.disk.fails_at.clear()
-            if broker.process is not None and broker.process.paused:
-                broker.process.go_on()
-            broker.start()
+    def _powerless(self, struck: Victim) -> Sequence[Victim]:
+        """What is not synced may be gone of one replica at a time; what is synced, of all at once."""
+        if self.flushes:
+            return list(self.brokers.values()) if self.rng.random() < 0.2 else [struck]
+        return [struck] if self._all_in_sync() else []
 
     async def _settle(self) -> None:
         """All in sync, and every partition takes records, within HEAL_S. Nodes that end are started again."""
@@ -254,31 +209,11 @@ class ClusterRun:
                 return
 
     def _check(self) -> None:
-        for number, broker in sorted(self.brokers.items()):
-            if broker.metadata is None or broker.replicas is None:
-                continue
-            broker.metadata.core.check()
-            for partition in range(PARTITIONS):
-                replica = broker.replicas.get(TOPIC, partition)
-                if replica is None or replica.failed is not None:
-                    continue
-                replica.check()
-                self._trace.update(
-                    f"{self.loop.time():.6f} {number} {partition} {replica.leader_epoch} "
-                    f"{replica.log_end_offset} {replica.high_watermark}\n".encode()
-                )
-                if replica.leads:
-                    self._check_leader(number, partition, replica)
-
-    def _check_leader(self, number: int, partition: int, replica: Replica) -> None:
-        epoch = (partition, replica.leader_epoch)
-        if self._leaders.setdefault(epoch, number) != number:
-            raise Violation(f"two leaders of partition {partition} in epoch {replica.leader_epoch}")
-        known_epoch, known = self._high_watermarks.get(partition, (-1, 0))
-        if replica.leader_epoch == known_epoch and replica.high_watermark < known:
-            raise Violation(f"the high watermark of partition {partition} went back from {known}")
-        if replica.leader_epoch >= known_epoch:
-            self._high_watermarks[partition] = (replica.leader_epoch, replica.high_watermark)
+        for line in self.partitions.check():
+            self._trace.update(f"{self.loop.time():.6f} {line}\n".encode())
+        for broker in self.brokers.values():
+            if broker.metadata is not None and broker.process is not None:
+                self.quorum.check(broker.metadata.core, paused=broker.process.paused)
 
     def _all_in_sync(self) -> bool:
         for partition in range(PARTITIONS):

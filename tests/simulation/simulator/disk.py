@@ -19,6 +19,7 @@ from tierlog.broker.ports.open_files import OpenFiles
 OPEN_FILES = 64
 """Small on purpose: descriptors of logs are closed and opened again all the time."""
 
+PLENTY = 1 << 40
 SECTOR = 512
 """Bytes that a disk writes whole."""
 
@@ -38,7 +39,7 @@ class Disk:
         self.root = root
         self.unsynced: dict[int, _Unsynced] = {}  # by inode
         self.names: list[tuple[Path, Callable[[], None]]] = []  # (directory, what takes the change back)
-        self.room = 1 << 40
+        self.room = PLENTY
         self.fails_at: dict[str, int] = {}
         """Operation -> errno of its next call."""
         self._kept = root / ".unlinked"
@@ -55,6 +56,9 @@ class Disk:
         aside = self._kept / str(self._removed)
         os.rename(path, aside)
         return aside
+
+    def make_room(self) -> None:
+        self.room = PLENTY
 
     def lose_power(self, rng: random.Random, *, keep: float | None = None) -> None:
         """`keep`: the share of unsynced changes that are there all the same; drawn if not given. All
@@ -219,4 +223,4 @@ class DiskFiles(OsFiles):
         self._disk.names = [(where, undo) for where, undo in self._disk.names if where != path]
 
     def space(self, path: Path) -> Space:
-        return Space(1 << 40, max(self._disk.room, 0))
+        return Space(PLENTY, max(self._disk.room, 0))

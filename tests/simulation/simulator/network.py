@@ -7,11 +7,12 @@ cut for long, or an end dies, and then nobody knows whether it was carried out.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from simulator.loop import Process, SimLoop
+from tierlog.broker.records.batch import HEADER_SIZE, read_header
 
 T = TypeVar("T")
 
@@ -39,6 +40,8 @@ class Weather:
     loss: float = 0.0
     repetition: float = 0.0
     overtaking: float = 0.0
+    garbling: float = 0.0
+    """Of fetched records: the checksums of TCP are weak."""
 
 
 class Network:
@@ -53,7 +56,7 @@ class Network:
         self._clogged: set[tuple[str, str]] = set()
         self._last: dict[tuple[str, str, int], float] = {}
         self._changed = loop.create_future()
-        self.carried = 0
+        self.carried = self.garbled = 0
 
     # --- who is there, and what the links are like
 
@@ -107,6 +110,14 @@ class Network:
         if process is not None and process.alive and (sender, receiver) not in self._cut:
             self.carried += 1
             self._loop.call_soon(deliver, context=process.context)
+
+    def garble(self, records: Iterable[object]) -> None:
+        """A bit of the first batch flips, now and then; not of what no CRC covers."""
+        for content in records:
+            if isinstance(content, memoryview) and self._rng.random() < self.weather.garbling:
+                end = read_header(content).size
+                content[self._rng.randrange(HEADER_SIZE, end)] ^= 1 << self._rng.randrange(8)
+                self.garbled += 1
 
     # --- requests
 

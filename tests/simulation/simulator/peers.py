@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from simulator.network import Broken, Network, Refused
+from simulator.witness import QuorumWitness
 from tierlog.metadata.controller.commands import (
     AnyCommand,
     AnyReply,
@@ -38,10 +39,13 @@ class HasMetadata(Protocol):
 class SimPeers:
     """`nodes`: where the metadata node of each node's live process is found; None while there is none."""
 
-    def __init__(self, network: Network, node_id: int, nodes: Mapping[int, HasMetadata]) -> None:
+    def __init__(
+        self, network: Network, node_id: int, nodes: Mapping[int, HasMetadata], witness: QuorumWitness
+    ) -> None:
         self._network = network
         self._node_id = node_id
         self._nodes = nodes
+        self._witness = witness
         self._died: Callable[[int], None] = lambda peer: None
 
     def start(self, unreachable: Callable[[int], None], died: Callable[[int], None]) -> None:
@@ -61,10 +65,12 @@ class SimPeers:
     def send(self, message: AnyMessage) -> None:
         """As bytes: what a message holds is not shared by the ends."""
         body = encode_messages((message,))
+        self._witness.leaves(message)
 
         def deliver() -> None:
             node = self._nodes[message.to].metadata
             if node is not None:
+                self._witness.arrives(message)
                 node.receive(decode_messages(body))
 
         self._network.post(address(self._node_id), address(message.to), deliver)

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -16,9 +17,11 @@ import msgspec
 
 from simulator.clock import SimClock
 from simulator.disk import Disk, DiskFiles
+from simulator.faults import Faults, Victim
 from simulator.loop import Process, SimLoop
 from simulator.network import Broken, Network, Refused
 from simulator.peers import SimPeers, address
+from simulator.witness import QuorumWitness, Violation
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import InvariantViolation
 from tierlog.broker.wire.errors import ErrorCode
@@ -27,7 +30,8 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable
 
 CLUSTER_ID = "simulated"
-FAULTS_S = 20.0
+FAULTS_S = 12.0
+FAULTS_A_SECOND = 1.5
 HEAL_S = 30.0
 """Virtual seconds within which everything is as it should be, once nothing fails any more."""
 
@@ -36,10 +40,6 @@ CLIENTS = 3
 _BROKER = c.RegisterBroker(
     broker_id=1, incarnation=UUID(int=1), host="node-1", port=9092, admin_url="http://node-1"
 )
-
-
-class Violation(AssertionError):
-    """A promise was broken; the seed says how to see it again."""
 
 
 @dataclass(slots=True)
@@ -65,6 +65,8 @@ class Node:
         return self.process is not None and self.process.alive
 
     def start(self) -> None:
+        if self.is_up:
+            return
         self.process = Process(self.run.loop, self.name)
         self.files: DiskFiles = self.disk.attach()
         self.run.network.listen(self.name, self.process)
@@ -82,7 +84,7 @@ class Node:
             random.Random(run.rng.getrandbits(64)),
             tasks,
             CLUSTER_ID,
-            peers=SimPeers(run.network, self.node_id, run.members),
+            peers=SimPeers(run.network, self.node_id, run.members, run.witness),
             snapshot_entries=run.snapshot_entries,
             keep_entries=run.keep_entries,
         )
@@ -123,7 +125,11 @@ class QuorumRun:
         self.keep_entries = self.rng.choice((0, 2, 1000))
         self.members = {number: Node(self, number, directory / str(number)) for number in self.voters}
         self.outcome = Outcome(seed)
+        self.faults = Faults(
+            self.rng, self.loop, self.network, self.members, self._powerless, self.outcome.faults
+        )
         self.violations: list[BaseException] = []
+        self.witness = QuorumWitness(self.loop.time, len(self.voters), self.violations)
         self._entries: dict[int, tuple[int, bytes]] = {}
         self._leaders: dict[int, int] = {}
         self._known: dict[str, bool] = {}  # topic -> acknowledged to stand, or to be gone
@@ -147,59 +153,30 @@ class QuorumRun:
     async def _main(self) -> None:
         for member in self.members.values():
             member.start()
-        self.network.weather.loss = self.rng.choice((0.0, 0.0, 0.05, 0.3))
-        self.network.weather.repetition = self.rng.choice((0.0, 0.1, 0.5))
-        self.network.weather.overtaking = self.rng.choice((0.0, 0.1, 0.5))
+        self.faults.weather()
         process = Process(self.loop, "clients")
         self.network.listen("clients", process)
         clients = [process.spawn(self._client(number)) for number in range(CLIENTS)]
         await self._faults()
-        self.network.heal()
-        for member in self.members.values():
-            member.disk.fails_at.clear()
-            if member.process is not None and member.process.paused:
-                member.process.go_on()
-            if not member.is_up:
-                member.start()
+        self.faults.end()
         for client in clients:
             client.cancel()
         await self._settle()
 
     async def _faults(self) -> None:
         while self.loop.time() < FAULTS_S:
-            await asyncio.sleep(self.rng.expovariate(1.0))
-            member = self.members[self.rng.choice(self.voters)]
-            other = self.members[self.rng.choice(self.voters)]
-            fault = self.rng.choice(
-                ("kill", "power", "pause", "isolate", "one way", "clog", "heal", "sync", "write", "skew")
-            )
-            self.outcome.faults[fault] += 1
-            match fault:
-                case "kill" | "power":
-                    member.kill() if fault == "kill" else member.lose_power()
-                    self.loop.call_later(self.rng.uniform(0, 3), self._start, member)
-                case "pause" if member.process is not None:
-                    member.process.pause()
-                    self.loop.call_later(self.rng.uniform(0, 4), member.process.go_on)
-                case "isolate":
-                    self.network.isolate(member.name)
-                case "one way":
-                    self.network.cut(member.name, other.name)
-                case "clog":
-                    self.network.clog(member.name, other.name)
-                case "heal":
-                    weather = self.network.weather
-                    self.network.heal()
-                    self.network.weather = weather
-                case "sync" | "write":
-                    member.disk.fails_at[fault] = 5  # EIO
-                    self.loop.call_later(self.rng.uniform(0.5, 3), self._start, member)
-                case "skew":
-                    member.clock.skew_ms = self.rng.randrange(-600_000, 600_000)
+            await asyncio.sleep(self.rng.expovariate(FAULTS_A_SECOND))
+            self.faults.strike()
+            for member in self.members.values():
+                if member.metadata is not None and member.process is not None:
+                    self.witness.check(member.metadata.core, paused=member.process.paused)
+            self._raise_violation()
 
-    def _start(self, member: Node) -> None:
-        if not member.is_up:
-            member.start()
+    def _raise_violation(self) -> None:
+        for failure in self.violations:
+            raise failure
+        for what in self.loop.unhandled:
+            raise InvariantViolation(str(what)) from what.get("exception")
 
     async def _client(self, number: int) -> None:
         """Makes and deletes topics of its own, through whichever node."""
@@ -235,6 +212,10 @@ class QuorumRun:
         self.outcome.acknowledged += 1
         return True
 
+    def _powerless(self, struck: Victim) -> Sequence[Victim]:
+        """All that was answered is synced."""
+        return list(self.members.values()) if self.rng.random() < 0.2 else [struck]
+
     # --- what must hold
 
     def applied(self, member: Node, node: MetadataNode, old: ClusterImage, new: ClusterImage) -> None:
@@ -259,10 +240,7 @@ class QuorumRun:
                 standing = [msgspec.to_builtins(node.status()) for node in self.nodes.values()]
                 raise Violation(f"no agreement {HEAL_S} s after everything was healed: {standing}")
             await asyncio.sleep(0.1)
-        for failure in self.violations:
-            raise failure
-        for what in self.loop.unhandled:
-            raise InvariantViolation(str(what)) from what.get("exception")
+        self._raise_violation()
         image = next(iter(self.nodes.values())).image
         for name, stands in sorted(self._known.items()):
             if (image.topic(name) is not None) != stands:
