@@ -103,24 +103,31 @@ class SimBroker:
         self.process.spawn(self._run())
 
     def kill(self) -> None:
+        if self._end():
+            self._network.listen(self.name, None)
+            for other in self._brokers.values():
+                if other.metadata is not None and other.process is not None:
+                    see, context = other.peers.saw_death, other.process.context
+                    self._loop.call_later(DEATH_SEEN_S, see, self.node_id, context=context)
+
+    def lose_power(self) -> None:
+        """The host is silent until it starts again."""
+        self._end()
+        self._network.vanish(self.name)
+        self.boot += 1
+        self.disk.lose_power(self._rng)
+
+    def _end(self) -> bool:
+        """Of its process; False if there is none."""
         if self.process is None or not self.process.alive:
-            return
+            return False
         self.process.kill()
         self._held.update({name: self.held(*name) for name in self._known})
         self._known.clear()
         self.files.die()
         self.directories.release()
         self.dispatcher = self.metadata = self.replicas = self.lifecycle = None
-        self._network.listen(self.name, None)
-        for other in self._brokers.values():
-            if other.metadata is not None and other.process is not None:
-                see, context = other.peers.saw_death, other.process.context
-                self._loop.call_later(DEATH_SEEN_S, see, self.node_id, context=context)
-
-    def lose_power(self, keep: float | None = None) -> None:
-        self.kill()
-        self.boot += 1
-        self.disk.lose_power(self._rng, keep=keep)
+        return True
 
     @property
     def broker_epoch(self) -> int:

@@ -30,7 +30,7 @@ from tierlog.metadata.controller.commands import CreateTopics, NewTopic, TopicsC
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataUnavailable
 
-FAULTS_S = (5.0,) * 9 + (20.0,)
+FAULTS_S = (5.0,) * 8 + (10.0, 20.0)
 FAULTS_A_SECOND = 2.0
 HEAL_S = 30.0
 """Virtual seconds within which all is as it should be, once nothing fails any more."""
@@ -38,6 +38,8 @@ HEAL_S = 30.0
 PARTITIONS = 3
 MIN_IN_SYNC = 2
 CHECK_S = 0.05
+
+
 @dataclass(slots=True)
 class Outcome:
     seed: int
@@ -55,8 +57,11 @@ class ClusterRun:
         self.outcome = Outcome(seed)
         self.history = History()
         self.flushes = self.rng.random() < 0.5
+        self.session_ms = self.rng.choice((1000, 3000))
+        self.fetch_bytes = self.rng.choice((200, 1 << 20))
         nodes = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)
         self._violations: list[BaseException] = []
+        self._forgot: Victim | None = None  # whose unsynced bytes may be gone
         self.quorum = QuorumWitness(self.loop.time, len(nodes), self._violations)
         self.brokers: dict[int, SimBroker] = {}
         self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
@@ -98,7 +103,10 @@ class ClusterRun:
                 "log.flush.offset.checkpoint.interval.ms": "3000",
                 "log.segment.bytes": str(self.rng.choice((700, 4000, 1 << 20))),
                 "log.index.interval.bytes": "200",
-                "replica.lag.time.max.ms": "4000",
+                "replica.lag.time.max.ms": "2000",
+                "replica.fetch.max.bytes": str(self.fetch_bytes),
+                "broker.session.timeout.ms": str(self.session_ms),
+                "broker.heartbeat.interval.ms": "250",
                 "min.insync.replicas": str(MIN_IN_SYNC),
             }
         )
@@ -174,10 +182,15 @@ class ClusterRun:
             self.faults.strike()
 
     def _powerless(self, struck: Victim) -> Sequence[Victim]:
-        """What is not synced may be gone of one replica at a time; what is synced, of all at once."""
+        """What is synced may lose power everywhere at once. Of what is not, one disk may forget; the next one
+        only after the first is in sync again."""
         if self.flushes:
             return list(self.brokers.values()) if self.rng.random() < 0.2 else [struck]
-        return [struck] if self._all_in_sync() else []
+        forgot = self._forgot
+        if forgot is None or forgot is struck or self.partitions.is_in_sync(forgot):
+            self._forgot = struck
+            return [struck]
+        return []
 
     async def _settle(self) -> None:
         """All in sync, and every partition takes records, within HEAL_S. Nodes that end are started again."""

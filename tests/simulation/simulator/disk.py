@@ -101,9 +101,11 @@ def _take_back(path: Path, undo: list[tuple[int, bytes, int]], share: float, rng
     try:
         for number, (position, before, size) in reversed(list(enumerate(undo))[stays:]):
             end = os.fstat(fd).st_size
-            torn = number == stays and share > 0 and end > size and rng.random() < 0.5
-            kept = rng.randrange(end - position) // SECTOR * SECTOR if torn and end > position else 0
-            os.ftruncate(fd, max(size, position + kept) if torn else size)
+            torn = number == stays and share > 0 and end > max(size, position) and rng.random() < 0.5
+            cut = rng.randrange(position, end) // SECTOR * SECTOR if torn else 0
+            os.ftruncate(fd, max(size, cut))
+            if torn and rng.random() < 0.5:
+                os.ftruncate(fd, end)  # its length was written before its bytes
             if before and not torn:
                 os.pwrite(fd, before, position)
     finally:

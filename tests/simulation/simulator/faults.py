@@ -23,6 +23,7 @@ KINDS = (
     "pause",
     "isolate",
     "part",
+    "part leader",
     "one way",
     "clog",
     "heal",
@@ -79,6 +80,7 @@ class Faults:
         weather.loss = rng.choice((0.0, 0.0, 0.05, 0.3))
         weather.repetition = rng.choice((0.0, 0.1, 0.5))
         weather.overtaking = rng.choice((0.0, 0.1, 0.5))
+        weather.echo = rng.choice((0.0, 0.1))
         weather.garbling = rng.choice((0.0, 0.0, 0.02))
 
     def strike(self) -> None:
@@ -90,12 +92,17 @@ class Faults:
             case "kill":
                 self._kill(node)
             case "kill leader":
-                for leader in [n for n in self._nodes.values() if n.metadata and n.metadata.is_leader]:
+                for leader in self._leading():
                     self._kill(leader)
+            case "part leader":
+                for leader in self._leading():
+                    self._part(leader)
             case "power":
                 for one in self._powerless(node):
                     one.lose_power()
                     self._start_later(one)
+            case "part":  # from the other nodes; clients still reach it
+                self._part(node)
             case "pause" if node.process is not None:
                 node.process.pause()
                 self._loop.call_later(rng.uniform(0, PAUSED_S), node.process.go_on)
@@ -115,11 +122,6 @@ class Faults:
         match kind:
             case "isolate":
                 self._network.isolate(one)
-            case "part":  # from the other nodes; clients still reach it
-                for node in self._nodes.values():
-                    if node.name != one:
-                        self._network.cut(one, node.name)
-                        self._network.cut(node.name, one)
             case "one way":
                 self._network.cut(one, other)
             case "clog":
@@ -138,6 +140,16 @@ class Faults:
             if node.process is not None and node.process.paused:
                 node.process.go_on()
             node.start()
+
+    def _leading(self) -> list[Victim]:
+        nodes = self._nodes.values()
+        return [node for node in nodes if node.metadata is not None and node.metadata.is_leader]
+
+    def _part(self, one: Victim) -> None:
+        for node in self._nodes.values():
+            if node is not one:
+                self._network.cut(one.name, node.name)
+                self._network.cut(node.name, one.name)
 
     def _kill(self, node: Victim) -> None:
         node.kill()

@@ -17,6 +17,7 @@ from tierlog.broker.records.batch import HEADER_SIZE, read_header
 T = TypeVar("T")
 
 DELAY_S = (0.0001, 0.003)
+ECHO_S = (0.01, 6.0)
 CLOGGED_S = (0.05, 1.5)
 APART_S = 1e-6
 """Between two requests of a connection: what is due at one and the same time comes in any order."""
@@ -40,6 +41,8 @@ class Weather:
     loss: float = 0.0
     repetition: float = 0.0
     overtaking: float = 0.0
+    echo: float = 0.0
+    """Of requests between nodes: a copy that arrives long after it, or after the caller gave it up."""
     garbling: float = 0.0
     """Of fetched records: the checksums of TCP are weak."""
 
@@ -52,6 +55,7 @@ class Network:
         self._loop = loop
         self._rng = rng
         self._listening: dict[str, Process | None] = {}
+        self._gone: set[str] = set()  # hosts without power
         self._cut: set[tuple[str, str]] = set()
         self._clogged: set[tuple[str, str]] = set()
         self._last: dict[tuple[str, str, int], float] = {}
@@ -62,6 +66,13 @@ class Network:
 
     def listen(self, name: str, process: Process | None) -> None:
         self._listening[name] = process
+        self._gone.discard(name)
+        self._tell()
+
+    def vanish(self, name: str) -> None:
+        """Its host answers nothing, not even that nobody listens, until somebody listens again."""
+        self._listening[name] = None
+        self._gone.add(name)
         self._tell()
 
     def cut(self, sender: str, receiver: str) -> None:
@@ -111,6 +122,16 @@ class Network:
             self.carried += 1
             self._loop.call_soon(deliver, context=process.context)
 
+    def echoes(self) -> bool:
+        return self._rng.random() < self.weather.echo
+
+    def echo_delay(self) -> float:
+        return self._rng.uniform(*ECHO_S)
+
+    def connection(self) -> int:
+        """A new one."""
+        return self._rng.getrandbits(48)
+
     def garble(self, records: Iterable[object]) -> None:
         """A bit of the first batch flips, now and then; not of what no CRC covers."""
         for content in records:
@@ -156,7 +177,7 @@ class Network:
     async def _way(self, sender: str, receiver: str) -> Process:
         """Waits for the link, as TCP does; raises Refused or Broken."""
         deadline = self._loop.time() + PATIENCE_S
-        while (sender, receiver) in self._cut:
+        while (sender, receiver) in self._cut or receiver in self._gone:
             left = deadline - self._loop.time()
             if left <= 0:
                 raise Broken(f"no way from {sender} to {receiver}")

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from simulator.broker import SimBroker
+from simulator.faults import Victim
 from simulator.witness import Violation
 from tierlog.broker.runtime.replica import Replica
 from tierlog.metadata.image import ClusterImage, PartitionImage
@@ -49,6 +50,19 @@ class PartitionWitness:
             self._check_electable()
         return told
 
+    def is_in_sync(self, victim: Victim) -> bool:
+        """Whether it has caught up everywhere with all that is committed."""
+        image = self._image
+        topic = None if image is None else image.topic(self._topic)
+        broker = next(broker for broker in self._brokers.values() if broker is victim)
+        known = None if image is None else image.brokers.get(broker.node_id)
+        return (
+            topic is not None
+            and known is not None
+            and broker.broker_epoch == known.broker_epoch
+            and all(broker.node_id in one.in_sync for one in topic.partitions)
+        )
+
     def given(self, partition: int, offset: int, kind: str) -> None:
         """A record was acknowledged to a producer or shown to a consumer: enough replicas have it."""
         holders = [n for n, broker in self._brokers.items() if broker.held(self._topic, partition) > offset]
@@ -73,7 +87,9 @@ class PartitionWitness:
         if len(replica.in_sync) < self._least:
             end = self._closed.setdefault((*epoch, replica.partition_epoch), replica.log_end_offset)
             if replica.log_end_offset > end:
-                raise Violation(f"partition {partition} took records in with {sorted(replica.in_sync)} in sync")
+                raise Violation(
+                    f"partition {partition} took records in with {sorted(replica.in_sync)} in sync"
+                )
 
     def _check_electable(self) -> None:
         """Whoever may be elected has all that any leader ever called committed."""

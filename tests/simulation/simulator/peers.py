@@ -1,6 +1,8 @@
 """What a metadata node sees of the other members, over the simulated network."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -8,6 +10,7 @@ import msgspec
 from simulator.network import Broken, Network, Refused
 from simulator.witness import QuorumWitness
 from tierlog.metadata.controller.commands import (
+    AlterPartitions,
     AnyCommand,
     AnyReply,
     Heartbeat,
@@ -17,7 +20,7 @@ from tierlog.metadata.controller.commands import (
     encode_command,
     encode_reply,
 )
-from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.node import LeadershipLost, MetadataNode, MetadataUnavailable
 from tierlog.metadata.pages import LogPage
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage, decode_messages, encode_messages
@@ -83,6 +86,8 @@ class SimPeers:
             reply = await node.submit(decode_command(body), forward=False)
             return encode_reply(reply), node.image.index
 
+        if isinstance(command, AlterPartitions):
+            self._echo(leader, serve)
         answer, index = await self._ask(leader, serve)
         return decode_reply(answer), index
 
@@ -94,6 +99,7 @@ class SimPeers:
             asked = msgspec.msgpack.decode(body, type=Heartbeat)
             return msgspec.msgpack.encode(await node.heartbeat(asked, forward=False))
 
+        self._echo(leader, serve)
         return msgspec.msgpack.decode(await self._ask(leader, serve), type=HeartbeatReply)
 
     async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
@@ -112,9 +118,21 @@ class SimPeers:
         return node
 
     async def _ask(self, node_id: int, serve: Callable[[], Awaitable[T]]) -> T:
+        network = self._network
         try:
-            return await self._network.call(address(self._node_id), address(node_id), 0, serve)
+            return await network.call(address(self._node_id), address(node_id), network.connection(), serve)
         except Refused as failure:
             raise MetadataUnavailable(str(failure), applied_unknown=False) from None
         except Broken as failure:
             raise MetadataUnavailable(str(failure), applied_unknown=True) from None
+
+    def _echo(self, node_id: int, serve: Callable[[], Awaitable[T]]) -> None:
+        """Of what epochs fence, a copy comes much later, now and then: a proxy on the way tried again."""
+        if self._network.echoes():
+            asyncio.get_running_loop().create_task(self._ask_again(node_id, serve))
+
+    async def _ask_again(self, node_id: int, serve: Callable[[], Awaitable[T]]) -> None:
+        await asyncio.sleep(self._network.echo_delay())
+        with suppress(MetadataUnavailable, LeadershipLost, Refused, Broken, TimeoutError):
+            network = self._network
+            await network.call(address(self._node_id), address(node_id), network.connection(), serve)

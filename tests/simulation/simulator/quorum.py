@@ -111,7 +111,9 @@ class Node:
             self.run.network.listen(self.name, None)
 
     def lose_power(self) -> None:
+        """The host is silent until it starts again."""
         self.kill()
+        self.run.network.vanish(self.name)
         self.disk.lose_power(self.run.rng)
 
 
@@ -131,7 +133,6 @@ class QuorumRun:
         self.violations: list[BaseException] = []
         self.witness = QuorumWitness(self.loop.time, len(self.voters), self.violations)
         self._entries: dict[int, tuple[int, bytes]] = {}
-        self._leaders: dict[int, int] = {}
         self._known: dict[str, bool] = {}  # topic -> acknowledged to stand, or to be gone
         self._trace = hashlib.sha256()
 
@@ -188,14 +189,37 @@ class QuorumRun:
             made += 1
             if await self._ask(c.CreateTopics(topics=(c.NewTopic(name=name, assignments=((0, (1,)),)),))):
                 self._known[name] = True
-                if self.rng.random() < 0.3:
+                await self._check_known(name)
+                if self.rng.random() < 0.5:
                     self._known.pop(name)
                     if await self._ask(c.DeleteTopics(topics=(c.TopicRef(name=name),))):
                         self._known[name] = False
+                        await self._check_known(name)
             await asyncio.sleep(self.rng.expovariate(5.0))
+
+    async def _check_known(self, name: str) -> None:
+        """What changes nothing is answered without an entry, but never from an old state."""
+        stands = self._known[name]
+        command: c.AnyCommand = c.DeleteTopics(topics=(c.TopicRef(name=name),))
+        expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if stands:
+            command = c.CreateTopics(topics=(c.NewTopic(name=name, assignments=((0, (1,)),)),))
+            expected = ErrorCode.TOPIC_ALREADY_EXISTS
+        reply = await self._reply(command)
+        if isinstance(reply, c.TopicsChanged) and reply.topics[0].error is not expected:
+            told = f"{reply.topics[0].error.name} is answered"
+            self.violations.append(Violation(f"{told}, but topic {name} was acknowledged to {_be(stands)}"))
 
     async def _ask(self, command: c.AnyCommand) -> bool:
         """Whether it was acknowledged; otherwise nobody knows."""
+        reply = await self._reply(command)
+        if reply is None or (isinstance(reply, c.TopicsChanged) and reply.topics[0].error):
+            return False
+        self.outcome.acknowledged += 1
+        return True
+
+    async def _reply(self, command: c.AnyCommand) -> c.AnyReply | None:
+        """Of whichever node."""
         node_id = self.rng.choice(self.voters)
 
         async def serve() -> c.AnyReply:
@@ -203,14 +227,10 @@ class QuorumRun:
 
         try:
             async with asyncio.timeout(6.0):
-                reply = await self.network.call("clients", address(node_id), self.rng.getrandbits(32), serve)
+                return await self.network.call("clients", address(node_id), self.rng.getrandbits(32), serve)
         except (MetadataUnavailable, Broken, Refused, TimeoutError, KeyError):
             await asyncio.sleep(0.1)
-            return False
-        if isinstance(reply, c.TopicsChanged) and reply.topics[0].error is not ErrorCode.NONE:
-            return False
-        self.outcome.acknowledged += 1
-        return True
+            return None
 
     def _powerless(self, struck: Victim) -> Sequence[Victim]:
         """All that was answered is synced."""
@@ -219,6 +239,12 @@ class QuorumRun:
     # --- what must hold
 
     def applied(self, member: Node, node: MetadataNode, old: ClusterImage, new: ClusterImage) -> None:
+        try:
+            self._check_applied(member, node, old, new)
+        except (Violation, InvariantViolation) as failure:
+            self.violations.append(failure)
+
+    def _check_applied(self, member: Node, node: MetadataNode, old: ClusterImage, new: ClusterImage) -> None:
         core = node.core
         if new.index < old.index:
             raise Violation(f"{member.name} went back from {old.index} to {new.index}")
@@ -227,8 +253,6 @@ class QuorumRun:
             known = self._entries.setdefault(index, (entry.term, entry.payload))
             if known != (entry.term, entry.payload):
                 raise Violation(f"{member.name} applied another entry {index} than the others")
-        if core.is_leader and self._leaders.setdefault(core.term, member.node_id) != member.node_id:
-            raise Violation(f"two leaders in term {core.term}")
         core.check()
         self._trace.update(f"{self.loop.time():.9f} {member.name} {new.index} {core.term}\n".encode())
 
@@ -244,7 +268,7 @@ class QuorumRun:
         image = next(iter(self.nodes.values())).image
         for name, stands in sorted(self._known.items()):
             if (image.topic(name) is not None) != stands:
-                raise Violation(f"topic {name} was acknowledged to {'stand' if stands else 'be gone'}")
+                raise Violation(f"topic {name} was acknowledged to {_be(stands)}")
 
     def _agree(self) -> bool:
         images = [node.image for node in self.nodes.values()]
@@ -256,3 +280,7 @@ class QuorumRun:
             and images[0].index == leaders[0].core.log.last_index
             and all(image == images[0] for image in images)
         )
+
+
+def _be(stands: bool) -> str:
+    return "stand" if stands else "be gone"

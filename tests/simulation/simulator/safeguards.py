@@ -5,15 +5,15 @@ is said by `breaks`: what could happen without it. A simulator that does not not
 an invariant.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import simulator.broker
 from msgspec.structs import replace
 
-from tierlog.broker.handlers import fetch
+import simulator.broker
 from tierlog.broker.log import recovery
 from tierlog.broker.partition import replicated
 from tierlog.broker.partition.follower import FollowerCore
@@ -21,11 +21,11 @@ from tierlog.broker.partition.in_sync import InSyncSet
 from tierlog.broker.partition.leader import LeaderCore
 from tierlog.broker.partition.producers import ProducerState
 from tierlog.broker.ports.types import NO_EPOCH
-from tierlog.broker.records.batch import HEADER_SIZE, read_header
+from tierlog.broker.records.batch import read_header
 from tierlog.broker.runtime.lifecycle import BrokerLifecycle
 from tierlog.broker.runtime.replica import Replica
 from tierlog.metadata import wal
-from tierlog.metadata.controller import in_sync, settle
+from tierlog.metadata.controller import election, in_sync, settle
 from tierlog.metadata.controller.rules import Rules
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.raft import messages as m
@@ -181,11 +181,7 @@ def _() -> Patches:
     settled = settle.settle
 
     def without(before: Any, wanted: Any, rules: Rules, **how: Any) -> Any:
-        from dataclasses import replace as with_fields
-
-        return settled(before, wanted, with_fields(rules, unclean=True), **how)
-
-    from tierlog.metadata.controller import election
+        return settled(before, wanted, dataclasses.replace(rules, unclean=True), **how)
 
     for module in (settle, election, in_sync):
         yield module, "settle", without
@@ -251,12 +247,13 @@ def _() -> Patches:
     yield LeaderCore, "decide_append", without
 
 
-@_safeguard("proposed members of the in-sync set count", "a replica leads that lacks records")
+@_safeguard("who may be in sync already counts", "a replica leads that lacks records")
 def _() -> Patches:
     def without(members: InSyncSet) -> None:
         members.maximal = members.committed
 
     yield InSyncSet, "_changed", without
+    yield LeaderCore, "_is_joining", lambda *_: False
 
 
 @_safeguard("who joins has what was there when the leader began", "a replica leads that lacks records")

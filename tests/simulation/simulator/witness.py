@@ -24,8 +24,10 @@ class QuorumWitness:
     def __init__(self, now: Callable[[], float], voters: int, violations: list[BaseException]) -> None:
         self._now, self._majority, self._violations = now, voters // 2 + 1, violations
         self._terms: defaultdict[int, int] = defaultdict(int)
+        self._leaders: dict[int, int] = {}  # term -> who
         self._votes: dict[tuple[int, int], int] = {}  # (voter, term) -> candidate
-        self._encouraged: defaultdict[tuple[int, int], set[int]] = defaultdict(set)  # (candidate, term) -> who
+        self._encouraged: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        """(candidate, term) -> who said that it could win."""
         self._heard: dict[tuple[int, int], float] = {}  # (leader, member) -> when it answered last
         self._leads_since: dict[int, tuple[int, float]] = {}  # node -> (term, since)
 
@@ -41,6 +43,11 @@ class QuorumWitness:
                 encouraged = self._encouraged[message.sender, message.term]
                 if not message.transfer and len(encouraged) + 1 < self._majority:
                     self._broken(f"node {message.sender} stands in term {message.term}, unasked for")
+            case m.Append() | m.Heartbeat() | m.SnapshotChunk():
+                if self._leaders.setdefault(message.term, message.sender) != message.sender:
+                    self._broken(f"term {message.term} has two leaders")
+            case m.AppendReply(accepted=True) if self._leaders.get(message.term) != message.to:
+                self._broken(f"node {message.sender} took in what the leader of its term did not send")
         if message.term < self._terms[message.sender]:
             self._broken(f"node {message.sender} went back from term {self._terms[message.sender]}")
         self._terms[message.sender] = message.term
