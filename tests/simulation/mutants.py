@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from simulate import play_all
-from simulator.safeguards import SAFEGUARDS
+from simulate import is_of_quorum, play_all
+from simulator.safeguards import SAFEGUARDS, Safeguard
 
 BEGIN, END = "<!-- safeguards: made by make simulate-mutants -->", "<!-- end of safeguards -->"
 LONGEST = 90
@@ -23,15 +23,16 @@ class Caught(NamedTuple):
     by: str
 
 
-def hunt(name: str, seeds: int, processes: int) -> Caught:
-    """The first seed in their order that notices, however fast others end."""
+def hunt(safeguard: Safeguard, seeds: int, processes: int) -> Caught:
+    """The first seed in their order that notices, however fast others end; of the runs that may show it."""
+    fitting = [seed for seed in range(seeds) if is_of_quorum(seed) == safeguard.of_quorum]
     caught: dict[int, str] = {}
     ended = set()
-    for played in play_all(range(seeds), processes, name):
+    for played in play_all(fitting, processes, safeguard.name):
         ended.add(played.seed)
         if played.failure is not None:
             caught[played.seed] = played.failure
-        if caught and ended.issuperset(range(min(caught))):
+        if caught and ended.issuperset(seed for seed in fitting if seed < min(caught)):
             return Caught(min(caught), caught[min(caught)])
     return Caught(None, "")
 
@@ -45,9 +46,9 @@ def main() -> int:
     arguments = parser.parse_args()
     rows, found = [], []
     for name, safeguard in SAFEGUARDS.items():
-        if arguments.only not in name:
+        if not any(word in name for word in arguments.only.split(",")):
             continue
-        caught = hunt(name, arguments.seeds, arguments.processes)
+        caught = hunt(safeguard, arguments.seeds, arguments.processes)
         found.append(caught)
         seed = "none" if caught.seed is None else str(caught.seed)
         rows.append(f"| {name} | {safeguard.breaks} | {seed} | {_brief(caught.by)} |")

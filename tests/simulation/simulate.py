@@ -41,9 +41,13 @@ class Played(NamedTuple):
     trace: str
 
 
+def is_of_quorum(seed: int) -> bool:
+    return seed % QUORUM_EVERY == 0
+
+
 def play(seed: int, without: str | None = None) -> Played:
     """`without`: a safeguard that is switched off."""
-    make = QuorumRun if seed % QUORUM_EVERY == 0 else ClusterRun
+    make = QuorumRun if is_of_quorum(seed) else ClusterRun
     with tempfile.TemporaryDirectory(prefix="tierlog-simulation-", dir=_fast_directory()) as directory:
         try:
             with switched_off(without):

@@ -186,6 +186,7 @@ class SimBroker:
         )
         node.subscribe(lambda _, image: self._observer.published(image))
         await node.start()
+        self._observer.quorum.wakes(node.core)
         self.metadata = node
         await self._start_broker(node, tasks, rng)
 

@@ -62,7 +62,7 @@ class ClusterRun:
         nodes = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)
         self._violations: list[BaseException] = []
         self._forgot: Victim | None = None  # whose unsynced bytes may be gone
-        self.quorum = QuorumWitness(self.loop.time, len(nodes), self._violations)
+        self.quorum = QuorumWitness(self.loop.time, len(nodes), self._violations, lambda node: None)
         self.brokers: dict[int, SimBroker] = {}
         self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
         self.history.given = self.partitions.given

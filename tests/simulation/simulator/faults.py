@@ -8,6 +8,7 @@ import errno
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
 from typing import Protocol
 
 from simulator.clock import SimClock
@@ -36,9 +37,14 @@ KINDS = (
 DOWN_S = 4.0
 """A process that ended is started again within that time."""
 
+AT_ONCE_S = 0.005
 PAUSED_S = 6.0
 FULL_S = 4.0
 SKEW_MS = 600_000
+
+
+_NO_PROCESS = Context()
+"""Faults strike and pass whoever runs at the moment."""
 
 
 class Victim(Protocol):
@@ -99,8 +105,7 @@ class Faults:
                     self._part(leader)
             case "power":
                 for one in self._powerless(node):
-                    one.lose_power()
-                    self._start_later(one)
+                    self._lose_power(one)
             case "part":  # from the other nodes; clients still reach it
                 self._part(node)
             case "pause" if node.process is not None:
@@ -131,6 +136,10 @@ class Faults:
                 self._network.heal()
                 self._network.weather = weather
 
+    def power(self, node: Victim) -> None:
+        """Goes any moment now."""
+        self._loop.call_later(self._rng.uniform(0, AT_ONCE_S), self._lose_power, node, context=_NO_PROCESS)
+
     def end(self) -> None:
         """All is well again, and all nodes run."""
         self._network.heal()
@@ -151,9 +160,13 @@ class Faults:
                 self._network.cut(one.name, node.name)
                 self._network.cut(node.name, one.name)
 
+    def _lose_power(self, node: Victim) -> None:
+        node.lose_power()
+        self._start_later(node)
+
     def _kill(self, node: Victim) -> None:
         node.kill()
         self._start_later(node)
 
     def _start_later(self, node: Victim) -> None:
-        self._loop.call_later(self._rng.uniform(0, DOWN_S), node.start)
+        self._loop.call_later(self._rng.uniform(0, DOWN_S), node.start, context=_NO_PROCESS)

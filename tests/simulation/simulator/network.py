@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 DELAY_S = (0.0001, 0.003)
 ECHO_S = (0.01, 6.0)
+HELD_UP_S = (0.05, 0.05, 0.05, 3.0)
+"""A message that others overtake; a few of them by an election."""
+
 CLOGGED_S = (0.05, 1.5)
 APART_S = 1e-6
 """Between two requests of a connection: what is due at one and the same time comes in any order."""
@@ -113,7 +116,7 @@ class Network:
                 continue
             delay = self._delay(sender, receiver)
             if rng.random() < weather.overtaking:
-                delay += rng.uniform(0, 0.05)
+                delay += rng.random() * rng.choice(HELD_UP_S)
             self._loop.call_later(delay, self._deliver, sender, receiver, deliver)
 
     def _deliver(self, sender: str, receiver: str, deliver: Callable[[], object]) -> None:

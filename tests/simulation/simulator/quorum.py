@@ -32,6 +32,7 @@ from tierlog.metadata.node import MetadataNode, MetadataUnavailable
 CLUSTER_ID = "simulated"
 FAULTS_S = 12.0
 FAULTS_A_SECOND = 1.5
+POWER_AFTER_VOTE = 0.1
 HEAL_S = 30.0
 """Virtual seconds within which everything is as it should be, once nothing fails any more."""
 
@@ -94,6 +95,7 @@ class Node:
         except OSError as failure:
             self._failed(failure)
         else:
+            run.witness.wakes(node.core)
             self.metadata = node
 
     def _failed(self, failure: BaseException) -> None:
@@ -131,7 +133,7 @@ class QuorumRun:
             self.rng, self.loop, self.network, self.members, self._powerless, self.outcome.faults
         )
         self.violations: list[BaseException] = []
-        self.witness = QuorumWitness(self.loop.time, len(self.voters), self.violations)
+        self.witness = QuorumWitness(self.loop.time, len(self.voters), self.violations, self._voted)
         self._entries: dict[int, tuple[int, bytes]] = {}
         self._known: dict[str, bool] = {}  # topic -> acknowledged to stand, or to be gone
         self._trace = hashlib.sha256()
@@ -200,12 +202,9 @@ class QuorumRun:
     async def _check_known(self, name: str) -> None:
         """What changes nothing is answered without an entry, but never from an old state."""
         stands = self._known[name]
-        command: c.AnyCommand = c.DeleteTopics(topics=(c.TopicRef(name=name),))
-        expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if stands:
-            command = c.CreateTopics(topics=(c.NewTopic(name=name, assignments=((0, (1,)),)),))
-            expected = ErrorCode.TOPIC_ALREADY_EXISTS
-        reply = await self._reply(command)
+        topic = c.NewTopic(name=name, assignments=((0, (1,)),))
+        expected = ErrorCode.TOPIC_ALREADY_EXISTS if stands else ErrorCode.NONE
+        reply = await self._reply(c.CreateTopics(topics=(topic,), validate_only=True))
         if isinstance(reply, c.TopicsChanged) and reply.topics[0].error is not expected:
             told = f"{reply.topics[0].error.name} is answered"
             self.violations.append(Violation(f"{told}, but topic {name} was acknowledged to {_be(stands)}"))
@@ -231,6 +230,12 @@ class QuorumRun:
         except (MetadataUnavailable, Broken, Refused, TimeoutError, KeyError):
             await asyncio.sleep(0.1)
             return None
+
+    def _voted(self, node_id: int) -> None:
+        """The worst moment to lose power: somebody else counts on it now."""
+        if self.loop.time() < FAULTS_S and self.rng.random() < POWER_AFTER_VOTE:
+            self.outcome.faults["power after a vote"] += 1
+            self.faults.power(self.members[node_id])
 
     def _powerless(self, struck: Victim) -> Sequence[Victim]:
         """All that was answered is synced."""

@@ -39,11 +39,12 @@ Patches = Iterator[tuple[Any, str, object]]
 
 
 class Safeguard(NamedTuple):
-    """`patches`: (owner, attribute, what takes its place)."""
+    """`patches`: (owner, attribute, what takes its place). `of_quorum`: runs of the quorum alone show it."""
 
     name: str
     breaks: str
     patches: Callable[[], Patches]
+    of_quorum: bool
 
 
 SAFEGUARDS: dict[str, Safeguard] = {}
@@ -57,9 +58,9 @@ def switched_off(name: str | None) -> Iterator[None]:
         yield
 
 
-def _safeguard(name: str, breaks: str) -> Callable[[Callable[[], Patches]], None]:
+def _safeguard(name: str, breaks: str, *, of_quorum: bool = False) -> Callable[[Callable[[], Patches]], None]:
     def note(patches: Callable[[], Patches]) -> None:
-        SAFEGUARDS[name] = Safeguard(name, breaks, patches)
+        SAFEGUARDS[name] = Safeguard(name, breaks, patches, of_quorum)
 
     return note
 
@@ -85,7 +86,7 @@ def _unsynced(concerned: Callable[[tuple[Any, ...]], bool]) -> object:
     return without
 
 
-@_safeguard("a vote is synced before it is given", "a node votes twice in a term")
+@_safeguard("a vote is synced before it is given", "a node votes twice in a term", of_quorum=True)
 def _() -> Patches:
     yield (
         MetadataStorage,
@@ -94,7 +95,7 @@ def _() -> Patches:
     )
 
 
-@_safeguard("entries are synced before they are acknowledged", "what a majority had is lost")
+@_safeguard("entries are synced before they are acknowledged", "what a majority had is lost", of_quorum=True)
 def _() -> Patches:
     yield (
         MetadataStorage,
@@ -103,17 +104,17 @@ def _() -> Patches:
     )
 
 
-@_safeguard("pre-vote", "a node that was cut off deposes leaders")
+@_safeguard("pre-vote", "a node that was cut off deposes leaders", of_quorum=True)
 def _() -> Patches:
     yield RaftCore, "_become_pre_candidate", lambda core: core._become_candidate(transfer=False)
 
 
-@_safeguard("check-quorum", "a leader that is cut off leads on")
+@_safeguard("check-quorum", "a leader that is cut off leads on", of_quorum=True)
 def _() -> Patches:
     yield Replication, "hears_majority", _yes
 
 
-@_safeguard("appends of older terms are refused", "a deposed leader overwrites logs")
+@_safeguard("appends of older terms are refused", "a deposed leader overwrites logs", of_quorum=True)
 def _() -> Patches:
     step = RaftCore.step
 
@@ -125,7 +126,7 @@ def _() -> Patches:
     yield RaftCore, "step", without
 
 
-@_safeguard("an append follows an entry that both have", "logs differ at the same index")
+@_safeguard("an append follows an entry that both have", "logs differ at the same index", of_quorum=True)
 def _() -> Patches:
     on_append, matches = RaftCore._on_append, RaftLog.matches
 
@@ -140,12 +141,12 @@ def _() -> Patches:
     yield RaftCore, "_on_append", without
 
 
-@_safeguard("a vote goes to logs that are up to date", "a leader lacks what was committed")
+@_safeguard("a vote goes to logs that are up to date", "a leader lacks what was committed", of_quorum=True)
 def _() -> Patches:
     yield RaftLog, "is_behind", _yes
 
 
-@_safeguard("ReadIndex", "a deposed leader answers from its old state")
+@_safeguard("ReadIndex", "a deposed leader answers from its old state", of_quorum=True)
 def _() -> Patches:
     async def without(_: Leadership) -> None:
         return
@@ -153,7 +154,7 @@ def _() -> Patches:
     yield Leadership, "confirm", without
 
 
-@_safeguard("checksums of the write-ahead log", "a torn write is taken for an entry")
+@_safeguard("checksums of the write-ahead log", "a torn write is taken for an entry", of_quorum=True)
 def _() -> Patches:
     def without(segment: bytes, at: int) -> wal.Frame | None:
         if at + wal.FRAME_HEADER > len(segment):

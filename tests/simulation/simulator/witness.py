@@ -19,10 +19,17 @@ class Violation(AssertionError):
 
 
 class QuorumWitness:
-    """`voters`: how many there are; they do not change in a run."""
+    """`voters`: how many there are; they do not change in a run. `voted`: is told of each vote."""
 
-    def __init__(self, now: Callable[[], float], voters: int, violations: list[BaseException]) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        voters: int,
+        violations: list[BaseException],
+        voted: Callable[[int], None],
+    ) -> None:
         self._now, self._majority, self._violations = now, voters // 2 + 1, violations
+        self._voted = voted
         self._terms: defaultdict[int, int] = defaultdict(int)
         self._leaders: dict[int, int] = {}  # term -> who
         self._votes: dict[tuple[int, int], int] = {}  # (voter, term) -> candidate
@@ -59,6 +66,13 @@ class QuorumWitness:
             case m.AppendReply() | m.HeartbeatReply() | m.SnapshotReply():
                 self._heard[message.to, message.sender] = self._now()
 
+    def wakes(self, core: RaftCore) -> None:
+        """A new process has read its disk: what the one before it promised is there."""
+        node = core.node_id
+        vote = self._votes.get((node, core.term))
+        if core.term < self._terms[node] or (vote is not None and vote != core.voted_for):
+            self._broken(f"node {node} has forgotten what it promised in term {self._terms[node]}")
+
     def check(self, core: RaftCore, *, paused: bool) -> None:
         """Now and then, of each live node."""
         core.check()
@@ -77,6 +91,7 @@ class QuorumWitness:
     def _votes_for(self, voter: int, term: int, candidate: int) -> None:
         if self._votes.setdefault((voter, term), candidate) != candidate:
             self._broken(f"node {voter} voted twice in term {term}")
+        self._voted(voter)
 
     def _broken(self, what: str) -> None:
         self._violations.append(Violation(what))
