@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from simulate import is_of_quorum, play_all
+from simulate import is_of_quorum, play, play_all, quiet
 from simulator.safeguards import SAFEGUARDS, Safeguard
 
 BEGIN, END = "<!-- safeguards: made by make simulate-mutants -->", "<!-- end of safeguards -->"
@@ -24,13 +24,14 @@ class Caught(NamedTuple):
 
 
 def hunt(safeguard: Safeguard, seeds: int, processes: int) -> Caught:
-    """The first seed in their order that notices, however fast others end; of the runs that may show it."""
+    """The first seed in their order that notices, and fails only then, however fast others end; of the runs
+    that may show it."""
     fitting = [seed for seed in range(seeds) if is_of_quorum(seed) == safeguard.of_quorum]
     caught: dict[int, str] = {}
     ended = set()
     for played in play_all(fitting, processes, safeguard.name):
         ended.add(played.seed)
-        if played.failure is not None:
+        if played.failure is not None and play(played.seed).failure is None:
             caught[played.seed] = played.failure
         if caught and ended.issuperset(seed for seed in fitting if seed < min(caught)):
             return Caught(min(caught), caught[min(caught)])
@@ -44,6 +45,7 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--docs", type=Path)
     arguments = parser.parse_args()
+    quiet()
     rows, found = [], []
     for name, safeguard in SAFEGUARDS.items():
         if not any(word in name for word in arguments.only.split(",")):

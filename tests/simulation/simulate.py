@@ -26,7 +26,7 @@ from simulator.cluster import ClusterRun
 from simulator.quorum import QuorumRun
 from simulator.safeguards import switched_off
 
-QUORUM_EVERY = 4
+QUORUM_EVERY = 2
 """Of so many seeds, one is of the quorum alone: more happens to it in the same time."""
 
 SEEDS_A_PROCESS = 40
@@ -61,7 +61,7 @@ def play_all(seeds: Iterable[int], processes: int, without: str | None = None) -
     """As they end; who stops early leaves the rest unplayed."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["simulate"])
-    with context.Pool(processes, _quiet, maxtasksperchild=SEEDS_A_PROCESS) as pool:
+    with context.Pool(processes, quiet, maxtasksperchild=SEEDS_A_PROCESS) as pool:
         yield from pool.imap_unordered(partial(play, without=without), seeds)
 
 
@@ -94,7 +94,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _quiet() -> None:
+def quiet() -> None:
     warnings.simplefilter("ignore")  # coroutines of processes that were killed are never awaited
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     gc.freeze()

@@ -117,6 +117,10 @@ class SimBroker:
         self.boot += 1
         self.disk.lose_power(self._rng)
 
+    def wipe(self) -> None:
+        """The disk of its logs is replaced; that of the metadata stays. It has no power."""
+        self.disk.wipe("data")
+
     def _end(self) -> bool:
         """Of its process; False if there is none."""
         if self.process is None or not self.process.alive:

@@ -9,7 +9,8 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import lt
 from pathlib import Path
@@ -75,7 +76,13 @@ class ClusterRun:
             )  # fmt: skip
         self.faults_s = self.rng.choice(FAULTS_S)
         self.faults = Faults(
-            self._fork(), self.loop, self.network, self.brokers, self._powerless, self.outcome.faults
+            self._fork(),
+            self.loop,
+            self.network,
+            self.brokers,
+            self._powerless,
+            self.outcome.faults,
+            self._may_wipe,
         )
         self._trace = hashlib.sha256()
 
@@ -146,11 +153,18 @@ class ClusterRun:
         self._violations.append(failure)
 
     def published(self, image: ClusterImage) -> None:
-        self.partitions.published(image)
+        with self._noting():
+            self.partitions.published(image)
 
     def serves(self, broker: SimBroker) -> None:
-        try:
+        with self._noting():
             self.partitions.serves(broker)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """It is a broker that calls, and would take it for a failure of its own."""
+        try:
+            yield
         except Violation as failure:
             self._violations.append(failure)
 
@@ -186,11 +200,19 @@ class ClusterRun:
         only after the first is in sync again."""
         if self.flushes:
             return list(self.brokers.values()) if self.rng.random() < 0.2 else [struck]
+        return [struck] if self._may_forget(struck) else []
+
+    def _may_wipe(self, struck: Victim) -> bool:
+        """Not what may be all that is left to elect: who lost power is not eligible, whatever it has."""
+        return self._all_in_sync() and self._may_forget(struck)
+
+    def _may_forget(self, struck: Victim) -> bool:
+        """Whether one disk may lose what it has: the last one that did has caught up. It is noted."""
         forgot = self._forgot
         if forgot is None or forgot is struck or self.partitions.is_in_sync(forgot):
             self._forgot = struck
-            return [struck]
-        return []
+            return True
+        return False
 
     async def _settle(self) -> None:
         """All in sync, and every partition takes records, within HEAL_S. Nodes that end are started again."""

@@ -9,6 +9,7 @@ process that was killed answer nothing any more.
 import errno
 import os
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,7 +64,7 @@ class Disk:
     def lose_power(self, rng: random.Random, *, keep: float | None = None) -> None:
         """`keep`: the share of unsynced changes that are there all the same; drawn if not given. All
         processes over it must be dead."""
-        share = rng.choice((0.0, 0.0, rng.random(), 1.0)) if keep is None else keep
+        share = rng.choice((0.0, rng.random(), rng.random(), 1.0)) if keep is None else keep
         stays = int(len(self.names) * share)
         for _, take_back in reversed(self.names[stays:]):
             take_back()
@@ -78,16 +79,9 @@ class Disk:
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         path.write_bytes(content)
 
-    def wipe(self) -> None:
-        """A new disk in the place of the old one."""
-        for path in sorted(self.root.rglob("*"), reverse=True):
-            if path.is_dir():
-                path.rmdir()
-            else:
-                path.unlink()
-        self.unsynced.clear()
-        self.names.clear()
-        self._kept.mkdir()
+    def wipe(self, directory: str) -> None:
+        """It is on a disk of its own, and there is a new one in its place. Its processes must be dead."""
+        shutil.rmtree(self.root / directory, ignore_errors=True)
 
     def check(self, operation: str) -> None:
         code = self.fails_at.pop(operation, 0)
@@ -101,7 +95,7 @@ def _take_back(path: Path, undo: list[tuple[int, bytes, int]], share: float, rng
     try:
         for number, (position, before, size) in reversed(list(enumerate(undo))[stays:]):
             end = os.fstat(fd).st_size
-            torn = number == stays and share > 0 and end > max(size, position) and rng.random() < 0.5
+            torn = number == stays and share > 0 and end > max(size, position)
             cut = rng.randrange(position, end) // SECTOR * SECTOR if torn else 0
             os.ftruncate(fd, max(size, cut))
             if torn and rng.random() < 0.5:

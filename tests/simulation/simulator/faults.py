@@ -21,13 +21,16 @@ KINDS = (
     "kill",
     "kill leader",
     "power",
+    "wipe",
     "pause",
     "isolate",
     "part",
     "part leader",
+    "part leader",  # most is at stake there
     "one way",
     "clog",
     "heal",
+    "heal",  # so that the next one strikes nodes that work
     "sync",
     "write",
     "full",
@@ -61,6 +64,7 @@ class Victim(Protocol):
     def start(self) -> None: ...
     def kill(self) -> None: ...
     def lose_power(self) -> None: ...
+    def wipe(self) -> None: ...
 
 
 Powerless = Callable[[Victim], Sequence[Victim]]
@@ -76,9 +80,11 @@ class Faults:
         nodes: Mapping[int, Victim],
         powerless: Powerless,
         told: Counter[str],
+        may_wipe: Callable[[Victim], bool] = lambda node: False,
     ) -> None:
+        """`may_wipe`: whether the logs of that node may be lost for good now."""
         self._rng, self._loop, self._network, self._nodes = rng, loop, network, nodes
-        self._powerless, self._told = powerless, told
+        self._powerless, self._told, self._may_wipe = powerless, told, may_wipe
 
     def weather(self) -> None:
         """What messages suffer for the whole of the run."""
@@ -86,7 +92,7 @@ class Faults:
         weather.loss = rng.choice((0.0, 0.0, 0.05, 0.3))
         weather.repetition = rng.choice((0.0, 0.1, 0.5))
         weather.overtaking = rng.choice((0.0, 0.1, 0.5))
-        weather.echo = rng.choice((0.0, 0.1))
+        weather.echo = rng.choice((0.0, 0.5))
         weather.garbling = rng.choice((0.0, 0.0, 0.02))
 
     def strike(self) -> None:
@@ -108,6 +114,9 @@ class Faults:
                     self._lose_power(one)
             case "part":  # from the other nodes; clients still reach it
                 self._part(node)
+            case "wipe" if self._may_wipe(node):
+                self._lose_power(node)
+                node.wipe()
             case "pause" if node.process is not None:
                 node.process.pause()
                 self._loop.call_later(rng.uniform(0, PAUSED_S), node.process.go_on)

@@ -22,12 +22,14 @@ class PartitionWitness:
         self._leaders: dict[tuple[int, int], int] = {}  # (partition, epoch) -> broker
         self._in_epoch: dict[tuple[int, int], int] = {}  # (partition, epoch) -> high watermark
         self._closed: dict[tuple[int, int, int], int] = {}  # with too few in sync -> log end
-        self._changed = False
         self._looked_at: dict[tuple[int, int], State] = {}
 
     def published(self, image: ClusterImage) -> None:
+        """To some node. Raises Violation."""
         if self._image is None or image.index > self._image.index:
-            self._image, self._changed = image, True
+            before, self._image = self._image, image
+            if before is None or before.topic(self._topic) is not image.topic(self._topic):
+                self._check_electable()
 
     def check(self) -> list[str]:
         """What changed since the last call, a line each, for the trace. Raises Violation."""
@@ -45,8 +47,7 @@ class PartitionWitness:
                 told.append(f"{number} {partition} {state}")
                 if replica.leads:
                     self._check_leader(number, partition, replica)
-        if told or self._changed:
-            self._changed = False
+        if told:
             self._check_electable()
         return told
 
@@ -60,7 +61,9 @@ class PartitionWitness:
             topic is not None
             and known is not None
             and broker.broker_epoch == known.broker_epoch
-            and all(broker.node_id in one.in_sync for one in topic.partitions)
+            and all(
+                broker.node_id in one.in_sync for one in topic.partitions if broker.node_id in one.replicas
+            )
         )
 
     def given(self, partition: int, offset: int, kind: str) -> None:
@@ -83,7 +86,6 @@ class PartitionWitness:
         if replica.high_watermark < before:
             raise Violation(f"the high watermark of partition {partition} went from {before} back")
         self._in_epoch[epoch] = replica.high_watermark
-        self._committed[partition] = max(self._committed[partition], replica.high_watermark)
         if len(replica.in_sync) < self._least:
             end = self._closed.setdefault((*epoch, replica.partition_epoch), replica.log_end_offset)
             if replica.log_end_offset > end:
@@ -91,12 +93,19 @@ class PartitionWitness:
                     f"partition {partition} took records in with {sorted(replica.in_sync)} in sync"
                 )
 
+    def _note_committed(self, partition: int) -> None:
+        for broker in self._brokers.values():
+            replica = _replica(broker, self._topic, partition)
+            if replica is not None and replica.leads:
+                self._committed[partition] = max(self._committed[partition], replica.high_watermark)
+
     def _check_electable(self) -> None:
         """Whoever may be elected has all that any leader ever called committed."""
         topic = None if self._image is None else self._image.topic(self._topic)
         if self._image is None or topic is None:
             return
         for number, partition in enumerate(topic.partitions):
+            self._note_committed(number)
             for member in (*partition.in_sync, *partition.eligible):
                 broker, known = self._brokers[member], self._image.brokers.get(member)
                 replica = _replica(broker, self._topic, number)

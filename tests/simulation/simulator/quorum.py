@@ -30,7 +30,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable
 
 CLUSTER_ID = "simulated"
-FAULTS_S = 12.0
+FAULTS_S = 20.0
 FAULTS_A_SECOND = 1.5
 POWER_AFTER_VOTE = 0.1
 HEAL_S = 30.0
@@ -118,6 +118,9 @@ class Node:
         self.run.network.vanish(self.name)
         self.disk.lose_power(self.run.rng)
 
+    def wipe(self) -> None:
+        raise NotImplementedError("what a voter promised must not be lost")
+
 
 class QuorumRun:
     def __init__(self, seed: int, directory: Path, size: int | None = None) -> None:
@@ -197,7 +200,7 @@ class QuorumRun:
                     if await self._ask(c.DeleteTopics(topics=(c.TopicRef(name=name),))):
                         self._known[name] = False
                         await self._check_known(name)
-            await asyncio.sleep(self.rng.expovariate(5.0))
+            await asyncio.sleep(self.rng.expovariate(10.0))
 
     async def _check_known(self, name: str) -> None:
         """What changes nothing is answered without an entry, but never from an old state."""
