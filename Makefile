@@ -6,11 +6,15 @@
 #   make fuzz          mutated traffic of real clients against the net layer: FUZZ_CASES=… FUZZ_SEED=…
 #   make soak          SOAK_MINUTES (10) of mixed load by real clients: do memory and descriptors stay flat?
 #   make simulate      a cluster in one process, on virtual time, under faults: SEEDS=… FIRST_SEED=…
+#   make chaos         three real nodes, faults, clients and a judge: ROUNDS=… FAULTS=kill-leader,…
 #   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
 #   make compiled      tierlog with its hot modules compiled (needs a C compiler), in build/compiled
 #   make test-compiled the tests of these modules against the compiled ones
 #   make bench         beside Apache Kafka: ROUNDS=3 SECONDS=3; needs Java 17, Maven, a C compiler; writes docs/benchmarks.md
 #   make bench-alone   load figures of tierlog alone
+#   make bench-cluster three nodes beside three of Apache Kafka, load and kills: ROUNDS=3 KILLS=1 SECONDS=3; its section of
+#                      docs/benchmarks.md; make bench-cluster-alone: without Kafka
+#   make bench-calm    CALM_MINUTES (10) at 90 % CPU on all cores: nobody may be elected
 #   make fmt lock docs format the code; renew the lock files; regenerate the reference pages
 
 PYTHON ?= python3
@@ -19,18 +23,24 @@ DEMO_OPTIONS ?= --picture build/demo.png
 SOAK_MINUTES ?= 10
 SEEDS ?= 100
 FIRST_SEED ?= 0
+FAULTS ?=
+JOBS ?= 2
 ROUNDS ?= 3
 SECONDS ?= 3
+KILLS ?= 1
+CALM_MINUTES ?= 10
 UV_VERSION := 0.13.9
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Files of tests side by side; those that measure each other's load are in one file.
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast slow test fuzz soak simulate test-clients compiled test-compiled bench bench-alone fmt lint types \
-  layers lock docs s3-server clean
+.PHONY: help venv demo check fast slow test fuzz soak simulate chaos test-clients compiled test-compiled bench \
+  bench-alone bench-cluster bench-cluster-alone bench-calm fmt lint types layers lock docs s3-server clean
 
 help:
-	@sed -n '2,16s/^# *//p' Makefile
+	@sed -n '2,20s/^# *//p' Makefile
 
 venv: $(READY)
 
@@ -66,13 +76,13 @@ s3-server:
 	@localstack/get-s3-server.sh versitygw >/dev/null
 
 fast: venv s3-server
-	$(BIN)/pytest -m "not slow and not clients"
+	$(PYTEST) -m "not slow and not clients"
 
 test: venv s3-server
-	$(BIN)/pytest -m "not clients" -rs
+	$(PYTEST) -m "not clients" -rs
 
 slow: venv s3-server
-	$(BIN)/pytest -m "slow and not clients" -rs
+	$(PYTEST) -m "slow and not clients" -rs
 
 fuzz: venv
 	$(BIN)/pytest tests/fuzz -s
@@ -82,6 +92,9 @@ soak: venv
 
 simulate: venv
 	PYTHONPATH=tests/simulation $(BIN)/python tests/simulation/simulate.py --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+
+chaos: venv
+	PYTHONPATH=tests/chaos $(BIN)/python tests/chaos/chaos.py --rounds $(ROUNDS) --faults "$(FAULTS)" $(CHAOS_OPTIONS)
 
 test-clients: venv
 	$(BIN)/pytest -m clients -rs
@@ -97,7 +110,7 @@ $(COMPILED)/.made: $(READY) $(shell git ls-files -- '*.py')
 # In process and in the brokers that they start: both find the compiled modules first.
 test-compiled: compiled s3-server
 	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/python src/compile_hot.py --check
-	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/pytest -m "not slow and not clients" $(addprefix tests/unit/, \
+	PYTHONPATH=$(abspath $(COMPILED)) $(PYTEST) -m "not slow and not clients" $(addprefix tests/unit/, \
 	  log net partition ports quotas records runtime wire) tests/conformance tests/integration tests/property
 
 # To go on after a run that broke off, or in which a case failed: make bench BENCH_OPTIONS=--add
@@ -107,6 +120,18 @@ bench: compiled
 
 bench-alone: venv
 	$(BIN)/python tests/bench/suite.py
+
+# One case: make bench-cluster BENCH_OPTIONS="--add 'produce 64 KiB, 3 partitions'"
+BENCH_CLUSTER = $(BIN)/python tests/bench/cluster.py --rounds $(ROUNDS) --kills $(KILLS) --seconds $(SECONDS) \
+  --compiled $(COMPILED)
+bench-cluster: compiled
+	$(BENCH_CLUSTER) --docs docs/benchmarks.md $(BENCH_OPTIONS)
+
+bench-cluster-alone: compiled
+	$(BENCH_CLUSTER) --alone $(BENCH_OPTIONS)
+
+bench-calm: venv
+	$(BIN)/python tests/bench/calm.py --minutes $(CALM_MINUTES)
 
 fmt: venv
 	$(BIN)/ruff check --fix .

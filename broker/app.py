@@ -19,28 +19,29 @@ from typing import TYPE_CHECKING
 import structlog
 from aiohttp import web
 
-from tierlog.broker.gateway.admin import AdminServer, admin_routes
+from tierlog.broker.gateway.admin import AdminServer, admin_routes, url_for_others
 from tierlog.broker.gateway.node import Node, Serving
-from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.stats import RequestStats, measured
 from tierlog.broker.handlers.table import build_handlers
-from tierlog.broker.net.bounds import TURNED_AWAY_MAX, Bounds
-from tierlog.broker.net.connection import Why
-from tierlog.broker.net.listener import Listener, Refusal
+from tierlog.broker.net.bounds import TURNED_AWAY_MAX, bounds_of
+from tierlog.broker.net.listener import Listener
+from tierlog.broker.net.notes import RefusalNotes, note_end
 from tierlog.broker.net.throttling import Throttling
+from tierlog.broker.partition.follower import StartFromTier
 from tierlog.broker.ports import descriptors
 from tierlog.broker.ports.clock import Clock, SystemClock
 from tierlog.broker.ports.files import Files, OsFiles
 from tierlog.broker.ports.malloc import keep_malloc_small
 from tierlog.broker.ports.network import Network
 from tierlog.broker.ports.open_files import OpenFiles
-from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.tasks import TaskGroup, done_before
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.rates import Windows
+from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.boots import boot_id, forget_boot, may_have_lost, note_boot
 from tierlog.broker.runtime.broker_connection import TcpNetwork
 from tierlog.broker.runtime.data_directories import DataDirectories
@@ -55,13 +56,16 @@ from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import CONTROLLER, NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.api import quorum_routes, raft_routes
+from tierlog.metadata.balancing import BalanceSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.controller.sessions import BrokerSessions
@@ -69,6 +73,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import TICK_MS, MetadataNode, MetadataUnavailable
 from tierlog.metadata.observer import MetadataObserver
 from tierlog.metadata.raft.settings import RaftSettings
+from tierlog.metadata.tls import TlsFiles
 from tierlog.tiering.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -80,7 +85,6 @@ OnReady = Callable[[str, str], None]
 GC_THRESHOLD = 50_000
 """Allocations between two collections of the youngest generation: requests leave hardly any cycles behind."""
 
-REFUSALS_LOGGED_EVERY_S = 10.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = structlog.get_logger("tierlog")
 
@@ -113,22 +117,32 @@ class Broker:
         self.bootstrap = self.admin_url = ""
         self._parts = contextlib.AsyncExitStack()
         self._stops_clean = True
-        self._serves = False
+        self._has_logs = self._serves = False
 
     async def start(self) -> None:
-        """Returns when it serves. Raises OSError (address, directory), DamagedLog, NodeFailed."""
+        """Returns when it serves. Raises OSError (address, directory), DamagedLog, NodeFailed; then, and if
+        it is cancelled, nothing of it is left.
+        """
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        try:
+            if not await done_before(self.failed, self._start_parts()) or self.failed.done():
+                raise NodeFailed(self.failed.result())
+        except BaseException as why:
+            await self.stop(clean=self._has_logs and isinstance(why, asyncio.CancelledError))
+            raise
+        self._serves = True
+        _log.info("serving", bootstrap=self.bootstrap, admin=self.admin_url, node=self.settings.node_id)
+
+    async def _start_parts(self) -> None:
         try:
             await self._start_metadata()
             await self._start_log()
             await self._join()
             await self._start_replicas()
+            self._has_logs = True
             await self._start_serving()
-        except BaseException:
-            await self.stop(clean=False)
-            raise
-        self._serves = True
-        _log.info("serving", bootstrap=self.bootstrap, admin=self.admin_url, node=self.settings.node_id)
+        except MetadataUnavailable as unavailable:
+            raise NodeFailed(f"the metadata quorum did not let it in: {unavailable}") from unavailable
 
     async def stop(self, *, clean: bool = True) -> None:
         """Takes everything apart in the reverse order. `clean`: the next start needs no recovery."""
@@ -152,7 +166,8 @@ class Broker:
         self.metadata_node, raft = self._build_metadata(metadata_tasks)
         self.metadata = MetadataClient(self.metadata_node)
         self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag)
-        self.admin = AdminServer([*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft])
+        routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft]
+        self.admin = AdminServer(routes, _tls(settings))
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
         if isinstance(self.metadata_node, MetadataNode):
@@ -181,6 +196,7 @@ class Broker:
             reserve_bytes=settings.metadata_reserve_bytes,
             short_of_room=lambda: self.directories.fill_beside(settings.metadata_directory),
             sessions=BrokerSessions(settings.broker_session_timeout_ms) if secret else None,
+            balance=_balance(settings),
             peers=peers,
             settings=RaftSettings.of_times(
                 tick_ms=TICK_MS,
@@ -206,9 +222,45 @@ class Broker:
         self.purgatory = Purgatory(settings.purgatory_max_operations)
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
         self.commits = GroupCommit()
-        fetchers = None if self._is_alone else self._build_fetchers()
+        self.throttles = ReplicationThrottles(settings)
         self.examiner = Examiner()
         self._parts.callback(self.examiner.close)
+        self._build_replicas(vital)
+        self._parts.push_async_callback(self._close_replicas)
+        self._parts.push_async_callback(self.tasks.close)
+        self.groups = GroupService(
+            settings,
+            self.metadata,
+            self.replicas,
+            self.clock,
+            self.rng,
+            self.tasks,
+            None if self._is_alone else self.lifecycle,
+        )
+        self.tiering = Tiering(
+            settings,
+            self.metadata,
+            self.replicas,
+            self.files,
+            self.clock,
+            self.rng,
+            self._report,
+            cluster_id=self.identity.cluster_id,
+            data_directory=settings.data_directory,
+            cache_directory=self.directories.online[0].path,
+            objects=self.objects,
+            network=None if self._is_alone else self.network,
+        )
+        self._parts.push_async_callback(self.tiering.close)
+        self.tiering.driver.listeners.append(self.admin_node.tier_changed)
+        self.quotas = ClientQuotas(*_windows(settings))
+        self.listener = self._build_listener()
+        self.bootstrap = _address(*await self.listener.bind())
+        self._parts.push_async_callback(self.listener.close)
+
+    def _build_replicas(self, vital: TaskGroup) -> None:
+        settings = self.settings
+        fetchers = None if self._is_alone else self._build_fetchers()
         self.replicas = ReplicaManager(
             settings,
             self.directories,
@@ -228,28 +280,9 @@ class Broker:
             vital,
             broker_epoch=self._broker_epoch,
         )
-        self._parts.push_async_callback(self._close_replicas)
-        self._parts.push_async_callback(self.tasks.close)
-        self.groups = GroupService(settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks)
-        self.tiering = Tiering(
-            settings,
-            self.metadata,
-            self.replicas,
-            self.files,
-            self.clock,
-            self.rng,
-            self._report,
-            cluster_id=self.identity.cluster_id,
-            data_directory=settings.data_directory,
-            cache_directory=self.directories.online[0].path,
-            objects=self.objects,
+        self.reports = ReplicaReports(
+            settings.node_id, self.metadata, self.replicas, vital, broker_epoch=self._broker_epoch
         )
-        self._parts.push_async_callback(self.tiering.close)
-        self.tiering.driver.listeners.append(self.admin_node.tier_changed)
-        self.quotas = ClientQuotas(*_windows(settings))
-        self.listener = self._build_listener()
-        self.bootstrap = _address(*await self.listener.bind())
-        self._parts.push_async_callback(self.listener.close)
 
     async def _start_replicas(self) -> None:
         settings = self.settings
@@ -259,6 +292,8 @@ class Broker:
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
         self._parts.callback(self.metadata.subscribe(self.throttling.follow))
         self.throttling.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
+        self._parts.callback(self.metadata.subscribe(self.throttles.follow))
+        self.throttles.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
 
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
@@ -275,11 +310,15 @@ class Broker:
         if not self._is_alone:
             self._parts.push_async_callback(self.isr_updater.stop)
             self.isr_updater.start()
+            self._parts.push_async_callback(self.reports.stop)
+            self.reports.start()
         await self.tiering.start()
 
     async def _start_serving(self) -> None:
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
+        if not self._is_alone:
+            await self.reports.tell_first()
         await self.lifecycle.enter()
         self.admin_node.serve(
             Serving(
@@ -310,6 +349,7 @@ class Broker:
             quotas=self.quotas,
             stats=self.stats,
             lease=None if self._is_alone else self.lifecycle,
+            throttles=self.throttles,
             isr_due=self.isr_updater.due,
             examiner=self.examiner,
         )
@@ -323,9 +363,9 @@ class Broker:
             self._report,
             host=host,
             port=port,
-            bounds=_bounds(self.settings),
-            note=_note,
-            note_refusal=_RefusalNotes(),
+            bounds=bounds_of(self.settings),
+            note=note_end,
+            note_refusal=RefusalNotes(),
         )
         self.throttling = Throttling(listener, handlers, self.quotas, self.clock)
         return listener
@@ -359,10 +399,21 @@ class Broker:
             rng=self.rng,
             broker_epoch=self._broker_epoch,
             image=lambda: self.metadata.image,
+            lower_checkpoint=self._lower_checkpoint,
+            throttle=self.throttles.follower,
+            from_tier=self._start_from_tier,
         )
         fetchers = ReplicaFetchers(dependencies)
         self._parts.callback(fetchers.close)
         return fetchers
+
+    def _lower_checkpoint(self, replica: Replica) -> None:
+        """The replicas are put together after those who fetch."""
+        self.replicas.checkpoints.lower(replica)
+
+    async def _start_from_tier(self, replica: Replica, step: StartFromTier) -> bool:
+        """The remote tier is put together after those who fetch."""
+        return await self.tiering.follower_start.begin(replica, step)
 
     async def _join(self) -> None:
         """Registers with the controller; it is let in once it serves."""
@@ -374,9 +425,10 @@ class Broker:
                 incarnation=random_uuid(self.rng),
                 host=host,
                 port=port,
-                admin_url=self.admin_url,
+                admin_url=url_for_others(self.admin_url, self.settings),
                 rack=self.settings.broker_rack or None,
                 may_have_lost=not self._is_alone and may_have_lost(self.files, directories, boot),
+                directories=self.identity.directory_ids,
                 min_in_sync=self.settings.min_insync_replicas,
                 unclean_election=self.settings.unclean_leader_election_enable,
             )
@@ -419,7 +471,9 @@ class Broker:
 
 
 def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
-    """Runs a node until SIGTERM or SIGINT, then stops it clean; raises what `Broker.start` raises."""
+    """Runs a node until SIGTERM or SIGINT, whether it serves by then or not, and stops it clean; raises what
+    `Broker.start` raises.
+    """
     configure_logging()
     keep_malloc_small()
     if (most := descriptors.raise_limit()) >= 0 and most < descriptors.LEAST:
@@ -430,18 +484,25 @@ def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
 
 
 async def _serve(settings: NodeSettings, on_ready: OnReady | None) -> None:
-    broker = Broker(settings)
-    await broker.start()
-    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[None] = loop.create_future()
+
+    def stop() -> None:
+        if not stopped.done():
+            stopped.set_result(None)
+
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stop)
+    broker = Broker(settings)
+    if not await done_before(stopped, broker.start()):
+        _log.info("stopped before it served", node=settings.node_id)
+        return
     gc.collect()
     gc.freeze()  # what start-up made stays for good: no collection looks at it again
     if on_ready is not None:
         on_ready(broker.bootstrap, broker.admin_url)
-    broker.failed.add_done_callback(lambda _: stopped.set())
-    await stopped.wait()
+    broker.failed.add_done_callback(lambda _: stop())
+    await stopped
     await broker.stop()
     if broker.failed.done():
         raise NodeFailed(broker.failed.result())
@@ -491,48 +552,22 @@ def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGr
         return None
     from tierlog.metadata.transport import HttpPeers  # a quorum that stays alone needs no HTTP client
 
-    return HttpPeers(settings.node_id, cluster_id, secret, tasks)
+    return HttpPeers(settings.node_id, cluster_id, secret, tasks, _tls(settings))
 
 
-def _note(connection: Connection, why: Why, detail: str) -> None:
-    """What an operator wants to know of a connection that ended; most ends are ordinary."""
-    if why in (Why.MALFORMED, Why.SLOW, Why.UNANSWERED, Why.BLOCKED, Why.CROWDED):
-        client = f"{connection.peer_host}:{connection.peer_port}"
-        software = f"{connection.client_software} {connection.client_software_version}"
-        _log.warning("closed a connection", why=why.value, detail=detail, client=client, software=software)
+def _tls(settings: NodeSettings) -> TlsFiles | None:
+    if not settings.quorum_files:
+        return None
+    certificate, key, ca = settings.quorum_files
+    return TlsFiles(certificate=certificate, key=key, ca=ca)
 
 
-class _RefusalNotes:
-    """A line of the log for refused connections, not one for each: who is refused tries again."""
-
-    def __init__(self) -> None:
-        self._quiet_until: dict[Refusal, float] = {}
-
-    def __call__(self, refusal: Refusal, host: str) -> None:
-        now = asyncio.get_running_loop().time()
-        if now >= self._quiet_until.get(refusal, 0.0):
-            self._quiet_until[refusal] = now + REFUSALS_LOGGED_EVERY_S
-            _log.warning("connections are refused or wait", bound=refusal.value, client=host)
-
-
-def _bounds(settings: NodeSettings) -> Bounds:
-    request_bytes = settings.queued_max_request_bytes
-    return Bounds(
-        frame_bytes=settings.socket_request_max_bytes,
-        connections=settings.max_connections,
-        connections_per_address=settings.max_connections_per_ip,
-        connections_of_address=settings.connections_per_address,
-        connections_per_second=settings.max_connection_creation_rate,
-        in_flight=settings.max_in_flight_requests_per_connection,
-        queued_response_bytes=settings.queued_max_response_bytes,
-        queued_response_bytes_total=settings.queued_max_response_total_bytes,
-        request_bytes=sys.maxsize if request_bytes < 0 else request_bytes,
-        send_buffer_bytes=settings.socket_send_buffer_bytes,
-        receive_buffer_bytes=settings.socket_receive_buffer_bytes,
-        idle_s=settings.connections_max_idle_ms / 1000,
-        header_s=settings.request_header_timeout_ms / 1000,
-        frame_s=settings.request_receive_timeout_ms / 1000,
-        blocked_s=settings.response_send_timeout_ms / 1000,
+def _balance(settings: NodeSettings) -> BalanceSettings | None:
+    if not settings.auto_leader_rebalance_enable:
+        return None
+    return BalanceSettings(
+        interval_ms=settings.leader_imbalance_check_interval_seconds * 1000,
+        percent=settings.leader_imbalance_per_broker_percentage,
     )
 
 

@@ -1,13 +1,17 @@
 """The admin HTTP API from the outside: JSON calls, and the stream of events that saves polling."""
 
 import json
+import os
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tierlog.cli.errors import CliError, ExitCode, unreachable
+
+if TYPE_CHECKING:
+    import ssl
 
 LOOK_AROUND = "`tierlog topic list` shows the topics, `tierlog topic describe` their offsets and settings."
 
@@ -52,7 +56,7 @@ class AdminApi:
         if body is not None:
             request.add_header("Content-Type", "application/json")
         try:
-            return urllib.request.urlopen(request, timeout=self._timeout_s)
+            return urllib.request.urlopen(request, timeout=self._timeout_s, context=_tls(url))
         except urllib.error.HTTPError as refused:
             elsewhere = refused.headers.get("Location")
             if refused.code == 307 and elsewhere and not redirected:  # urllib follows those of GET alone
@@ -65,6 +69,18 @@ class AdminApi:
             ) from None
         except (OSError, ValueError) as failure:
             raise unreachable(self.url, getattr(failure, "reason", failure)) from None
+
+
+def _tls(url: str) -> "ssl.SSLContext | None":
+    """Of nodes with mutual TLS: what an operator shows, and whom he believes; raises OSError."""
+    if not url.startswith("https:"):
+        return None
+    import ssl
+
+    context = ssl.create_default_context(cafile=os.environ.get("TIERLOG_ADMIN_CA"))
+    if certificate := os.environ.get("TIERLOG_ADMIN_CERTIFICATE"):
+        context.load_cert_chain(certificate, os.environ.get("TIERLOG_ADMIN_KEY"))
+    return context
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[Event]:

@@ -11,6 +11,8 @@ class ExitCode(IntEnum):
     USAGE = 2  # the words or values given make no sense
     UNREACHABLE = 3  # nobody answers at the address
     NOT_FOUND = 4  # the topic, partition or offset does not exist
+    DEGRADED = 5  # `cluster health`: all is served, but less may fail than should
+    UNAVAILABLE = 6  # `cluster health`: something that is asked is not served
     INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 

@@ -30,15 +30,17 @@ class LocalCluster:
         *,
         plan: ClusterPlan | None = None,
         detached: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`plan`: as it was loaded or made before, instead of `nodes` and `settings`. `detached`: the
-        processes outlive this one."""
+        processes outlive this one. `environment`: of its processes, over that of this one."""
         self.directory = Path(directory)
         self.plan = plan or cluster_files.load(self.directory) or cluster_files.new_plan(nodes)
         if plan is None and settings:
             self.plan = cluster_files.with_settings(self.plan, settings)
         cluster_files.save(self.directory, self.plan)
         self._detached = detached
+        self._environment = {**(environment or {}), SECRET: self.plan.secret}
         common = self.plan.all_settings()
         self.nodes = {node.id: self._broker(node, common) for node in self.plan.nodes}
 
@@ -82,7 +84,7 @@ class LocalCluster:
             cluster_files.node_directory(self.directory, node.id),
             {**common, "node.id": node.id},
             object_store=f"file://{(self.directory / 'objects').absolute()}",
-            environment={SECRET: self.plan.secret},
+            environment=self._environment,
             detached=self._detached,
         )
         broker.bootstrap, broker.admin_url = node.bootstrap, node.admin_url

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from tierlog.cli.errors import CliError, usage
 from tierlog.cli.output import print_json
+from tierlog.cli.readiness import notify
 
 
 def serve(texts: Mapping[str, str], *, as_json: bool) -> None:
@@ -22,6 +23,7 @@ def serve(texts: Mapping[str, str], *, as_json: bool) -> None:
         ) from None
 
     def announce(bootstrap: str, admin: str) -> None:
+        notify(f"READY=1\nSTATUS=serves Kafka clients at {bootstrap}")
         if as_json:
             print_json({"bootstrap": bootstrap, "admin": admin, "pid": os.getpid()})
             return

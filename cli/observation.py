@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from tierlog.broker.gateway.cluster_views import UNWELL, Condition
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.errors import CliError
 
 TIMEOUT_S = 3.0
 """A node that is paused, or whose host is gone, says nothing at all."""
 
-UNWELL_LIMIT = 20
+NAMED_MAX = 1000
 """Partitions that are named one by one; the others are counted."""
 
 Answer = dict[str, Any]
@@ -52,6 +53,17 @@ class Observation:
         return tuple(sorted(int(one) for one in best["voters"])) if best else ()
 
 
+def names_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Condition -> "orders-3" and others, for each condition that needs an operator, the gravest first. The
+    rows are those of GET /v1/partitions."""
+    found: dict[str, list[str]] = {one.value: [] for one in Condition if one in UNWELL}
+    for row in rows:
+        for condition in row["conditions"]:
+            if condition in found:
+                found[condition].append(f"{row['topic']}-{row['partition']}")
+    return found
+
+
 def observe(seeds: Iterable[str], *, known: Mapping[int, str] | None = None) -> Observation:
     """Asks the nodes at these URLs, and those that they name. `known`: nodes that there should be."""
     urls = dict(known or {})
@@ -79,7 +91,7 @@ def _of_partitions(seen: Observation) -> Observation:
     for node in sorted(applied, key=lambda one: (one != leader, -applied[one])):
         brokers = _ask(seen.urls[node], "/v1/brokers")
         if brokers is not None:
-            unwell = _ask(seen.urls[node], "/v1/partitions", condition="unwell", limit=UNWELL_LIMIT)
+            unwell = _ask(seen.urls[node], "/v1/partitions", condition="unwell", limit=NAMED_MAX)
             return Observation(
                 urls=seen.urls, quorum=seen.quorum, brokers=brokers, unwell=unwell, told_by=node
             )

@@ -16,6 +16,7 @@ from tierlog.broker.settings.node import NODE_SETTINGS
 from tierlog.broker.settings.topic import TOPIC_SETTINGS
 from tierlog.broker.wire.api import BY_NAME
 from tierlog.cli.errors import ExitCode
+from tierlog.cli.state_diagrams import page as cluster_states
 
 HEADER = "<!-- Written by `make docs` from the code: do not edit. -->\n"
 
@@ -25,6 +26,8 @@ EXIT_CODES = {
     ExitCode.USAGE: "the words or values given make no sense",
     ExitCode.UNREACHABLE: "nobody answers at the address",
     ExitCode.NOT_FOUND: "the topic, partition or offset does not exist",
+    ExitCode.DEGRADED: "`cluster health`: all is served, but less may fail than should",
+    ExitCode.UNAVAILABLE: "`cluster health`: something that clients or operators ask is not served",
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
 }
 
@@ -36,6 +39,7 @@ def pages() -> dict[str, str]:
         "cli.md": _commands(),
         "protocol.md": _protocol(),
         "group-states.md": reference_page(),
+        "cluster-states.md": f"{HEADER}\n{cluster_states()}",
         "metrics.md": f"{HEADER}\n{metrics_page()}",
     }
 

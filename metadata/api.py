@@ -18,6 +18,7 @@ from tierlog.metadata.observer import MetadataObserver
 from tierlog.metadata.pages import encode_page
 from tierlog.metadata.raft.membership import ChangeRefused
 from tierlog.metadata.raft.messages import decode_messages
+from tierlog.metadata.tls import TlsFiles, certified
 
 T = TypeVar("T")
 
@@ -148,14 +149,16 @@ async def _changed(
 class RaftServer:
     """The routes alone on a server of their own, for nodes without an admin server."""
 
-    def __init__(self, node: MetadataNode, secret: bytes) -> None:
-        application = web.Application()
+    def __init__(self, node: MetadataNode, secret: bytes, tls: TlsFiles | None = None) -> None:
+        """`tls`: raises OSError if it cannot be used."""
+        self._tls = None if tls is None else tls.server()
+        application = web.Application(middlewares=() if tls is None else (certified,))
         application.add_routes([*raft_routes(node, secret), *quorum_routes(node)])
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
 
     async def start(self, listener: socket.socket) -> None:
         await self._runner.setup()
-        await web.SockSite(self._runner, listener).start()
+        await web.SockSite(self._runner, listener, ssl_context=self._tls).start()
 
     async def close(self) -> None:
         await self._runner.cleanup()

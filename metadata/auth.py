@@ -2,8 +2,8 @@
 their promises, signed with the shared secret.
 
 HMAC-SHA256 over all of it and the body. This authenticates nodes on a trusted network; it does not hide
-what they say, and a recorded request can be replayed (harmless to Raft, not to commands): across networks
-that are not trusted, put TLS in front.
+what they say, and a recorded request can be replayed (harmless to Raft, not to commands): networks that are
+not trusted need certificates as well (`tls`).
 """
 
 import hashlib

@@ -13,6 +13,7 @@ from tierlog.metadata.status import NodeStatus
 Acknowledgeable = (
     c.UnregisterBroker
     | c.FenceBroker
+    | c.ReportReplicas
     | c.UpdateFormat
     | c.StartCopy
     | c.FinishCopy
@@ -28,6 +29,8 @@ class MetadataSource(Protocol):
 
     @property
     def image(self) -> ClusterImage: ...
+    @property
+    def dead_brokers(self) -> frozenset[int]: ...
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]: ...
     async def submit(self, command: c.AnyCommand, timeout_s: float = 30.0) -> c.AnyReply: ...
     async def heartbeat(self, heartbeat: c.Heartbeat, timeout_s: float = 2.0) -> c.HeartbeatReply: ...
@@ -42,6 +45,12 @@ class MetadataClient:
     def image(self) -> ClusterImage:
         """The latest committed image."""
         return self._node.image
+
+    @property
+    def dead_brokers(self) -> frozenset[int]:
+        """Those whose processes are proven dead, or seem so for a moment: the image will show them fenced, or
+        the doubt goes. Voters know it."""
+        return self._node.dead_brokers
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Calls subscriber(old, new) after each change, on the loop; returns what ends it."""

@@ -185,6 +185,8 @@ def _put(topic: TopicImage, partitions: list[PartitionImage], record: r.Partitio
         last_leader=record.last_leader,
         adding=record.adding,
         removing=record.removing,
+        offline=record.offline,
+        emptied=record.emptied,
     )
     if number == len(partitions):
         partitions.append(partition)

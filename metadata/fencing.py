@@ -60,6 +60,16 @@ class Fencing:
             self._lose(node_id)
             self._fence_overdue()
 
+    @property
+    def dead(self) -> frozenset[int]:
+        """Brokers whose processes are proven dead; those that have registered since are not among them."""
+        brokers = self._feed.image.brokers
+        return frozenset(
+            node_id
+            for node_id, epoch in self._dead.items()
+            if node_id in brokers and brokers[node_id].broker_epoch == epoch
+        )
+
     def follow_leadership(self) -> None:
         """Everyone gets a whole session when this node takes over, but for the dead."""
         if self._leadership.draft is None:

@@ -50,6 +50,8 @@ class PartitionImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True,
     last_leader: int = -1  # who led, while nobody leads
     adding: tuple[int, ...] = ()  # a reassignment under way (KIP-455): these join,
     removing: tuple[int, ...] = ()  # and these leave once all others are in sync
+    offline: tuple[int, ...] = ()  # their disk failed (KIP-858); until their broker registers anew
+    emptied: tuple[int, ...] = ()  # they began with an empty log, and have not been in sync since
 
     @property
     def is_reassigned(self) -> bool:
@@ -136,7 +138,10 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
         return None if topic_id is None else self.topics[topic_id]
 
     def topic_overrides(self, name: str) -> Map[str, str]:
-        return self.configs.get((ConfigScope.TOPIC, name), Map())
+        return self.overrides(ConfigScope.TOPIC, name)
+
+    def overrides(self, scope: ConfigScope, name: str) -> Map[str, str]:
+        return self.configs.get((scope, name), Map())
 
     def partition(self, topic_id: UUID, partition: int) -> PartitionImage | None:
         topic = self.topics.get(topic_id)

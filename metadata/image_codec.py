@@ -17,7 +17,7 @@ from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.metadata.image import BrokerImage, ClusterImage, QueuedDelete, RemotePartition, TopicImage
 from tierlog.metadata.records import ConfigScope, QuotaEntity
 
-VERSION = 3
+VERSION = 4
 
 
 class UnknownSnapshotVersion(ValueError):
@@ -90,16 +90,15 @@ def encode_image(image: ClusterImage) -> bytes:
 
 
 def _oldest_version(image: ClusterImage) -> int:
-    """Nodes that know version 2 skip what parts of the image gained since; they must not, where it says
-    something."""
+    """Nodes that know an older version skip what parts of the image gained since; they must not, where it
+    says something."""
+    partitions = [partition for topic in image.topics.values() for partition in topic.partitions]
+    if any(partition.offline or partition.emptied for partition in partitions):
+        return 4
     clustered = (
         image.format_version != 1
         or any(broker.stopping for broker in image.brokers.values())
-        or any(
-            partition.eligible or partition.adding or partition.removing
-            for topic in image.topics.values()
-            for partition in topic.partitions
-        )
+        or any(partition.eligible or partition.adding or partition.removing for partition in partitions)
     )
     return 3 if clustered else 2 if image.quotas else 1
 

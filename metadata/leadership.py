@@ -52,9 +52,9 @@ class Leadership:
 
     async def commit(self, command: AnyCommand) -> AnyReply:
         """Raises MetadataUnavailable; LeadershipLost if it certainly had no effect."""
-        draft = self.draft
-        if draft is None or len(self._waiting) >= MAX_WAITING:
-            raise MetadataUnavailable("too many commands are waiting", applied_unknown=False)
+        draft = self._draft()
+        if len(self._waiting) >= MAX_WAITING:
+            raise _crowded(f"{MAX_WAITING} commands")
         decision = decide(draft, command, self._clock.now_ms(), self._rng)
         if not decision.records:
             await self.confirm()
@@ -72,9 +72,9 @@ class Leadership:
 
     async def confirm(self) -> None:
         """Returns when everything in the draft is applied and this node was leader after the call began."""
-        draft = self.draft
-        if draft is None or len(self._reads) >= MAX_WAITING:
-            raise MetadataUnavailable("too many questions are waiting", applied_unknown=False)
+        draft = self._draft()
+        if len(self._reads) >= MAX_WAITING:
+            raise _crowded(f"{MAX_WAITING} questions")
         awaited = []
         if self._core.voters != {self._core.node_id}:
             awaited.append(self._confirmed())
@@ -135,6 +135,11 @@ class Leadership:
 
     # --- waiting
 
+    def _draft(self) -> ClusterImage:
+        if self.draft is None:
+            raise LeadershipLost()
+        return self.draft
+
     def _proposed(self, draft: ClusterImage, index: int, records: tuple[r.AnyRecord, ...]) -> None:
         self.draft = apply_entry(draft, index, records)
         self._wake()
@@ -152,6 +157,14 @@ class Leadership:
             confirmed.set_exception(LeadershipLost())
         self._wake()
         return confirmed
+
+
+def _crowded(who: str) -> MetadataUnavailable:
+    message = (
+        f"{who} wait for a majority of the metadata quorum: its voters are away or slow to sync; "
+        "`tierlog quorum status` shows which. Ask again later"
+    )
+    return MetadataUnavailable(message, applied_unknown=False)
 
 
 def _fail(waiters: list[Waiter], reason: MetadataUnavailable) -> None:

@@ -17,6 +17,7 @@ from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import Rng, random_uuid
+from tierlog.metadata.balancing import BalanceSettings, Balancing
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.evolve import apply_entry
@@ -76,6 +77,7 @@ class MetadataNode:
         keep_entries: int = KEEP_ENTRIES,
         settings: RaftSettings | None = None,
         sessions: BrokerSessions | None = None,
+        balance: BalanceSettings | None = None,
         worker: Executor | None = None,
         reserve_bytes: int = 0,
         short_of_room: Callable[[], None] = lambda: None,
@@ -83,6 +85,7 @@ class MetadataNode:
         """`voters`: id -> URL of its admin server, until the log says who they are; empty: this node is the
         whole quorum; without this node: it waits until a leader takes it in. `url`: this node's own, needed
         once there is more than one. `peers` too. `sessions`: None if no broker is fenced for its silence.
+        `balance`: None if preferred leaders are elected by hand alone.
         `worker`: one thread for the files; its own if not given."""
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -113,6 +116,7 @@ class MetadataNode:
         self._membership: Membership | None = None
         self._sessions = sessions
         self._fencing: Fencing | None = None
+        self._balancing = Balancing(balance, self._feed, clock, tasks)
         self._watched: object = None  # brokers that the peers were told to watch
         self._members: Configuration | None = None  # that the peers were told
         self._work = asyncio.Event()
@@ -131,6 +135,11 @@ class MetadataNode:
     def image(self) -> ClusterImage:
         """The latest committed image."""
         return self._feed.image
+
+    @property
+    def dead_brokers(self) -> frozenset[int]:
+        """Those whose processes are proven dead, or are about to be."""
+        return self._fencing.dead | self._peers.suspects if self._fencing is not None else frozenset()
 
     @property
     def started(self) -> bool:
@@ -446,6 +455,7 @@ class MetadataNode:
             self._send(self.core.take_hurried())
             self._started(self._membership).tick()
             self._started(self._fencing).tick(self._tick_ms)
+            self._balancing.tick(self._started(self._leadership))
             self._work.set()
 
     # --- snapshots of its own

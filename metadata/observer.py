@@ -60,6 +60,11 @@ class MetadataObserver:
         return self._feed.image
 
     @property
+    def dead_brokers(self) -> frozenset[int]:
+        """Only voters watch brokers."""
+        return frozenset()
+
+    @property
     def is_leader(self) -> bool:
         return False
 

@@ -61,6 +61,10 @@ class Peers(Protocol):
     def watch(self, urls: Mapping[int, str]) -> None:
         """Nodes besides the members whose death is to be told."""
 
+    @property
+    def suspects(self) -> frozenset[int]:
+        """Watched nodes, members or not, whose connection has just broken: `died` may follow."""
+
     async def close(self) -> None: ...
 
 
@@ -93,6 +97,10 @@ class NoPeers:
 
     def watch(self, urls: Mapping[int, str]) -> None:
         return
+
+    @property
+    def suspects(self) -> frozenset[int]:
+        return frozenset()
 
     async def close(self) -> None:
         return

@@ -161,6 +161,8 @@ class PartitionRecord(Record, frozen=True, array_like=True, kw_only=True, tag=in
     last_leader: int = -1
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()
+    emptied: tuple[int, ...] = ()
 
 
 class ConfigRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.CONFIG)):

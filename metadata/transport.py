@@ -37,6 +37,7 @@ from tierlog.metadata.peers import MetadataUnavailable
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage, Append, SnapshotChunk, encode_messages
 from tierlog.metadata.status import NodeStatus
+from tierlog.metadata.tls import TlsFiles
 from tierlog.metadata.watch import Address, DeathWatch, address_of
 
 QUEUE_BYTES = 32 << 20  # per peer
@@ -48,9 +49,12 @@ HEARTBEAT_TIMEOUT_S = 1.0  # a lease is worth more than this answer: rather ask 
 
 
 class HttpPeers:
-    def __init__(self, node_id: int, cluster_id: str, secret: bytes, tasks: TaskGroup) -> None:
-        """Whom to talk to, `configure` says."""
+    def __init__(
+        self, node_id: int, cluster_id: str, secret: bytes, tasks: TaskGroup, tls: TlsFiles | None = None
+    ) -> None:
+        """Whom to talk to, `configure` says. `tls`: for addresses that begin with https. Raises OSError."""
         self._node_id, self._cluster_id, self._secret, self._tasks = node_id, cluster_id, secret, tasks
+        self._tls = None if tls is None else tls.client()
         self._directory: UUID | None = None
         self._queues: dict[int, _Queue] = {}
         self._session: aiohttp.ClientSession | None = None
@@ -66,7 +70,11 @@ class HttpPeers:
     def configure(self, members: Mapping[int, Member]) -> None:
         """A peer that is dropped still gets what waits for it: it may be its own removal."""
         self._directory = members[self._node_id].directory
-        others = {peer: member for peer, member in members.items() if peer != self._node_id and member.url}
+        others = {
+            peer: member
+            for peer, member in members.items()
+            if peer != self._node_id and self._may_call(member.url)
+        }
         for peer, queue in list(self._queues.items()):
             if peer not in others or others[peer].url.rstrip("/") != queue.url:
                 queue.leave()
@@ -79,6 +87,10 @@ class HttpPeers:
                 sender.add_done_callback(self._senders.discard)
             self._queues[peer].directory = member.directory
         self._watch_all()
+
+    def _may_call(self, url: str) -> bool:
+        """With certificates nothing is said in the clear, whatever address a member was added with."""
+        return bool(url) and (self._tls is None or url.startswith("https:"))
 
     async def close(self) -> None:
         if self._watch is not None:
@@ -206,6 +218,10 @@ class HttpPeers:
         """Nodes whose death would be noticed at once now."""
         return self._watch.connected if self._watch is not None else frozenset()
 
+    @property
+    def suspects(self) -> frozenset[int]:
+        return self._watch.suspects if self._watch is not None else frozenset()
+
     def _watch_all(self) -> None:
         if self._watch is not None:
             members = {peer: address_of(queue.url) for peer, queue in self._queues.items()}
@@ -214,7 +230,8 @@ class HttpPeers:
     def _client(self) -> aiohttp.ClientSession:
         """Made when it is first needed: a quorum of one may have peers one day."""
         if self._session is None:
-            self._session = aiohttp.ClientSession()
+            connector = None if self._tls is None else aiohttp.TCPConnector(ssl=self._tls)
+            self._session = aiohttp.ClientSession(connector=connector)
         return self._session
 
     def _headers(self, peer: int, queue: "_Queue", path: str, body: bytes) -> dict[str, str]:

@@ -15,6 +15,9 @@ from tierlog.metadata.feed import happens
 CONNECT_TIMEOUT_S = 5.0
 RETRY_S = 0.5
 
+SUSPECT_S = 0.25
+"""How long a broken connection alone casts doubt on a process: time for the proof, one way or the other."""
+
 Address = tuple[str, int]
 
 
@@ -25,9 +28,11 @@ def address_of(url: str) -> Address:
 
 
 class DeathWatch:
-    def __init__(self, name: str, tasks: TaskGroup, died: Callable[[int], None]) -> None:
+    def __init__(
+        self, name: str, tasks: TaskGroup, died: Callable[[int], None], suspect_s: float = SUSPECT_S
+    ) -> None:
         """`died(node)` is called on the loop, once for each death."""
-        self._name, self._tasks, self._died = name, tasks, died
+        self._name, self._tasks, self._died, self._suspect_s = name, tasks, died, suspect_s
         self._watched: dict[int, _Watched] = {}
 
     def watch(self, addresses: Mapping[int, Address]) -> None:
@@ -38,13 +43,19 @@ class DeathWatch:
                 del self._watched[node]
         for node, address in addresses.items():
             if node not in self._watched:
-                watched = self._watched[node] = _Watched(address)
+                watched = self._watched[node] = _Watched(address, self._suspect_s)
                 watched.task = self._tasks.spawn(f"{self._name} watches {node}", self._follow(node, watched))
 
     @property
     def connected(self) -> frozenset[int]:
         """Those whose death would be noticed now."""
         return frozenset(node for node, watched in self._watched.items() if watched.connected)
+
+    @property
+    def suspects(self) -> frozenset[int]:
+        """Those whose connection has just broken and is not made anew: dead, it may be."""
+        now = asyncio.get_running_loop().time()
+        return frozenset(node for node, watched in self._watched.items() if now < watched.suspect_until)
 
     def is_up(self, node: int) -> None:
         """It has just answered: if it is not watched yet, because it was not there, it can be now."""
@@ -60,11 +71,14 @@ class DeathWatch:
 
     async def _follow(self, node: int, watched: "_Watched") -> None:
         seen: Address | None = None  # the very address at which the process was met: a name may have several
+        loop = asyncio.get_running_loop()
         while True:
             watched.try_now.clear()
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    reader, writer = await asyncio.open_connection(*(seen or watched.address))
+                    transport, line = await loop.create_connection(
+                        lambda: _Line(watched), *(seen or watched.address)
+                    )
             except ConnectionRefusedError:
                 if seen is not None:
                     seen = None
@@ -73,19 +87,20 @@ class DeathWatch:
             except (OSError, TimeoutError):
                 await watched.pause()  # proves nothing
             else:
-                seen = writer.get_extra_info("peername")[:2]
-                watched.connected = True
+                met = transport.get_extra_info("peername")  # None if it broke at once
+                seen = met[:2] if met else seen
                 try:
-                    await _until_broken(reader)
+                    await line.ended.wait()
                 finally:
-                    watched.connected = False
-                    writer.close()
+                    transport.close()
 
 
 class _Watched:
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, suspect_s: float) -> None:
         self.address = address
+        self.suspect_s = suspect_s
         self.connected = False
+        self.suspect_until = 0.0  # on the loop's clock
         self.try_now = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
@@ -97,9 +112,26 @@ class _Watched:
             self.task.cancel()
 
 
-async def _until_broken(reader: asyncio.StreamReader) -> None:
-    try:
-        while await reader.read(4096):
-            pass
-    except OSError:
-        return
+class _Line(asyncio.Protocol):
+    """An idle connection. That it broke is noted in the turn of the loop that hears of it: clients of the
+    dead process ask for its partitions in the next.
+    """
+
+    def __init__(self, watched: _Watched) -> None:
+        self._watched = watched
+        self.ended = asyncio.Event()
+
+    def connection_made(self, _: asyncio.BaseTransport) -> None:
+        self._watched.connected, self._watched.suspect_until = True, 0.0
+
+    def eof_received(self) -> None:
+        self._broke()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._broke()
+        self.ended.set()
+
+    def _broke(self) -> None:
+        if self._watched.connected:
+            self._watched.connected = False
+            self._watched.suspect_until = asyncio.get_running_loop().time() + self._watched.suspect_s

@@ -2,9 +2,10 @@
 
 What holds of every plan: copies come in offset order, without gaps, of rolled segments wholly below the high
 watermark and the last stable offset; local data is dropped only where a finished entry stands in the quorum
-and in the manifest in the bucket; the log start never passes the high watermark. Retention counts disjoint
-ranges: pages, entries, then local segments above them, so that it works with uploads failing too. Called by
-the runtime on the partition's leader; pure.
+and, by the leader, in the manifest in the bucket; the log start never passes the high watermark. Retention
+counts disjoint ranges: pages, entries, then local segments above them, so that it works with uploads failing
+too. Replicas roll their logs each for itself, so what is remote may end within a segment of the leader of
+today. Called by the runtime; pure.
 """
 
 import uuid
@@ -58,9 +59,12 @@ class LeaderView:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Upload this segment; the manager carries out one per partition at a time, in the plan's order."""
+    """Upload this segment, from an offset within it on if one is given: what comes before is remote. The
+    manager carries out one per partition at a time, in the plan's order.
+    """
 
     segment: LocalSegment
+    start_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,8 @@ def plan(
         start = max(start, _retained_from(remote, segments, policy, view, now_ms))
         if start > remote.log_start_offset:
             actions.append(MoveLogStart(start))
-    dropped = _droppable_end(remote, segments, policy, view, start, now_ms)
+    tiered = min(remote.end_offset or 0, view.bucket_end or 0)
+    dropped = _droppable_end(segments, policy, tiered, min(start, view.high_watermark), now_ms)
     if segments and dropped > segments[0].base_offset:
         actions.append(DropLocal(dropped))
     if len(remote.entries) > SPILL_ABOVE_ENTRIES:
@@ -125,10 +130,23 @@ def plan(
     return actions
 
 
+def follower_local_start(
+    remote: RemotePartition,
+    segments: Sequence[LocalSegment],
+    policy: TierPolicy,
+    log_start_offset: int,
+    now_ms: int,
+) -> int:
+    """Below it a follower may drop what it has, which is remote or deleted; -1 if nothing. It uploads
+    nothing, and need not know the bucket: what a committed entry names was verified.
+    """
+    return _droppable_end(segments, policy, remote.end_offset or 0, log_start_offset, now_ms)
+
+
 def pending_bytes(remote: RemotePartition, segments: Sequence[LocalSegment]) -> int:
     """Bytes of rolled segments that are not in the object store yet: the upload lag."""
     end = _remote_end(remote)
-    return sum(segment.size_bytes for segment in segments if segment.rolled and segment.end_offset > end)
+    return sum(_bytes_above(end, segment) for segment in segments if segment.rolled)
 
 
 def _copies(
@@ -141,16 +159,11 @@ def _copies(
             return
         if segment.end_offset <= max(log_start, -1 if following is None else following):
             continue  # below the log start, or finished
-        if (
-            following is not None
-            and segment.base_offset != following
-            and not _bridged(remote, segment, log_start)
-        ):
-            yield Blocked(
-                f"the next copy must start at {following}, the local segment starts at {segment.base_offset}"
-            )
+        base = segment.base_offset
+        if following is not None and base > following and not _bridged(remote, segment, log_start):
+            yield Blocked(f"the next copy must start at {following}, the local segment starts at {base}")
             return
-        yield Copy(segment)
+        yield Copy(segment, following if following is not None and base < following else None)
         following = segment.end_offset
 
 
@@ -169,23 +182,17 @@ def _remote_end(remote: RemotePartition) -> int:
 
 
 def _droppable_end(
-    remote: RemotePartition,
-    segments: Sequence[LocalSegment],
-    policy: TierPolicy,
-    view: LeaderView,
-    log_start: int,
-    now_ms: int,
+    segments: Sequence[LocalSegment], policy: TierPolicy, tiered_end: int, log_start: int, now_ms: int
 ) -> int:
     """End of the local segments that may go: below the log start, or tiered and past local retention."""
-    tiered = min(remote.end_offset or 0, view.bucket_end or 0)
     size = sum(segment.size_bytes for segment in segments)
     end = -1
     for segment in segments:
-        below_start = segment.end_offset <= min(log_start, view.high_watermark)
+        below_start = segment.end_offset <= log_start
         past_time = _expired(segment.max_timestamp, policy.local_retention_ms, now_ms)
         past_size = 0 <= policy.local_retention_bytes <= size - segment.size_bytes
         if not segment.rolled or not (
-            below_start or (segment.end_offset <= tiered and (past_time or past_size))
+            below_start or (segment.end_offset <= tiered_end and (past_time or past_size))
         ):
             break
         size -= segment.size_bytes
@@ -236,7 +243,16 @@ def _ranges(remote: RemotePartition, segments: Sequence[LocalSegment], view: Lea
     end = _remote_end(remote)
     for segment in segments:
         if segment.end_offset > end:
-            yield _Range(segment.end_offset, segment.size_bytes, segment.max_timestamp, segment.rolled)
+            size = _bytes_above(end, segment)
+            yield _Range(segment.end_offset, size, segment.max_timestamp, segment.rolled)
+
+
+def _bytes_above(offset: int, segment: LocalSegment) -> int:
+    """How much of a segment lies at or above an offset; by the share of its offsets if it lies within."""
+    if segment.base_offset >= offset:
+        return segment.size_bytes
+    above = max(segment.end_offset - offset, 0)
+    return segment.size_bytes * above // (segment.end_offset - segment.base_offset) if above else 0
 
 
 def _entry_range(entry: RemoteSegment) -> _Range:

@@ -53,6 +53,17 @@ class RemotePlace:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteHistory:
+    """What a replica that begins at `end_offset` must know of all that lies before it: the lines of leader
+    epochs (epoch, first offset), where a later one is right if two contradict, and a producer snapshot.
+    """
+
+    end_offset: int
+    leader_epochs: tuple[tuple[int, int], ...]
+    producer_snapshot: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class _Batch:
     """A batch found in a chunk; the position is that in the segment."""
 
@@ -130,6 +141,15 @@ class RemoteLog:
         key = self._keys.log(where, batch.index.entry)
         return RemotePlace(key, batch.position, header.size, header.base_offset, header.last_offset)
 
+    async def history(
+        self, topic_id: uuid.UUID, partition: int, remote: RemotePartition, offset: int
+    ) -> RemoteHistory:
+        """As of the end of the segment that holds an offset (KIP-405). Raises ObjectStoreError, also if the
+        manifest at hand does not have the offset yet.
+        """
+        where = TopicIdPartition(topic_id, partition)
+        return await self._retrying(where, remote, lambda state: self._history(where, state, offset))
+
     async def page_entries(self, where: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...]:
         """The entries of a spilled page; raises ObjectStoreError."""
         return await self._indexes.page(where, ref)
@@ -191,6 +211,17 @@ class RemoteLog:
         if found is None:
             raise ObjectNotFound(f"{where}: no manifest entry holds offset {offset}")
         return found
+
+    async def _history(self, where: TopicIdPartition, remote: RemotePartition, offset: int) -> RemoteHistory:
+        """Bundles of older versions know the epochs of their own segment only; the manifest knows those of
+        the entries that it still holds.
+        """
+        entry = await self._entry(where, remote, offset)
+        bundle = await self._indexes.bundle(where, entry)
+        before = [
+            line for other in remote.entries if other.end_offset <= offset for line in other.leader_epochs
+        ]
+        return RemoteHistory(entry.end_offset, (*before, *bundle.leader_epochs), bundle.producer_snapshot)
 
     async def _entries_from(
         self, where: TopicIdPartition, remote: RemotePartition, offset: int, least_timestamp: int = -1

@@ -26,7 +26,7 @@ from tierlog.broker.records.indexes import (
 )
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.tiering.chunk_cache import CHUNK_BYTES, ChunkKey
-from tierlog.tiering.format.bundle import BundleError, decode_bundle
+from tierlog.tiering.format.bundle import BundleError, IndexBundle, decode_bundle
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestError, decode_page
 from tierlog.tiering.object_store import CorruptObject, ObjectStore, ObjectStoreError
@@ -104,17 +104,31 @@ class SegmentIndexes:
         """The entries of a page; raises ObjectStoreError, ObjectNotFound among them."""
         return await self._pages.get(ref.uuid, lambda: self._load_page(partition, ref))
 
+    async def bundle(self, partition: TopicIdPartition, entry: RemoteSegment) -> IndexBundle:
+        """All companions of a segment, verified; not kept. Raises ObjectStoreError, ObjectNotFound among
+        them.
+        """
+        data = await self._load_bundle(partition, entry)
+        try:
+            return decode_bundle(data)
+        except BundleError as error:
+            raise CorruptObject(f"{self._keys.index(partition, entry)}: {error}") from error
+
     async def _load_index(self, partition: TopicIdPartition, entry: RemoteSegment) -> SegmentIndex:
+        data = await self._load_bundle(partition, entry)
+        try:
+            return await asyncio.to_thread(_index, entry, data)
+        except (BundleError, RecordsError) as error:
+            raise CorruptObject(f"{self._keys.index(partition, entry)}: {error}") from error
+
+    async def _load_bundle(self, partition: TopicIdPartition, entry: RemoteSegment) -> bytes:
         key = self._keys.index(partition, entry)
         if entry.index_bytes > LARGEST_INDEX_BYTES:
             raise CorruptObject(f"{key}: {entry.index_bytes} bytes of indexes are over the limit")
         data = await self._fetch(key, entry.index_crc32c)
         if len(data) != entry.index_bytes:
             raise CorruptObject(f"{key}: {len(data)} bytes, the manifest says {entry.index_bytes}")
-        try:
-            return await asyncio.to_thread(_index, entry, data)
-        except (BundleError, RecordsError) as error:
-            raise CorruptObject(f"{key}: {error}") from error
+        return data
 
     async def _fetch(self, key: str, checksum: int) -> bytes:
         """A whole object; damage may be the connection's, so a wrong checksum is given one more chance."""

@@ -13,6 +13,7 @@ from tierlog.broker.coordinator import classic
 from tierlog.broker.coordinator.events import (
     NO_MEMBER_ID,
     Appended,
+    AppendLate,
     Commit,
     DeleteGroup,
     DeleteOffsets,
@@ -54,7 +55,7 @@ from tierlog.broker.coordinator.offsets import (
 )
 from tierlog.broker.coordinator.rebalance import prepare_rebalance, restart_session
 from tierlog.broker.coordinator.states import Cause, GroupState
-from tierlog.broker.coordinator.turn import AfterAppend, GroupSettings, Turn, response_error
+from tierlog.broker.coordinator.turn import AfterAppend, GroupSettings, Turn, quietly, response_error
 from tierlog.broker.ports.types import TopicPartition, require
 from tierlog.broker.wire.errors import ErrorCode
 
@@ -99,6 +100,10 @@ class Coordinator:
                 self._commit(event, turn)
             case Appended():
                 self._writes.pop(event.write_id)(turn, event.error)
+            case AppendLate():
+                then = self._writes[event.write_id]
+                then(turn, ErrorCode.REQUEST_TIMED_OUT)
+                self._writes[event.write_id] = quietly(then)
             case Join():
                 self._join(event, turn)
             case Sync():
@@ -313,7 +318,7 @@ class Coordinator:
         def stored(turn: Turn, error: ErrorCode) -> None:
             if error == ErrorCode.NONE:
                 self._remove_offsets(group.group_id, leaving)
-            else:
+            elif error != ErrorCode.REQUEST_TIMED_OUT:  # else it may yet be gone
                 again = self._groups.setdefault(group.group_id, Group(group.group_id))
                 again.protocol_type = again.protocol_type or group.protocol_type
                 again.generation = max(again.generation, group.generation)

@@ -146,8 +146,17 @@ class Appended:
     error: ErrorCode = ErrorCode.NONE
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendLate:
+    """After offsets.commit.timeout.ms nobody knows whether the records of an AppendRecords will be durable;
+    who waits for them is told so. `Appended` still comes.
+    """
+
+    write_id: WriteId
+
+
 Request = Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | DeleteGroup
-Event = Request | TimerFired | ExpireOffsets | TopicsDeleted | Appended
+Event = Request | TimerFired | ExpireOffsets | TopicsDeleted | Appended | AppendLate
 
 
 # ---- effects --------------------------------------------------------------------------------------

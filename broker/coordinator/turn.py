@@ -18,7 +18,9 @@ from tierlog.broker.coordinator.formats import StoredRecord
 from tierlog.broker.wire.errors import ErrorCode
 
 AfterAppend = Callable[["Turn", ErrorCode], None]
-"""What to do once records are durable, or failed; runs in a later turn, in the order of the appends."""
+"""What to do once records are durable, or failed; runs in a later turn, in the order of the appends. Before
+that with REQUEST_TIMED_OUT, if it takes long: the records may yet count.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,17 @@ class Turn:
         self.effects.append(CancelTimer(key))
 
 
+def quietly(then: AfterAppend) -> AfterAppend:
+    """The same for those who were answered before."""
+
+    def stored(turn: Turn, error: ErrorCode) -> None:
+        before = len(turn.effects)
+        then(turn, error)
+        turn.effects[before:] = [each for each in turn.effects[before:] if not isinstance(each, Reply)]
+
+    return stored
+
+
 def response_error(error: ErrorCode) -> ErrorCode:
     """What a failed append means to the client of a group; the same table as Kafka's coordinator has."""
     return _RESPONSES.get(error, error)
@@ -64,7 +77,7 @@ _RESPONSES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,

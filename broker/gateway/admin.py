@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -14,7 +15,9 @@ from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node
 from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.tier import tier_routes
+from tierlog.broker.settings.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.tls import TlsFiles, certified
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -22,8 +25,10 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class AdminServer:
     """The HTTP server of a node."""
 
-    def __init__(self, routes: Sequence[web.AbstractRouteDef]) -> None:
-        application = web.Application()
+    def __init__(self, routes: Sequence[web.AbstractRouteDef], tls: TlsFiles | None = None) -> None:
+        """`tls`: all but health and metrics ask for a certificate. Raises OSError if it cannot be used."""
+        self._tls = None if tls is None else tls.server()
+        application = web.Application(middlewares=() if tls is None else (certified,))
         application.add_routes(routes)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
 
@@ -33,12 +38,27 @@ class AdminServer:
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, reuse_port=False
         )
         await self._runner.setup()
-        await web.SockSite(self._runner, listening).start()
+        await web.SockSite(self._runner, listening, ssl_context=self._tls).start()
         host, port = listening.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def close(self) -> None:
         await self._runner.cleanup()
+
+
+def url_for_others(url: str, settings: NodeSettings) -> str:
+    """Of this node's admin server: as the voters are told; where it listens on all addresses, at the host
+    that clients are told."""
+    if known := settings.voters.get(settings.node_id):
+        return known
+    bound = urlsplit(url)
+    if settings.advertised is None or bound.hostname not in ("0.0.0.0", "::"):
+        return url
+    host = settings.advertised[0]
+    return (
+        f"{bound.scheme}://[{host}]:{bound.port}" if ":" in host else f"{bound.scheme}://{host}:{bound.port}"
+    )
 
 
 def admin_routes(node: Node) -> list[web.AbstractRouteDef]:

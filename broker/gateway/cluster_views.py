@@ -103,6 +103,8 @@ def partitions_view(
                     "replicas": list(partition.replicas),
                     "in_sync": list(partition.in_sync),
                     "eligible": list(partition.eligible),
+                    "failed": list(partition.offline),
+                    "emptied": list(partition.emptied),
                     "adding": list(partition.adding),
                     "removing": list(partition.removing),
                     "conditions": [condition.value for condition in found],

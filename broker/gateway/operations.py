@@ -8,7 +8,7 @@ or topic, 409 not in this state, 503 no quorum.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -18,6 +18,7 @@ from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.balance import MAX_ELECTIONS, rebalance
 from tierlog.metadata.controller.commands import (
+    AlterConfigs,
     ElectionKind,
     ElectLeaders,
     NamedOutcome,
@@ -26,6 +27,7 @@ from tierlog.metadata.controller.commands import (
     UnregisterBroker,
 )
 from tierlog.metadata.controller.moves import MovePlan, drain, spread
+from tierlog.metadata.controller.throttles import throttle, unthrottle
 from tierlog.metadata.image import BrokerImage
 from tierlog.metadata.node import MetadataUnavailable
 
@@ -41,7 +43,16 @@ class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Moves(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`throttle`: bytes per second for each broker that sends or gets replicas, until `unthrottle`."""
+
     moves: tuple[Move, ...]
+    throttle: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class Unthrottle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`partitions`: (topic, number); null: all."""
+
+    partitions: tuple[tuple[str, int], ...] | None = None
 
 
 class Election(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,6 +99,7 @@ def operation_routes(metadata: MetadataClient) -> list[web.AbstractRouteDef]:
             Route("DELETE", "/v1/brokers/{id}", _unregister),
             Route("GET", "/v1/partitions", _partitions),
             Route("POST", "/v1/partitions/move", _move),
+            Route("POST", "/v1/partitions/unthrottle", _unthrottle),
             Route("POST", "/v1/partitions/elect", _elect),
             Route("POST", "/v1/partitions/balance", _balance),
         )
@@ -143,8 +155,16 @@ async def _partitions(metadata: MetadataClient, request: web.Request) -> dict[st
 
 async def _move(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
     asked = await _body(request, Moves)
-    command = Reassign(changes=tuple((move.topic, move.partition, move.replicas) for move in asked.moves))
-    return {"outcomes": _outcomes((await metadata.submit(command)).partitions)}
+    changes = tuple((move.topic, move.partition, move.replicas) for move in asked.moves)
+    if asked.throttle is not None:  # first: a replica that is added begins to fetch at once
+        await _alter(metadata, throttle(metadata.image, changes, asked.throttle))
+    return {"outcomes": _outcomes((await metadata.submit(Reassign(changes=changes))).partitions)}
+
+
+async def _unthrottle(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
+    asked = await _body(request, Unthrottle)
+    partitions = None if asked.partitions is None else frozenset(asked.partitions)
+    return {"altered": await _alter(metadata, unthrottle(metadata.image, partitions))}
 
 
 async def _elect(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
@@ -189,6 +209,15 @@ async def _carried_out(metadata: MetadataClient, plan: MovePlan, *, dry_run: boo
 
 
 # --- what all have in common
+
+
+async def _alter(metadata: MetadataClient, command: AlterConfigs) -> list[str]:
+    """Names of the topics and brokers whose settings were changed. Refuses what the controller refuses."""
+    if not command.resources:
+        return []
+    for outcome in (await metadata.submit(command)).resources:
+        _check(outcome.error, outcome.message)
+    return [resource.name for resource in command.resources]
 
 
 def _answering(metadata: MetadataClient, operation: Operation) -> Callable[[web.Request], Any]:

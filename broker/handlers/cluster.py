@@ -5,6 +5,7 @@ from collections.abc import Awaitable
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.fenced_lately import FencedLately
 from tierlog.broker.handlers.mutations import Mutations
 from tierlog.broker.handlers.partition_views import NO_LEADER, PartitionViews
 from tierlog.broker.handlers.topics import made
@@ -52,6 +53,8 @@ CLUSTER_OPERATIONS = _bits(
 
 
 def metadata_handler(deps: Dependencies) -> Handler:
+    brokers = FencedLately(deps.metadata, deps.clock)
+
     def handle(context: RequestContext, request: MetadataRequest) -> Reply | Awaitable[Reply]:
         if context.version < ASK_BY_ID_FROM and any(
             topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ()
@@ -59,8 +62,8 @@ def metadata_handler(deps: Dependencies) -> Handler:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "topics by id need Metadata version 12")
         missing = _to_create(deps, request)
         if missing:
-            return _create_then_answer(deps, context, request, missing)
-        return _metadata(deps, context, request, {})
+            return _create_then_answer(deps, brokers, context, request, missing)
+        return _metadata(deps, brokers, context, request, {})
 
     return handle
 
@@ -78,7 +81,11 @@ def _to_create(deps: Dependencies, request: MetadataRequest) -> list[str]:
 
 
 async def _create_then_answer(
-    deps: Dependencies, context: RequestContext, request: MetadataRequest, missing: list[str]
+    deps: Dependencies,
+    brokers: FencedLately,
+    context: RequestContext,
+    request: MetadataRequest,
+    missing: list[str],
 ) -> Reply:
     mutations = Mutations(deps, context, strict_from=0)
     cost = deps.settings.num_partitions
@@ -94,13 +101,17 @@ async def _create_then_answer(
     errors: dict[str, ErrorCode] = {
         outcome.name: outcome.error for outcome in reply.topics if outcome.error is not ErrorCode.NONE
     }
-    response = _metadata(deps, context, request, errors)
+    response = _metadata(deps, brokers, context, request, errors)
     response.throttle_time_ms = mutations.throttle_time_ms
     return response
 
 
 def _metadata(
-    deps: Dependencies, context: RequestContext, request: MetadataRequest, errors: dict[str, ErrorCode]
+    deps: Dependencies,
+    brokers: FencedLately,
+    context: RequestContext,
+    request: MetadataRequest,
+    errors: dict[str, ErrorCode],
 ) -> MetadataResponse:
     views = PartitionViews(deps)
     image = views.image
@@ -125,7 +136,7 @@ def _metadata(
             MetadataResponseBroker(
                 node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack
             )
-            for broker in image.live_brokers()
+            for broker in brokers.named(image)
         ],
         cluster_id=image.cluster_id,
         controller_id=_controller(deps, image),

@@ -1,11 +1,17 @@
 """DescribeConfigs (v1-4), IncrementalAlterConfigs (v0-1), AlterConfigs (v0-2, which replaces all)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tierlog.broker.handlers.cluster import is_topic_name
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.described import Described, describe_node, describe_topic
+from tierlog.broker.handlers.described import (
+    Described,
+    describe_cluster,
+    describe_node,
+    describe_topic,
+)
+from tierlog.broker.settings.node import RUN_TIME_SETTINGS
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages import alter_configs, incremental_alter_configs
 from tierlog.broker.wire.messages.describe_configs import (
@@ -68,13 +74,15 @@ def _described(deps: Dependencies, resource: DescribeConfigsResource) -> list[De
             return Outcome(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return describe_topic(deps.settings, deps.metadata.image.topic_overrides(name))
     if resource.resource_type == BROKER:
+        image = deps.metadata.image
+        of_cluster = image.overrides(ConfigScope.CLUSTER, "")
         if name == "":
-            return []  # cluster-wide defaults: none can be set yet
+            return describe_cluster(of_cluster)
         if name != str(deps.settings.node_id):
             here = deps.settings.node_id
             message = f"Unexpected broker id, expected {here} or empty string, but received {name}"
             return Outcome(error=ErrorCode.INVALID_REQUEST, message=message)
-        return describe_node(deps.settings)
+        return describe_node(deps.settings, image.overrides(ConfigScope.BROKER, name), of_cluster)
     return Outcome(error=ErrorCode.INVALID_REQUEST, message=f"resource type {resource.resource_type}")
 
 
@@ -101,13 +109,14 @@ def incremental_alter_configs_handler(deps: Dependencies) -> Handler:
         changes = []
         for resource in request.resources:
             unknown = [item for item in resource.configs if item.config_operation not in _OPERATIONS]
-            scope = _scope(deps, resource.resource_type, resource.resource_name)
+            keys = [item.name for item in resource.configs]
+            scope = _scope(deps, resource.resource_type, resource.resource_name, keys)
             unset = [
                 item.name
                 for item in resource.configs
                 if item.value is None and item.config_operation != ConfigOperation.DELETE
             ]
-            if _only_deletes(resource):
+            if isinstance(scope, Outcome) and _only_deletes(resource):
                 scope = Outcome()
             elif unknown:
                 scope = _invalid(f"operation {unknown[0].config_operation} of {unknown[0].name}")
@@ -144,8 +153,8 @@ def incremental_alter_configs_handler(deps: Dependencies) -> Handler:
 
 
 def _only_deletes(resource: incremental_alter_configs.AlterConfigsResource) -> bool:
-    """Of a broker: nothing is set while it runs, so nothing is there to be deleted. kafka-reassign-partitions
-    deletes throttles so when a reassignment has ended, whether there were any or not."""
+    """Of a broker: what cannot be set while it runs cannot be there to be deleted. kafka-reassign-partitions
+    deletes throttles when a reassignment has ended, whether there were any or not."""
     return resource.resource_type == BROKER and all(
         item.config_operation == ConfigOperation.DELETE for item in resource.configs
     )
@@ -155,7 +164,8 @@ def alter_configs_handler(deps: Dependencies) -> Handler:
     async def handle(context: RequestContext, request: alter_configs.AlterConfigsRequest) -> Reply:
         changes = []
         for resource in request.resources:
-            scope = _scope(deps, resource.resource_type, resource.resource_name)
+            keys = [item.name for item in resource.configs]
+            scope = _scope(deps, resource.resource_type, resource.resource_name, keys)
             if unset := [item.name for item in resource.configs if item.value is None]:
                 scope = _invalid(f"Null value not supported for {', '.join(unset)}")
             changes.append(scope if isinstance(scope, Outcome) else _replace_all(deps, scope, resource))
@@ -180,7 +190,8 @@ def _replace_all(
 ) -> ConfigResource:
     """What is not named goes back to its default."""
     kept = {item.name for item in resource.configs}
-    dropped = [key for key in deps.metadata.image.topic_overrides(resource.resource_name) if key not in kept]
+    overrides = deps.metadata.image.overrides(scope, resource.resource_name)
+    dropped = [key for key in overrides if key not in kept]
     sets = [
         ConfigChange(key=item.name, operation=ConfigOperation.SET, value=item.value)
         for item in resource.configs
@@ -189,7 +200,7 @@ def _replace_all(
     return ConfigResource(scope=scope, name=resource.resource_name, changes=(*sets, *deletes))
 
 
-def _scope(deps: Dependencies, resource_type: int, name: str) -> ConfigScope | Outcome:
+def _scope(deps: Dependencies, resource_type: int, name: str, keys: Iterable[str]) -> ConfigScope | Outcome:
     if resource_type == TOPIC:
         if not name:
             return _invalid("Default topic resources are not allowed.")
@@ -201,7 +212,9 @@ def _scope(deps: Dependencies, resource_type: int, name: str) -> ConfigScope | O
             )
         return ConfigScope.TOPIC
     if resource_type == BROKER:
-        return _invalid("Settings of a broker are read at its start and cannot be changed while it runs.")
+        if at_start := [key for key in keys if key not in RUN_TIME_SETTINGS]:
+            return _invalid(f"{', '.join(at_start)}: read by a broker at its start, and not while it runs.")
+        return ConfigScope.BROKER if name else ConfigScope.CLUSTER
     return _invalid(f"resource type {resource_type}")
 
 

@@ -2,7 +2,8 @@
 
 Responses leave in the order of the requests, whichever is ready first. The bytes of a request: Produce
 records are views into net's receive buffer, writable and valid until the handler returns; one that needs
-them later calls `context.keep_frame()` before, and net takes another buffer. A coroutine has not begun to
+them later calls `context.keep_frame()` before, and net takes another buffer; or it copies them, and says so
+with `context.hold_bytes()`. A coroutine has not begun to
 run when its handler returns, so net keeps its frame without being asked. Every other request is decoded
 from a copy of its own, whose views stay valid.
 
@@ -60,6 +61,7 @@ class RequestContext:
     client_id: str | None
     connection: Connection
     frame_kept: bool = False
+    held_bytes: int = 0
     meter: Meter | None = None  # only while quotas are set
     others_wait: "asyncio.Future[None] | None" = None
 
@@ -67,9 +69,13 @@ class RequestContext:
         """Views into this request's frame stay valid after the handler has returned."""
         self.frame_kept = True
 
+    def hold_bytes(self, count: int) -> None:
+        """So many bytes of the request, copied, are in memory after the handler has returned."""
+        self.held_bytes += count
+
     def hold_others(self) -> "asyncio.Future[None]":
-        """Later requests of the connection are handled once this is done; for handlers that return a future.
-        With the answer, at the latest, it must be.
+        """Later requests of the connection are handled once this is done, or the answer is there; for
+        handlers that return a future. By then no byte of this one is held any more.
         """
         self.others_wait = asyncio.get_running_loop().create_future()
         return self.others_wait

@@ -10,6 +10,7 @@ from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.quotas.quotas import ClientQuotas
+from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.producer_ids import ProducerIds
@@ -47,14 +48,28 @@ class Dependencies:
     stats: RequestStats = field(default_factory=RequestStats)
     examiner: Examiner = field(default_factory=Examiner)
     lease: Lease | None = None  # None: no other broker could lead
+    throttles: ReplicationThrottles = field(default_factory=lambda: ReplicationThrottles(NodeSettings()))
     isr_due: Callable[[Replica], None] = _nobody_asks
     """Called when a follower's fetch shows that an in-sync set may have to change."""
+
+    def find_follower(self, topic: str | uuid.UUID, partition: int) -> "Replica | None":
+        """The replica that follows another broker's, from which consumers may read what is committed
+        (KIP-392).
+        """
+        replica = self.replicas.get(topic, partition)
+        if replica is None or replica.leads or replica.failed is not None or not self._may_serve:
+            return None
+        return replica
+
+    @property
+    def _may_serve(self) -> bool:
+        return self.lease is None or self.lease.holds_lease()
 
     def find_replica(self, topic: str | uuid.UUID, partition: int) -> "Replica | ErrorCode":
         """The replica that leads, by the topic's name or id; or the code that says why there is none here."""
         replica = self.replicas.get(topic, partition)
         if replica is not None:
-            if replica.leads and (self.lease is None or self.lease.holds_lease()):
+            if replica.leads and self._may_serve:
                 return replica
             if replica.failed is not None:
                 return ErrorCode.KAFKA_STORAGE_ERROR

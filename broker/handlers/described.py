@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tierlog.broker.settings.definitions import Setting, SettingType
-from tierlog.broker.settings.node import NODE_SETTINGS, TOPIC_DEFAULTS, NodeSettings
-from tierlog.broker.settings.topic import TOPIC_SETTINGS
+from tierlog.broker.settings.node import NODE_SETTINGS, RUN_TIME_SETTINGS, NodeSettings
+from tierlog.broker.settings.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS
 
 
 class Source(IntEnum):
@@ -71,13 +71,32 @@ def describe_topic(settings: NodeSettings, overrides: Mapping[str, str]) -> list
     return described
 
 
-def describe_node(settings: NodeSettings) -> list[Described]:
-    """Every setting of this node. All are read at start, hence read-only."""
+def describe_node(
+    settings: NodeSettings, of_node: Mapping[str, str], of_cluster: Mapping[str, str]
+) -> list[Described]:
+    """Every setting of this node, with what was set since its start for it or for all. Few can be: the others
+    are read at start, hence read-only.
+    """
     described = []
     for name, setting in NODE_SETTINGS.items():
-        synonyms = [Synonym(name, setting.text(setting.default), Source.DEFAULT)]
+        synonyms = []
+        dynamic = name in RUN_TIME_SETTINGS
+        if dynamic and name in of_node:
+            synonyms.append(Synonym(name, of_node[name], Source.DYNAMIC_BROKER))
+        if dynamic and name in of_cluster:
+            synonyms.append(Synonym(name, of_cluster[name], Source.DYNAMIC_CLUSTER))
         if name in settings.explicit:
             value = setting.text(getattr(settings, name.replace(".", "_")))
-            synonyms.insert(0, Synonym(name, value, Source.STATIC_BROKER))
-        described.append(Described(setting, tuple(synonyms), read_only=True))
+            synonyms.append(Synonym(name, value, Source.STATIC_BROKER))
+        synonyms.append(Synonym(name, setting.text(setting.default), Source.DEFAULT))
+        described.append(Described(setting, tuple(synonyms), read_only=not dynamic))
     return described
+
+
+def describe_cluster(of_cluster: Mapping[str, str]) -> list[Described]:
+    """What was set for all nodes since they started."""
+    return [
+        Described(NODE_SETTINGS[name], (Synonym(name, value, Source.DYNAMIC_CLUSTER),), read_only=False)
+        for name, value in sorted(of_cluster.items())
+        if name in RUN_TIME_SETTINGS
+    ]

@@ -1,5 +1,6 @@
 """Fetch (v4-18): record batches as slices of files, from either tier, with sessions and one byte budget.
 
+Consumers may be sent to a follower in their rack, which serves what it knows to be committed (KIP-392).
 A request is answered at once if it has enough bytes, an error, a diverging epoch or remote data; else it
 waits in the purgatory. The first batch of the answer is returned even if larger than every limit (KIP-74).
 Remote partitions are read in parallel, each with the part of the budget that its turn in the request gives.
@@ -12,9 +13,11 @@ from dataclasses import dataclass, field
 from tierlog.broker.handlers.context import Handler, Meter, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
+from tierlog.broker.handlers.nearest_replica import LEADER_ITSELF, nearest_replica
 from tierlog.broker.handlers.remote_fetch import RemoteRead, RemoteReads, aborted_of, fail
 from tierlog.broker.partition.epochs import UNKNOWN_END
 from tierlog.broker.ports.slices import LogSlice
+from tierlog.broker.quotas.replication import Throttle
 from tierlog.broker.runtime.fetch_sessions import (
     FetchScope,
     FetchSession,
@@ -23,6 +26,7 @@ from tierlog.broker.runtime.fetch_sessions import (
     SessionPartition,
 )
 from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.settings.node import RACK_AWARE_SELECTOR
 from tierlog.broker.wire.api import FETCH_KEY
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.messages.fetch import (
@@ -37,6 +41,7 @@ from tierlog.broker.wire.messages.fetch import (
 
 TOPIC_IDS_FROM = 13  # KIP-516
 SESSIONS_FROM = 7  # KIP-227
+RACKS_FROM = 11  # KIP-392
 REPLICA_STATE_FROM = 15  # KIP-903
 LEADERS_FROM = 16  # KIP-951
 READ_COMMITTED = 1
@@ -68,6 +73,10 @@ class _Asked:
     scope: FetchScope
     meter: Meter | None
     follower: _Follower | None
+    knows_followers: bool
+    """Whether the client understands that another replica than the leader's may answer."""
+    rack: str | None
+    """Where the consumer is, if it shall be sent to the nearest replica."""
 
 
 @dataclass(slots=True)
@@ -80,6 +89,8 @@ class _Reading:
     answers: list[PartitionData] = field(default_factory=list)
     sources: list[tuple[Replica, int]] = field(default_factory=list)
     """Whose records are in the answer, and how many bytes of them."""
+    throttled: int = 0
+    """Bytes of replicas that may only catch up so fast."""
     remote: list[RemoteRead] = field(default_factory=list)
 
 
@@ -93,6 +104,7 @@ class _Fetcher:
         self._deps = deps
         self._remote = RemoteReads(deps)
         self._errors = deps.stats.of(FETCH_KEY).errors
+        self._chooses_by_rack = deps.settings.replica_selector_class == RACK_AWARE_SELECTOR
 
     def handle(self, context: RequestContext, request: FetchRequest) -> Reply | Awaitable[Reply]:
         version = context.version
@@ -122,6 +134,8 @@ class _Fetcher:
             scope,
             context.meter if follower is None else None,
             follower,
+            follower is None and version >= RACKS_FROM,
+            (request.rack_id or None) if self._chooses_by_rack and follower is None else None,
         )
         return self._answer(asked, request.max_wait_ms)
 
@@ -173,7 +187,10 @@ class _Fetcher:
     def _read_one(self, asked: _Asked, item: SessionPartition, reading: _Reading) -> PartitionData:
         replica = self._deps.find_replica(item.topic, item.partition)
         if not isinstance(replica, Replica):
-            return _refusal(reading, item, replica)
+            following = self._deps.find_follower(item.topic, item.partition)
+            if following is None or not asked.knows_followers:
+                return _refusal(reading, item, replica)
+            replica = following
         if item.current_leader_epoch >= 0 and item.current_leader_epoch != replica.leader_epoch:
             newer = item.current_leader_epoch > replica.leader_epoch
             return _refusal(
@@ -189,6 +206,10 @@ class _Fetcher:
                 return _refusal(reading, item, ErrorCode.OFFSET_OUT_OF_RANGE)
             if end.epoch < item.last_fetched_epoch or end.end_offset < item.fetch_offset:
                 return _diverged(reading, item, replica, end.epoch, end.end_offset)
+        if asked.rack is not None and replica.leads:
+            nearest = self._nearest(replica, asked.rack, item.fetch_offset)
+            if nearest != LEADER_ITSELF:
+                return _sent_away(reading, item, replica, nearest)
         first = reading.left == asked.max_bytes  # nothing was read so far: one batch must get through
         result = replica.read(
             item.fetch_offset,
@@ -219,6 +240,10 @@ class _Fetcher:
             reading.left -= result.slice.size
         return answer
 
+    def _nearest(self, replica: Replica, rack: str, offset: int) -> int:
+        deps = self._deps
+        return nearest_replica(deps.metadata.image, deps.settings.node_id, replica, rack, offset)
+
     def _read_for_follower(
         self,
         asked: _Asked,
@@ -230,11 +255,16 @@ class _Fetcher:
         """Up to the log end; and what it asks for tells what it has, once for each request."""
         if not replica.knows_follower(follower.broker_id, follower.broker_epoch):
             return _refusal(reading, item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        most, throttle = max(min(item.max_bytes, reading.left), 0), self._deps.throttles.leader
+        throttled = throttle.is_set and _holds_for(throttle, replica, follower)
+        if throttled:
+            room = throttle.room(self._deps.clock.monotonic_ms()) - reading.throttled
+            most = max(min(most, room), 0)
         result = replica.read_for_follower(
             item.fetch_offset,
-            max(min(item.max_bytes, reading.left), 0),
+            most,
             last_fetched_epoch=item.last_fetched_epoch,
-            min_one=reading.left == asked.max_bytes,
+            min_one=reading.left == asked.max_bytes and not (throttled and most == 0),
         )
         if result.error:
             refused = _refusal(reading, item, result.error)
@@ -243,13 +273,18 @@ class _Fetcher:
         if result.diverging != UNKNOWN_END:
             return _diverged(reading, item, replica, result.diverging.epoch, result.diverging.end_offset)
         if not follower.noted and replica.follower_fetched(
-            follower.broker_id, follower.broker_epoch, item.fetch_offset, follower.asked_ms
+            follower.broker_id,
+            follower.broker_epoch,
+            item.fetch_offset,
+            follower.asked_ms,
+            item.log_start_offset,
         ):
             self._deps.isr_due(replica)
         found = result.slice
         if found is not None and found.size:
             reading.size += found.size
             reading.left -= found.size
+            reading.throttled += found.size if throttled else 0
         return PartitionData(
             partition_index=item.partition,
             high_watermark=replica.high_watermark,
@@ -265,6 +300,8 @@ class _Fetcher:
         scope = asked.scope
         if asked.meter is not None and (throttled := _throttled(asked.meter, scope, reading)):
             return throttled
+        if reading.throttled:
+            self._deps.throttles.leader.took(reading.throttled)
         told: list[tuple[SessionPartition, PartitionData]] = []
         with_records: list[SessionKey] = []
         for replica, size in reading.sources:
@@ -279,7 +316,9 @@ class _Fetcher:
                 error=answer.error_code,
                 high_watermark=answer.high_watermark,
                 log_start_offset=answer.log_start_offset,
-                noteworthy=has_records or answer.diverging_epoch.end_offset >= 0,
+                noteworthy=has_records
+                or answer.diverging_epoch.end_offset >= 0
+                or answer.preferred_read_replica != LEADER_ITSELF,
             )
             if changed or scope.session is None:
                 told.append((item, answer))
@@ -328,6 +367,10 @@ class _Fetcher:
         return "" if found is None else found.name
 
 
+def _holds_for(throttle: Throttle, replica: Replica, follower: _Follower) -> bool:
+    return follower.broker_id not in replica.in_sync and throttle.names(replica.name)
+
+
 def _throttled(meter: Meter, scope: FetchScope, reading: _Reading) -> FetchResponse | None:
     """Over its quota a client gets nothing, and its session stays as it was (KIP-219)."""
     found = (answer.records for answer in reading.answers)
@@ -369,6 +412,20 @@ def _diverged(
         last_stable_offset=replica.last_stable_offset,
         log_start_offset=replica.log_start_offset,
         diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end_offset),
+        aborted_transactions=None,
+        records=b"",
+    )
+
+
+def _sent_away(reading: _Reading, item: SessionPartition, replica: Replica, nearest: int) -> PartitionData:
+    """KIP-392: nothing is read here, and nothing waited for."""
+    reading.at_once = True
+    return PartitionData(
+        partition_index=item.partition,
+        high_watermark=replica.high_watermark,
+        last_stable_offset=replica.last_stable_offset,
+        log_start_offset=replica.log_start_offset,
+        preferred_read_replica=nearest,
         aborted_transactions=None,
         records=b"",
     )

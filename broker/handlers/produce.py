@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tierlog.broker.handlers.context import CLOSE, Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.examined_produce import Unexamined, append_examined
+from tierlog.broker.handlers.examined_produce import Unexamined, append_examined, keep_bytes
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
 from tierlog.broker.partition.examination import Examined
 from tierlog.broker.records.batch import CODEC_MASK, HEADER_SIZE, read_header
@@ -83,14 +83,14 @@ def produce_handler(deps: Dependencies) -> Handler:
         pending: list[_Pending],
         unexamined: list[Unexamined],
     ) -> Awaitable[Reply]:
-        def append(batch: Unexamined, examined: Examined) -> None:
+        def append(batch: Unexamined, examined: Examined | None) -> None:
             _append_examined(deps, batch, examined, request.acks, pending)
 
         def answer() -> Reply | Awaitable[Reply]:
             pending[:] = [item for item in pending if not _settled(deps, item)]  # while others were examined
             return finish(context, request, response, pending, any(_codes(response)))
 
-        context.keep_frame()
+        keep_bytes(context, request, unexamined)
         work = append_examined(deps.examiner, unexamined, context.hold_others(), append, answer)
         return deps.tasks.spawn("produce", work)
 
@@ -125,6 +125,10 @@ def _append(
     if data.records is None:
         return _refusal(data.index, ErrorCode.INVALID_RECORD)
     records = memoryview(data.records)
+    if unexamined and any(batch.replica is replica for batch in unexamined):
+        answer = PartitionProduceResponse(index=data.index)
+        unexamined.append(Unexamined(replica, records, answer))
+        return answer
     result = replica.append(records, now_ms, acks=acks, at_once=False)
     answer = PartitionProduceResponse(index=data.index)
     if result.examination is not None:
@@ -135,7 +139,7 @@ def _append(
 
 
 def _append_examined(
-    deps: Dependencies, batch: Unexamined, examined: Examined, acks: int, pending: list[_Pending]
+    deps: Dependencies, batch: Unexamined, examined: Examined | None, acks: int, pending: list[_Pending]
 ) -> None:
     replica = batch.replica
     if not deps.replicas.holds(replica):

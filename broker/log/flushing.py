@@ -55,6 +55,7 @@ class Flushing:
         "_naming",
         "_unsynced",
         "claimed",
+        "cuts",
         "files_changed",
         "recovery_point",
         "unflushed_since_ms",
@@ -75,8 +76,10 @@ class Flushing:
         self.recovery_point = recovery_point
         self.claimed = claimed
         """The checkpoint on disk may say that everything below it is durable, from before the log was cut; 0
-        if it was not.
+        if it does not. A segment that ends below it has to be synced before it is rolled: after a crash none
+        would look at it.
         """
+        self.cuts = 0
         self.unflushed_since_ms = now_ms
         self.files_changed = False
         """Whether files came or went since the log was opened, or were cut."""
@@ -161,16 +164,34 @@ class Flushing:
 
     def cut(self, log: Flushed) -> None:
         """The log ends earlier now, as do its epochs; its active segment may be one that was rolled."""
-        self.claimed = max(self.claimed, self.recovery_point)
+        self.cuts += 1
+        if self.recovery_point > log.log_end_offset:
+            self.claimed = max(self.claimed, self.recovery_point)
         self.recovery_point = min(self.recovery_point, log.log_end_offset)
         self._directory_dirty = self._epochs_dirty = self.files_changed = True
         self._unsynced = [segment for segment in self._unsynced if segment.rolled and log.has(segment)]
+
+    def checkpointed(self, cuts: int) -> bool:
+        """The checkpoint on disk has the recovery point as it was after so many cuts. True if it had claimed
+        more.
+        """
+        claimed = self.claimed > 0 and cuts == self.cuts
+        if claimed:
+            self.claimed = 0
+        return claimed
 
     def epochs_changed(self) -> None:
         """The next flush replaces their file; until then, after a crash, the batches tell what is new, and a
         cut log's end what is not so any more. Never is it written over: a torn one may look whole.
         """
         self._epochs_dirty = True
+
+    def write_epochs(self) -> None:
+        """At once, since no batch here tells of them; within `held`. Raises OSError: then the next flush does
+        it.
+        """
+        self._epochs_dirty = True
+        self._sync_epochs()
 
     # -- the rest --
 

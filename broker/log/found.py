@@ -20,7 +20,7 @@ class SegmentExport:
     time_index: bytes
     txn_index: bytes  # of all aborted transactions that touch it: a marker above may not be tiered yet
     producer_snapshot: bytes
-    leader_epochs: tuple[EpochEntry, ...]
+    leader_epochs: tuple[EpochEntry, ...]  # all up to its end: who begins behind it has nobody else to ask
     has_transactions: bool
 
 
@@ -31,8 +31,10 @@ class FoundTimestamp:
     leader_epoch: int
 
 
-def export(segment: Segment, info: SegmentInfo, aborted: list[AbortedTxn]) -> SegmentExport:
-    """Of a rolled segment; `aborted`: what touches it. Raises OSError."""
+def export(
+    segment: Segment, info: SegmentInfo, aborted: list[AbortedTxn], epochs: tuple[EpochEntry, ...]
+) -> SegmentExport:
+    """Of a rolled segment; `aborted`: what touches it; `epochs`: up to its end. Raises OSError."""
     return SegmentExport(
         info,
         segment.path(LOG),
@@ -40,7 +42,7 @@ def export(segment: Segment, info: SegmentInfo, aborted: list[AbortedTxn]) -> Se
         bytes(segment.time_index),
         b"".join(map(encode_txn_entry, aborted)),
         segment.files.read_whole(segment_file(segment.directory, segment.end_offset, SNAPSHOT)),
-        info.leader_epochs,
+        epochs,
         bool(segment.has_transactions),
     )
 

@@ -10,7 +10,6 @@ beside appends.
 import random
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tierlog.broker.log.flushing import Flushing
@@ -21,10 +20,9 @@ from tierlog.broker.log.recovery import Loaded, load, read_marker, rebuild_produ
 from tierlog.broker.log.segment import BatchAt, Segment
 from tierlog.broker.log.swap import Swaps
 from tierlog.broker.partition.epochs import EpochEntry
-from tierlog.broker.partition.producers import ProducerState
 from tierlog.broker.partition.retention import count_fitting, draw_age_limit_ms, idle_must_roll, must_roll
 from tierlog.broker.partition.segments import SegmentInfo
-from tierlog.broker.ports.files import Files, FileSlice
+from tierlog.broker.ports.files import Files, FileSlice, write_atomically
 from tierlog.broker.ports.slices import LogSlice, empty_slice
 from tierlog.broker.ports.types import require
 from tierlog.broker.records.batch import BatchHeader
@@ -81,7 +79,7 @@ class PartitionLog:
             cleaned_to = log_start_offset  # the log lost its end: what has been compacted is not known
         self.cleaned_to = cleaned_to
         """Compaction has seen everything below it; None: it has never been here."""
-        self._flushing = Flushing(
+        self.flushing = Flushing(
             files,
             directory,
             loaded.epochs,
@@ -136,7 +134,7 @@ class PartitionLog:
     @property
     def recovery_point(self) -> int:
         """Everything below it is on disk."""
-        return self._flushing.recovery_point
+        return self.flushing.recovery_point
 
     @property
     def active(self) -> Segment:
@@ -179,8 +177,8 @@ class PartitionLog:
         """
         last_offset = base_offset + header.last_offset_delta
         active = self._active
-        if base_offset == self._flushing.recovery_point:
-            self._flushing.unflushed_since_ms = now_ms
+        if base_offset == self.flushing.recovery_point:
+            self.flushing.unflushed_since_ms = now_ms
         if must_roll(
             active,
             self.config,
@@ -193,7 +191,7 @@ class PartitionLog:
             self.roll(now_ms)
             active = self._active
         if base_offset == active.base_offset:
-            self._flushing.named()
+            self.flushing.named()
             if self.config.preallocate:
                 active.reserve(self.config.segment_bytes)
         active.append(buffer, header, base_offset, self.config.index_interval_bytes, now_ms)
@@ -203,7 +201,7 @@ class PartitionLog:
         latest = self.epochs.latest
         if leader_epoch >= 0 and (latest is None or latest.epoch != leader_epoch):
             self.epochs.assign(leader_epoch, base_offset)
-            self._flushing.epochs_changed()
+            self.flushing.epochs_changed()
         if header.producer_id >= 0:
             self._apply_producer(active, buffer, header, base_offset, now_ms)
 
@@ -213,13 +211,13 @@ class PartitionLog:
         """
         while batches:
             first, active = batches[0].header, self._active
-            if first.base_offset == self._flushing.recovery_point:
-                self._flushing.unflushed_since_ms = now_ms
+            if first.base_offset == self.flushing.recovery_point:
+                self.flushing.unflushed_since_ms = now_ms
             last, newest, limit = first.last_offset, first.max_timestamp, self._age_limit_ms
             if must_roll(active, self.config, first.size, last, newest, now_ms, limit) and self.roll(now_ms):
                 active = self._active
             if active.size == 0:
-                self._flushing.named()
+                self.flushing.named()
                 if self.config.preallocate:
                     active.reserve(self.config.segment_bytes)
             run = batches[: count_fitting(active, self.config, batches, limit)]
@@ -235,11 +233,9 @@ class PartitionLog:
                     self._apply_producer(active, buffer[at:], header, header.base_offset, now_ms)
 
     def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
-        """Begins a leader epoch. Its file is written with the next flush; until then, after a crash, the
-        batches tell.
-        """
+        """Begins a leader epoch; after a crash before the next flush, which writes its file, batches tell."""
         if leader_epoch >= 0 and self.epochs.assign(leader_epoch, start_offset):
-            self._flushing.epochs_changed()
+            self.flushing.epochs_changed()
 
     def roll(self, now_ms: int) -> bool:
         """Begins a new segment at the log end; False if the active one is empty. Raises OSError, and changes
@@ -252,7 +248,7 @@ class PartitionLog:
         following = Segment(self._files, self.directory, self.log_end_offset, now_ms)
         try:
             active.roll()
-            following.trim()
+            following.create()
         except OSError:
             active.rolled = False
             following.close()
@@ -260,12 +256,12 @@ class PartitionLog:
             raise
         self._segments.append(following)
         self._bases.append(following.base_offset)
-        self._flushing.rolled(active)
+        self.flushing.rolled(active)
         self._active = following
         self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
         self._used(active)
-        if active.end_offset <= self._flushing.claimed:
-            self._flushing.flush(self)  # after a cut: a crash must not find it unsynced where none look
+        if active.end_offset <= self.flushing.claimed:
+            self.flushing.flush(self)  # whoever owns checkpoints sees to it that this is rare
         return True
 
     def maybe_roll(self, now_ms: int) -> bool:
@@ -276,25 +272,25 @@ class PartitionLog:
         """Makes everything appended so far durable; returns the recovery point. Raises OSError, above all
         SyncFailed. Safe in threads beside appends, not beside truncation.
         """
-        return self._flushing.flush(self)
+        return self.flushing.flush(self)
 
     def must_flush(self, now_ms: int) -> bool:
         """Whether flush.ms has passed since records were appended that are not yet durable."""
         if self.log_end_offset == self.recovery_point:
             return False
-        return now_ms - self._flushing.unflushed_since_ms >= self.config.flush_ms
+        return now_ms - self.flushing.unflushed_since_ms >= self.config.flush_ms
 
     def close(self, *, clean: bool) -> None:
         """After a clean close the log opens again without a scan. Raises OSError if it cannot be made clean.
         Its files are not touched if they are those of a clean stop still, or none.
         """
-        as_found = self._found_end == self.log_end_offset and not self._flushing.files_changed
+        as_found = self._found_end == self.log_end_offset and not self.flushing.files_changed
         if clean and (not as_found or self._active.is_ragged):
             self._active.add_time_entry()  # for the largest timestamp, as Kafka does when it closes a segment
             self._active.persist()
             write_plain(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
-            self._flushing.flush_clean(self)
-        self._flushing.close()
+            self.flushing.flush_clean(self)
+        self.flushing.close()
         self._hints.clear()
         self._loaded.clear()
         for segment in self._segments:
@@ -412,7 +408,7 @@ class PartitionLog:
         if not self.config.remote_storage_enable:
             self.log_start_offset = max(self.log_start_offset, self._bases[0])
             if self.epochs.truncate_from_start(self.log_start_offset):
-                self._flushing.epochs_changed()
+                self.flushing.epochs_changed()
         for segment in dropped:
             self._forget(segment)
             self._bury(segment, now_ms)
@@ -422,10 +418,10 @@ class PartitionLog:
         """Cuts the log so that no record at or above `offset` remains (a batch that holds it goes whole)."""
         if offset >= self.log_end_offset:  # an epoch that began here, and got no record, is not the leader's
             if self.epochs.truncate_from_end(self.log_end_offset):
-                self._flushing.epochs_changed()
+                self.flushing.epochs_changed()
             return False
         self.swaps.complete(self, now_ms)
-        if offset <= self._bases[0]:
+        if offset < self._bases[0] or offset == self._bases[0] <= self.log_start_offset:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
         self._hints.clear()
@@ -439,38 +435,37 @@ class PartitionLog:
         self._after_cut(segment, now_ms)
         return True
 
-    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
-        """Forgets everything: the log is empty at an offset (a new replica, or a leader far ahead)."""
-        self._hints.clear()
+    def truncate_fully_and_start_at(
+        self, offset: int, now_ms: int, epochs: Sequence[EpochEntry] = (), producers: bytes = b""
+    ) -> None:
+        """Forgets everything: the log is empty at an offset (a new replica, or a leader far ahead).
+
+        `epochs`, and a snapshot of `producers`: as of there, if others hold what came before. Durable first:
+        no crash may leave a log that begins there and knows nothing.
+        """
+        if producers:
+            write_atomically(self._files, self._snapshot_path(offset), producers)
         self.swaps.complete(self, now_ms)
         while self._segments:
             self._drop_last(now_ms)
         self._files.sync_directory(self.directory)
         segment = Segment(self._files, self.directory, offset, now_ms)
-        segment.trim()
         self._segments.append(segment)
         self._bases.append(offset)
-        self.log_start_offset = (
-            min(self.log_start_offset, offset) if self.config.remote_storage_enable else offset
-        )
-        self.epochs.clear()
-        self._after_cut(segment, now_ms)
+        if not self.config.remote_storage_enable:
+            self.log_start_offset = offset
+        self.epochs.restart(epochs)
+        try:
+            if epochs:
+                self.flushing.write_epochs()
+            segment.create()
+        finally:
+            self._after_cut(segment, now_ms)
 
     def drop_empty_epochs(self) -> None:
         """Forgets epochs in which nothing was appended: who led in them and leads no more."""
         if self.epochs.truncate_from_end(self.log_end_offset):
-            self._flushing.epochs_changed()
-
-    def adopt_history(self, epochs: Sequence[EpochEntry], producers: ProducerState) -> None:
-        """What an empty log that begins where others hold what came before knows of it. Raises OSError."""
-        write_plain(self._files, self._snapshot_path(self.log_end_offset), producers.encode())
-        self.producers = producers
-        for entry in epochs:
-            self.assign_epoch(entry.epoch, entry.start_offset)
-
-    def held(self) -> AbstractContextManager[bool]:
-        """For truncation: no flush begins within; False if one is under way."""
-        return self._flushing.held()
+            self.flushing.epochs_changed()
 
     # -- compaction --
 
@@ -502,7 +497,7 @@ class PartitionLog:
             return None
         segment.look_for_transactions()
         aborted = self.aborted(base_offset, segment.end_offset)
-        found = export(segment, self._info(segment), aborted)
+        found = export(segment, self._info(segment), aborted, self.epochs.covering(0, segment.end_offset))
         self._used(segment)
         return found
 
@@ -553,7 +548,7 @@ class PartitionLog:
         self.log_end_offset = segment.end_offset
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.cleaned_to = self.cleaned_to and min(self.cleaned_to, self.log_end_offset)
-        self._flushing.cut(self)
+        self.flushing.cut(self)
         self.epochs.truncate_from_end(self.log_end_offset)
         loaded = Loaded(self._segments, self.epochs, self.producers)
         rebuild_producers(loaded, self._files, self.directory, now_ms)
@@ -572,7 +567,7 @@ class PartitionLog:
     def _forget(self, segment: Segment) -> None:
         self._hints.clear()
         self._loaded.pop(segment.base_offset, None)
-        self._flushing.dropped(segment)
+        self.flushing.dropped(segment)
 
     def _used(self, segment: Segment) -> None:
         """Keeps the most recently read rolled segments loaded, and unloads the one read longest ago."""

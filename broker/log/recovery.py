@@ -138,7 +138,7 @@ def load(
         first = Segment(files, directory, start_offset, now_ms)
         loaded.segments.append(first)
         if start_offset:  # which its name says; else the first append makes it
-            first.trim()
+            first.create()
     loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
     rebuild_producers(loaded, files, directory, now_ms, None if loaded.rebuilt else names)
     return loaded

@@ -279,6 +279,16 @@ class Segment:
                 finally:
                     self.files.close(fd)
 
+    def create(self) -> None:
+        """Its file, empty, so that its name says where the log goes on.
+
+        Never is an empty file truncated: of one that was cut to nothing, ext4 writes out all dirty pages when
+        it is closed (auto_da_alloc, which is for those who replace files so), some 40 ms for 64 MiB.
+        """
+        file = self.file
+        if self.files.size(file.fd):
+            self.trim()
+
     def trim(self) -> None:
         """Cuts the file to `size`, and with it room that is reserved beyond."""
         file = self.file

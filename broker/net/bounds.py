@@ -1,7 +1,10 @@
 """The bounds of the network room: constants with their reasons, and `Bounds`, which the settings fill."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from tierlog.broker.settings.node import NodeSettings
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -88,3 +91,24 @@ class Bounds:
     """socket.receive.buffer.bytes; -1 (of either) leaves it to the operating system"""
     sweep_s: float = 1.0
     """no setting: how often slow and idle connections are looked for"""
+
+
+def bounds_of(settings: NodeSettings) -> Bounds:
+    request_bytes = settings.queued_max_request_bytes
+    return Bounds(
+        frame_bytes=settings.socket_request_max_bytes,
+        connections=settings.max_connections,
+        connections_per_address=settings.max_connections_per_ip,
+        connections_of_address=settings.connections_per_address,
+        connections_per_second=settings.max_connection_creation_rate,
+        in_flight=settings.max_in_flight_requests_per_connection,
+        queued_response_bytes=settings.queued_max_response_bytes,
+        queued_response_bytes_total=settings.queued_max_response_total_bytes,
+        request_bytes=sys.maxsize if request_bytes < 0 else request_bytes,
+        send_buffer_bytes=settings.socket_send_buffer_bytes,
+        receive_buffer_bytes=settings.socket_receive_buffer_bytes,
+        idle_s=settings.connections_max_idle_ms / 1000,
+        header_s=settings.request_header_timeout_ms / 1000,
+        frame_s=settings.request_receive_timeout_ms / 1000,
+        blocked_s=settings.response_send_timeout_ms / 1000,
+    )

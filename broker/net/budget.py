@@ -4,9 +4,10 @@ As Kafka's memory pool (queued.max.request.bytes, KIP-72): a frame that does not
 size before it is received. Without room its connection is not read until it has its turn, first come, first
 served. The room is free again as soon as the handler has returned, however long the answer takes: a Fetch may
 wait for weeks, and must not hold up those whose frames arrive in pieces. Only a frame that a handler keeps
-(net.dispatch.Call) has room until it is answered, also if it arrived whole; it need not ask, as it is there
-already. So who holds room gives it back in time: a frame arrives within its time-out, whatever else its
-connection is not read for, and a handler keeps records no longer than it takes to append them.
+(net.dispatch.Call), or what it copied of one, has room until the request is carried out, also if it arrived
+whole; it need not ask, as it is there already. So who holds room gives it back in time: a frame arrives
+within its time-out, whatever else its connection is not read for, and a handler keeps records no longer than
+it takes to append them.
 """
 
 import asyncio

@@ -35,8 +35,10 @@ from tierlog.broker.ports.files import Part
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.wire.primitives import MalformedFrame
 
-_ENDING, _WITHOUT_ROOM, _OTHERS_TURN, _MUTED, _IN_ORDER = 1, 2, 4, 8, 16
-"""Why a connection is halted: it takes no further frame, whatever is queued."""
+_ENDING, _WITHOUT_ROOM, _OTHERS_TURN, _MUTED, _IN_ORDER, _LAST = 1, 2, 4, 8, 16, 32
+"""Why a connection is halted: it takes no further frame, whatever is queued. _LAST: one of the answers that
+wait for their turn is its end.
+"""
 
 
 class Why(StrEnum):
@@ -398,7 +400,7 @@ class Pump:
             result.add_done_callback(self._timed(partial(self._completed, call, slot)))
             if call.context.others_wait is not None:
                 self._halted |= _IN_ORDER
-                call.context.others_wait.add_done_callback(self._timed(self._carried_out))
+                call.context.others_wait.add_done_callback(self._timed(partial(self._carried_out, slot)))
         elif isinstance(result, CoroutineType):
             task = self._owner.tasks.spawn("request", self._finish(call))
             slot = self._slot(call, end - at, begun)
@@ -407,8 +409,9 @@ class Pump:
             self._ready(self._owner.dispatcher.parts(call.context, result))
         return call.keeps_frame
 
-    def _carried_out(self, _held: "asyncio.Future[None]") -> None:
-        """The request that others had to wait for."""
+    def _carried_out(self, slot: _Slot, _held: "asyncio.Future[None]") -> None:
+        """The request that others had to wait for; its bytes are not held any more."""
+        self._give_room(slot)
         self._halted &= ~_IN_ORDER
         self._resume()
 
@@ -425,7 +428,7 @@ class Pump:
         if not self._is_full:
             return False
         frame = self._partial
-        return frame is None or not frame.room or bool(self._halted & _ENDING)
+        return frame is None or not frame.room or bool(self._halted & (_ENDING | _LAST))
 
     def _timed(self, callback: Callable[..., None]) -> Callable[..., None]:
         """The callback itself, unless someone counts the time that goes into this client."""
@@ -464,20 +467,24 @@ class Pump:
     # ---- answering --------------------------------------------------------------------------------
 
     def _slot(self, call: Call, request_bytes: int, begun: Partial | None) -> _Slot:
-        """For a request whose answer has to be waited for. If its frame is kept, so is the room for it."""
+        """For a request whose answer has to be waited for. What is kept of its frame has room."""
         slot = _Slot(request_bytes)
         self._waiting.append(slot)
         self._waiting_bytes += request_bytes
-        if call.keeps_frame:
-            slot.room = request_bytes
+        slot.room = request_bytes if call.keeps_frame else call.context.held_bytes
+        if call.keeps_frame and begun is not None:
+            begun.room = 0  # handed over
+        elif slot.room:
             budget = self._owner.buffers.budget
-            if begun is not None:
-                begun.room = 0  # handed over
-            else:
-                budget.used += request_bytes
-                if budget.used > budget.limit:
-                    self._wait_for_room(0)
+            budget.used += slot.room
+            if budget.used > budget.limit:
+                self._wait_for_room(0)
         return slot
+
+    def _give_room(self, slot: _Slot) -> None:
+        if slot.room:
+            self._owner.buffers.budget.give(slot.room)
+            slot.room = 0
 
     def _ready(self, parts: list[Part] | None) -> None:
         """An answer that is there at once."""
@@ -486,6 +493,8 @@ class Pump:
             slot = _Slot()
             slot.done, slot.parts = True, parts
             self._waiting.append(slot)
+            if parts is None:
+                self._halted |= _LAST
         else:
             self._queue(parts)
 
@@ -503,9 +512,7 @@ class Pump:
         reply = future.exception() or future.result()
         if self._closed:
             return None
-        if slot.room:
-            self._owner.buffers.budget.give(slot.room)
-            slot.room = 0
+        self._give_room(slot)
         self._waiting_bytes -= slot.request_bytes
         dispatcher = self._owner.dispatcher
         try:
@@ -517,6 +524,11 @@ class Pump:
             return self.close(Why.UNANSWERED, str(failure))
         self._out.count(slot.parts or ())
         slot.done = True
+        if slot.parts is None:
+            self._halted |= _LAST
+        held = call.context.others_wait
+        if held is not None and not held.done():
+            self._halted &= ~_IN_ORDER
         while self._waiting and self._waiting[0].done:
             self._queue(self._waiting.popleft().parts)
         return self._send()

@@ -101,8 +101,11 @@ class LeaderEpochs:
         self._entries[:below] = [EpochEntry(self._entries[below - 1].epoch, offset)]
         return True
 
-    def clear(self) -> None:
+    def restart(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        """Forgets all, and takes these instead, in turn: a later one is right where two contradict."""
         self._entries = []
+        for epoch, start_offset in entries:
+            self.assign(epoch, start_offset)
 
     def encode(self) -> bytes:
         """Kafka's text: version, count, then `epoch start_offset` a line."""

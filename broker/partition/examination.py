@@ -88,6 +88,10 @@ class Examination:
         """After the last step."""
         return Examined(self._config, self._records, self._header, self._refused)
 
+    def move_to(self, records: memoryview) -> None:
+        """The same bytes, in a place of their own."""
+        self._records = records
+
     def fits_a_turn(self) -> bool:
         """Whether all steps together take a millisecond or so. Decompresses as far as that goes."""
         fields = self._checks is RecordChecks.EVERY_RECORD

@@ -40,18 +40,29 @@ class Follower:
     always one fetch behind a busy leader does not lag (KIP-16).
     """
 
-    __slots__ = ("_fetched_ms", "_leader_end_then", "broker_epoch", "broker_id", "caught_up_ms", "end_offset")
+    __slots__ = (
+        "_fetched_ms",
+        "_leader_end_then",
+        "broker_epoch",
+        "broker_id",
+        "caught_up_ms",
+        "end_offset",
+        "log_start_offset",
+    )
 
     def __init__(self, broker_id: int, caught_up_ms: int = NEVER_MS) -> None:
         self.broker_id = broker_id
         self.broker_epoch = NO_BROKER_EPOCH
         self.end_offset: int = NO_OFFSET
         """It has everything below, as durable as its flush.messages asks; -1: not known yet."""
+        self.log_start_offset = 0
         self.caught_up_ms = caught_up_ms
         self._fetched_ms = NEVER_MS
         self._leader_end_then = 1 << 62
 
-    def fetched(self, broker_epoch: int, offset: int, leader_end: int, now_ms: int) -> bool:
+    def fetched(
+        self, broker_epoch: int, offset: int, leader_end: int, now_ms: int, log_start_offset: int = 0
+    ) -> bool:
         """Takes a fetch; False if it comes from a process that has been replaced since (KIP-903).
 
         One that started anew may have lost what the one before it had.
@@ -65,7 +76,7 @@ class Follower:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self._leader_end_then:
             self.caught_up_ms = max(self.caught_up_ms, self._fetched_ms)
-        self.end_offset = offset
+        self.end_offset, self.log_start_offset = offset, log_start_offset
         self._fetched_ms, self._leader_end_then = now_ms, leader_end
         return True
 

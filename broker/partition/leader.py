@@ -227,12 +227,15 @@ class LeaderCore:
 
     # -- followers --
 
-    def follower_fetched(self, follower: int, broker_epoch: int, offset: int, now_ms: int) -> bool:
-        """A replica asks for what begins at `offset`, and so has everything below; its log agrees with this
-        one there. True if the high watermark moved.
+    def follower_fetched(
+        self, follower: int, broker_epoch: int, offset: int, now_ms: int, log_start_offset: int = 0
+    ) -> bool:
+        """A replica asks for what begins at `offset`, and so has everything from its log start up to there;
+        its log agrees with this one there. True if the high watermark moved.
         """
         known = self._followers.get(follower)
-        if known is None or not known.fetched(broker_epoch, offset, self.log_end_offset, now_ms):
+        end = self.log_end_offset
+        if known is None or not known.fetched(broker_epoch, offset, end, now_ms, log_start_offset):
             return False
         if follower not in self._in_sync.maximal:
             self.isr_due = self.isr_due or self._fits(known)

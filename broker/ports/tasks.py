@@ -26,13 +26,27 @@ class TaskGroup:
         return task
 
     async def close(self) -> None:
-        """Cancels what still runs and waits until all of it has ended."""
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancels what still runs and waits until all of it has ended, with what that started in the end."""
+        while tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._report(task.get_name(), failure)
+
+
+async def done_before(event: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> bool:
+    """Whether the work was done before the event came; else it was cancelled, and has ended."""
+    tasks = TaskGroup(lambda name, failure: None)  # the caller hears of it
+    working = tasks.spawn("start", work)
+    try:
+        await asyncio.wait((working, event), return_when=asyncio.FIRST_COMPLETED)
+        done = working.done()
+    finally:
+        await tasks.close()
+    if done:
+        working.result()
+    return done

@@ -24,6 +24,11 @@ XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = struct.Struct(">i")
 _STEP_BYTES = 256 * 1024
 _ZSTD_RLE_BLOCK = 1
+_LZ4_SLICE_BYTES = 128 * 1024
+"""The library keeps the interpreter while it compresses, unlike the others. Between slices, each half a
+millisecond of work, other threads have their turn; the frame is the same.
+"""
+
 _GUESSED_RATIO = 6
 """Size of lz4's first output buffer; text seldom does better, and a wrong guess costs one more attempt."""
 
@@ -129,7 +134,9 @@ def _unsnappy_block(block: memoryview, max_bytes: int) -> bytes:
 def _lz4(data: Buffer) -> bytes:
     """Independent blocks: the Java client refuses frames whose blocks are linked."""
     packer = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
-    packer.compress(bytes(data))
+    view = memoryview(data)
+    for at in range(0, len(view), _LZ4_SLICE_BYTES):
+        packer.compress(bytes(view[at : at + _LZ4_SLICE_BYTES]))
     return bytes(packer.finish())
 
 

@@ -57,6 +57,12 @@ class DataDirectories:
     def offline(self) -> list[DataDirectory]:
         return [directory for directory in self.all if directory.failure is not None]
 
+    def require_one(self) -> None:
+        """Raises DirectoryUnusable if all are offline."""
+        if not self.online:
+            why = "; ".join(directory.refusal or "" for directory in self.all)
+            raise DirectoryUnusable(None, why, "log.dirs")
+
     # -- whose they are --
 
     def claim(self, node_id: int, cluster_id: str, *, metadata: Path | None = None) -> Claimed:

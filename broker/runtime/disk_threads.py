@@ -7,7 +7,7 @@ ThreadPoolExecutor are joined at exit). Owned by a DataDirectory; work is submit
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 from queue import SimpleQueue
@@ -65,3 +65,9 @@ async def all_end(works: "Collection[asyncio.Future[Any]]", patience_s: float) -
         if not ended:
             return False
     return True
+
+
+def portions(work: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """What a thread takes at a time."""
+    for at in range(0, len(work), size):
+        yield work[at : at + size]

@@ -40,9 +40,18 @@ from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage, ch
 OFFSETS_TOPIC = "__consumer_offsets"
 CREATE_TIMEOUT_S = 10.0
 RELOAD_DELAY_MS = 1_000
+LEASE_CHECK_MS = 500
+"""How soon those who wait hear that the lease has ended; new requests are refused at once."""
+
 
 R = TypeVar("R")
 _log = structlog.get_logger("tierlog.groups")
+
+
+class Lease(Protocol):
+    """The broker's right to serve, which the controller extends (runtime.lifecycle)."""
+
+    def holds_lease(self) -> bool: ...
 
 
 class Replicas(Protocol):
@@ -69,7 +78,9 @@ class GroupService:
         clock: Clock,
         rng: Rng,
         tasks: TaskGroup,
+        lease: Lease | None = None,
     ) -> None:
+        """`lease`: None if no other broker could coordinate."""
         self._settings = settings
         self._group_settings = group_settings(settings)
         self._metadata = metadata
@@ -77,6 +88,7 @@ class GroupService:
         self._clock = clock
         self._rng = rng
         self._tasks = tasks
+        self._lease = lease
         self._timers = Timers(clock)
         self._shards: dict[int, GroupShard] = {}
         self._creating = asyncio.Lock()
@@ -89,6 +101,8 @@ class GroupService:
         self._unsubscribe = self._metadata.subscribe(self._on_image)
         self._follow(self._metadata.image)
         self._expire_later()
+        if self._lease is not None:
+            self._watch_lease(self._lease)
 
     async def close(self) -> None:
         if self._unsubscribe is not None:
@@ -126,6 +140,8 @@ class GroupService:
 
     def list_groups(self) -> tuple[ErrorCode, list[tuple[str, str, GroupState]]]:
         """(id, protocol type, state) of the groups coordinated here; an error if some still load."""
+        if self._is_deposed:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         found = [
             group for shard in self._shards.values() if shard.ready for group in shard.core.list_groups()
         ]
@@ -143,7 +159,7 @@ class GroupService:
         partition = partition_of(group_id, len(partitions))
         leader = partitions[partition].leader
         broker = self.image.brokers.get(leader)
-        lost = leader == self._settings.node_id and self._is_offline(partition)
+        lost = leader == self._settings.node_id and (self._is_deposed or self._is_offline(partition))
         if broker is None or broker.fenced or lost:
             return CoordinatorAddress(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return CoordinatorAddress(ErrorCode.NONE, broker)
@@ -155,7 +171,8 @@ class GroupService:
                 return
             command = CreateTopics(topics=(self._offsets_topic(),))
             try:
-                reply = await asyncio.wait_for(self._metadata.submit(command), CREATE_TIMEOUT_S)
+                async with asyncio.timeout(CREATE_TIMEOUT_S):
+                    reply = await self._metadata.submit(command)
             except (
                 Exception
             ) as error:  # whatever it was, the client is told to ask again, and then we try again
@@ -185,7 +202,7 @@ class GroupService:
     def _shard_of(self, group_id: str) -> GroupShard | ErrorCode:
         """The shard if it may answer now, else what to tell the client."""
         partitions = self._partitions()
-        if not partitions:
+        if not partitions or self._is_deposed:
             return ErrorCode.NOT_COORDINATOR
         partition = partition_of(group_id, len(partitions))
         shard = self._shards.get(partition) or self._open(partition, partitions[partition])
@@ -200,7 +217,14 @@ class GroupService:
         replica: ShardReplica | None = self._replicas.get(OFFSETS_TOPIC, partition)
         if replica is None or image.leader != self._settings.node_id:
             return None
-        shard = GroupShard(partition, replica, self._group_settings, self._clock, self._timers)
+        shard = GroupShard(
+            partition,
+            replica,
+            self._group_settings,
+            self._clock,
+            self._timers,
+            self._settings.offsets_commit_timeout_ms,
+        )
         shard.on_failure = self._load_later
         self._shards[partition] = shard
         if replica.log_end_offset == replica.log_start_offset:
@@ -240,8 +264,10 @@ class GroupService:
         partitions = topic.partitions if topic is not None else ()
         led = {index for index, each in enumerate(partitions) if each.leader == self._settings.node_id}
         for partition, shard in sorted(self._shards.items()):
-            # Led by another now, or another replica of this name: the topic was deleted and made again.
-            if partition not in led or self._replicas.get(OFFSETS_TOPIC, partition) is not shard.replica:
+            # Led by another now, or in between: some images are never seen. Or another replica of this name:
+            # the topic was deleted and made again.
+            is_led = partition in led and partitions[partition].leader_epoch == shard.leader_epoch
+            if not is_led or self._replicas.get(OFFSETS_TOPIC, partition) is not shard.replica:
                 self._shards.pop(partition).close()
                 self._timers.cancel((OFFSETS_TOPIC, partition))
         for partition in sorted(led - self._shards.keys()):
@@ -250,6 +276,20 @@ class GroupService:
     def replicas_changed(self) -> None:
         """Some went offline, and their shards with them."""
         self._follow(self.image)
+
+    @property
+    def _is_deposed(self) -> bool:
+        """Another broker may coordinate by now, of which this one has not heard."""
+        return self._lease is not None and not self._lease.holds_lease()
+
+    def _watch_lease(self, lease: Lease) -> None:
+        def look() -> None:
+            if not lease.holds_lease():
+                for shard in self._shards.values():
+                    shard.turn_away(ErrorCode.NOT_COORDINATOR)
+            self._watch_lease(lease)
+
+        self._timers.set("lease", LEASE_CHECK_MS, look)
 
     def _is_offline(self, partition: int) -> bool:
         return self._replicas.is_offline(TopicPartition(OFFSETS_TOPIC, partition))

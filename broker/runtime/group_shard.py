@@ -20,6 +20,7 @@ from tierlog.broker.coordinator.coordinator import Coordinator
 from tierlog.broker.coordinator.events import (
     Answer,
     Appended,
+    AppendLate,
     AppendRecords,
     CancelTimer,
     Effect,
@@ -45,6 +46,9 @@ from tierlog.broker.wire.errors import ErrorCode
 
 LOAD_BYTES = 512 << 10  # read, then replayed, per step of a load: others wait for some 50 ms
 RECORDS_MAX_BYTES = 64 << 20  # of one decompressed batch; ours are never compressed, but Kafka's may be
+COMMIT_TIMEOUT_MS = 5_000
+"""Default of offsets.commit.timeout.ms."""
+
 MAX_WAITING = 50_000  # requests parked per shard; each holds a future and its connection's place in line
 
 R = TypeVar("R")
@@ -83,6 +87,8 @@ class _Written:
     end_offset: int  # the high watermark that makes it durable
     leader_epoch: int
     error: ErrorCode
+    late_ms: int = 0  # monotonic; set if it has to wait
+    is_late: bool = False  # who waits was told
 
 
 @dataclass(slots=True)
@@ -93,16 +99,24 @@ class _Waiter:
 
 class GroupShard:
     def __init__(
-        self, partition: int, replica: ShardReplica, settings: GroupSettings, clock: Clock, timers: Timers
+        self,
+        partition: int,
+        replica: ShardReplica,
+        settings: GroupSettings,
+        clock: Clock,
+        timers: Timers,
+        commit_timeout_ms: int = COMMIT_TIMEOUT_MS,
     ) -> None:
         self.partition = partition
         self.replica = replica
         self.core = Coordinator(settings)
         self.ready = False
+        self.leader_epoch = replica.leader_epoch
         self.on_failure: Callable[[GroupShard], None] = lambda shard: None
         self._settings = settings
         self._clock = clock
         self._timers = timers
+        self._commit_timeout_ms = commit_timeout_ms
         self._inbox: deque[Event] = deque()
         self._handling = False
         self._closed = False
@@ -111,6 +125,7 @@ class GroupShard:
         self._waiting: dict[Token, _Waiter | None] = {}
         self._answered: dict[Token, Answer] = {}
         self._written: deque[_Written] = deque()
+        self._looks_for_late = False
         replica.listeners.append(self._replica_moved)
 
     # ---- the door ----
@@ -130,6 +145,12 @@ class GroupShard:
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting[token] = _Waiter(future, convert)
         return future
+
+    def turn_away(self, error: ErrorCode) -> None:
+        """Answers all who wait. What they asked for may still be done: who leads here no more has no say."""
+        for token, waiter in list(self._waiting.items()):
+            if waiter is not None:
+                self._answer(token, ErrorAnswer(error=error))
 
     def submit(self, event: Event) -> None:
         """Handles an event at once, after the one under way, or after the load under way."""
@@ -204,6 +225,7 @@ class GroupShard:
         self._timers.cancel_where(lambda key: isinstance(key, tuple) and key[0] == self.partition)
         self._inbox.clear()
         self._written.clear()
+        self._looks_for_late = False
         for token in list(self._waiting):
             self._answer(token, ErrorAnswer(error=error))
 
@@ -223,6 +245,8 @@ class GroupShard:
                     self._append(effect)
 
     def _answer(self, token: Token, answer: Answer) -> None:
+        if token not in self._waiting:
+            return  # it was turned away
         waiter = self._waiting.pop(token)
         if waiter is None:  # still inside ask()
             self._answered[token] = answer
@@ -238,6 +262,27 @@ class GroupShard:
         written.end_offset = result.last_offset + 1 if written.error == ErrorCode.NONE else -1
         self._written.append(written)
         self._report_durable()
+        if self._written:
+            written.late_ms = self._clock.monotonic_ms() + self._commit_timeout_ms
+            if not self._looks_for_late:
+                self._look_for_late(self._commit_timeout_ms)
+
+    def _look_for_late(self, delay_ms: int) -> None:
+        self._looks_for_late = True
+        self._timers.set((self.partition, "late appends"), delay_ms, self._tell_late)
+
+    def _tell_late(self) -> None:
+        """Nobody waits without a limit. What was written stays, and counts once it is durable."""
+        self._looks_for_late = False
+        now_ms = self._clock.monotonic_ms()
+        for written in [each for each in self._written if not each.is_late]:
+            if not self._written:
+                return  # the shard has failed meanwhile
+            if written.late_ms > now_ms:
+                self._look_for_late(written.late_ms - now_ms)
+                return
+            written.is_late = True
+            self.submit(AppendLate(write_id=written.write_id))
 
     def _replica_moved(self, replica: Any) -> None:
         self._moved.set()

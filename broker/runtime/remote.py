@@ -6,6 +6,7 @@ from typing import Protocol
 
 from tierlog.broker.ports.slices import LogSlice
 from tierlog.metadata.image import RemotePartition
+from tierlog.tiering.remote_log import RemoteHistory
 
 
 class RemoteReader(Protocol):
@@ -32,3 +33,12 @@ class RemoteReader(Protocol):
         self, topic_id: uuid.UUID, partition: int, remote: RemotePartition, start_offset: int, end_offset: int
     ) -> Sequence[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions that overlap [start, end)."""
+
+
+class HistoryReader(Protocol):
+    """What a replica whose log begins where others hold what came before asks of the same."""
+
+    async def history(
+        self, topic_id: uuid.UUID, partition: int, remote: RemotePartition, offset: int
+    ) -> RemoteHistory:
+        """As of the end of the segment that holds the offset. Raises ObjectStoreError."""

@@ -138,7 +138,7 @@ class Replica(ReplicaRoles):
         self._core = LeaderCore(
             broker_id,
             log.log_end_offset,
-            max(log.log_start_offset, min(high_watermark, log.log_end_offset)),
+            max(log.local_log_start_offset, min(high_watermark, log.log_end_offset)),
             min_in_sync=log.config.min_insync_replicas,
         )
         self._follower = FollowerCore(broker_id)
@@ -306,6 +306,8 @@ class Replica(ReplicaRoles):
         if self.wants_flush:
             self._refused_end = 0
             self.flusher(self)
+            if self._core.followers:
+                self._tell()  # they fetch it, and sync it, while it is synced here
         else:
             self._settled(self.log.log_end_offset)
 
@@ -316,6 +318,10 @@ class Replica(ReplicaRoles):
 
     def _answer(self, verdict: Duplicate | Refused) -> AppendResult:
         if isinstance(verdict, Refused):
+            if verdict.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.room.refusal is not None:
+                # The batch before it found no room, and will be sent again. For librdkafka a gap is a loss of
+                # its sequences: it begins a new epoch, in which it doubles what it had in flight elsewhere.
+                verdict = Refused(ErrorCode.KAFKA_STORAGE_ERROR, self.room.refusal)
             return self._refuse(verdict)
         if self.log.log_end_offset > self._core.log_end_offset:
             self._settle()  # the first copy was written, and its flush is under way or has failed

@@ -1,17 +1,19 @@
-"""Followers fetch from leaders over the ordinary Fetch API: one fetcher for each broker that leads something
-here, one request of it under way at a time, for all partitions that it leads.
+"""Followers fetch from leaders over the ordinary Fetch API: `num.replica.fetchers` fetchers for each broker
+that leads something here, each with a connection, one request of it under way at a time, and its share of the
+partitions.
 
 A fetcher asks only for what has changed since the last request (fetch sessions); an answer is carried out by
 the replica itself, which appends the records from where they were received. A partition that cannot go on now
 rests for `replica.fetch.backoff.ms`, a leader that cannot be reached for a while that grows; neither holds up
-any other. Owned by the replica manager.
+any other, and the connection stays while anything is followed. Owned by the replica manager.
 """
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -20,6 +22,7 @@ from tierlog.broker.partition.follower import Append, Fetched, Retry, StartFromT
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.network import Caller, Network, Unreachable
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.quotas.replication import Throttle
 from tierlog.broker.runtime.fetching_session import Asked, FetchingSession, Key
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.settings.node import NodeSettings
@@ -46,6 +49,7 @@ _log = structlog.get_logger("tierlog.fetchers")
 class FollowerDependencies:
     """What all fetchers of a broker share. `broker_epoch`: that of the current registration.
 
+    `lower_checkpoint` is asked for a replica that owes one; it is not fetched for until that is written.
     `from_tier` brings a replica to where the leader's local log begins, what lies before it being remote; it
     answers whether that was possible.
     """
@@ -57,30 +61,33 @@ class FollowerDependencies:
     rng: random.Random
     broker_epoch: Callable[[], int]
     image: Callable[[], ClusterImage]
-    from_tier: "Callable[[Caller, Replica, StartFromTier], asyncio.Future[bool]] | None" = None
+    lower_checkpoint: Callable[[Replica], None] | None = None
+    throttle: Throttle = field(default_factory=Throttle)
+    from_tier: Callable[[Replica, StartFromTier], Coroutine[Any, Any, bool]] | None = None
 
 
 class ReplicaFetchers:
-    """The fetchers of a broker, by the broker that they fetch from."""
+    """The fetchers of a broker, by the broker that they fetch from and their number."""
 
     def __init__(self, dependencies: FollowerDependencies) -> None:
         self._deps = dependencies
-        self._fetchers: dict[int, ReplicaFetcher] = {}
-        self._sources: dict[Key, int] = {}
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        self._sources: dict[Key, tuple[int, int]] = {}
 
     def follow(self, replica: Replica) -> None:
         """Fetches for the replica from the leader that it follows; or not any more, if it follows nobody."""
         key = (replica.topic_id, replica.name.partition)
-        before, leader = self._sources.get(key), replica.leader
-        if before is not None and before != leader:
+        source = replica.leader, _share(key, self._deps.settings.num_replica_fetchers)
+        before = self._sources.get(key)
+        if before is not None and before != source:
             self._fetchers[before].remove(key)
             del self._sources[key]
-        if leader < 0:
+        if replica.leader < 0:
             return
-        fetcher = self._fetchers.get(leader)
+        fetcher = self._fetchers.get(source)
         if fetcher is None:
-            fetcher = self._fetchers[leader] = ReplicaFetcher(leader, self._deps)
-        self._sources[key] = leader
+            fetcher = self._fetchers[source] = ReplicaFetcher(replica.leader, self._deps)
+        self._sources[key] = source
         fetcher.add(key, replica)
 
     def forget(self, replica: Replica) -> None:
@@ -115,7 +122,7 @@ class _Partition:
 
 
 class ReplicaFetcher:
-    """Fetches everything that one other broker leads here."""
+    """Fetches partitions that one other broker leads."""
 
     def __init__(self, source: int, dependencies: FollowerDependencies) -> None:
         self.source = source
@@ -129,7 +136,7 @@ class ReplicaFetcher:
         self._try_now = asyncio.Event()
         self._caller: Caller | None = None
         self._failures = 0
-        self._flushing: set[Key] = set()  # whose end is not yet as durable as they want it
+        self._flushing: set[Key] = set()  # which wait for their disk: they tell when they can go on
         self._interruptible = False
         self._interrupted = False
         self._task = dependencies.tasks.spawn(f"fetch from broker {source}", self._run())
@@ -165,6 +172,7 @@ class ReplicaFetcher:
         self._due.pop(key, None)
         self._flushing.discard(key)
         self._leave_session(key)
+        self._something_due.set()  # it may have been the last
 
     def try_again(self) -> None:
         self._try_now.set()
@@ -181,7 +189,7 @@ class ReplicaFetcher:
         while True:
             await self._something_due.wait()
             self._something_due.clear()
-            while self._partitions and (self._due or self._session.asked):
+            while self._partitions and self._has_work:
                 try:
                     caller = await self._connected()
                     await self._fetch(caller)
@@ -192,7 +200,17 @@ class ReplicaFetcher:
                 except Exception as failure:  # replication from this leader must not end with it
                     _log.error("a fetcher failed and begins anew", leader=self.source, exc_info=failure)
                     await self._wait_for(Unreachable(str(failure)))
-            self._disconnect()  # there is nothing to fetch, or all of it rests
+            if not self._partitions:
+                self._disconnect()
+
+    @property
+    def _has_work(self) -> bool:
+        """Not so while all rest: the session stays as it is until one of them goes on."""
+        return bool(self._due) or self._session_goes_on
+
+    @property
+    def _session_goes_on(self) -> bool:
+        return len(self._session.asked) > len(self._gone)
 
     async def _connected(self) -> Caller:
         if self._caller is not None and self._caller.is_open:
@@ -216,9 +234,9 @@ class ReplicaFetcher:
                 async with asyncio.timeout(FLUSH_PATIENCE_S):
                     await self._something_due.wait()
             changed |= self._look()
-        request = self._request(changed)
-        if not self._session.asked:
+        if not changed and not self._session_goes_on:
             return
+        request = self._request(changed)
         wait_s = self._settings.replica_fetch_wait_max_ms / 1000
         self._interruptible = True
         try:
@@ -253,12 +271,20 @@ class ReplicaFetcher:
             if partition is None or not partition.is_ready:
                 continue
             self._flushing.discard(key)
-            position = partition.replica.fetch_position()
-            if position is not None:
-                changed[key] = Asked(position, partition.replica.log_start_offset)
+            if self._deps.throttle.is_set and (rest_ms := self._throttled_ms(partition)):
+                self._leave_session(key)
+                self._rest_for(partition, rest_ms)
                 continue
-            self._leave_session(key)  # it tells when it can go on
-            if partition.replica.failed is None:
+            replica, lower = partition.replica, self._deps.lower_checkpoint
+            owes = lower is not None and replica.owes_checkpoint
+            position = None if owes else replica.fetch_position()
+            if position is not None:
+                changed[key] = Asked(position, replica.log_start_offset)
+                continue
+            self._leave_session(key)
+            if lower is not None and owes:
+                lower(replica)
+            if replica.failed is None:
                 self._flushing.add(key)
         return changed
 
@@ -291,6 +317,8 @@ class ReplicaFetcher:
             EpochEnd(diverging.epoch, diverging.end_offset),
         )
         records = memoryview(answer.records) if isinstance(answer.records, Buffered) else _NO_RECORDS
+        if records and self._deps.throttle.is_set and self._is_throttled(partition):
+            self._deps.throttle.took(len(records))
         step = partition.replica.take_fetched(asked.position, fetched, records, now_ms)
         if isinstance(step, Retry):
             self._rest(partition, step)
@@ -312,10 +340,26 @@ class ReplicaFetcher:
                 error=step.error.name,
             )
         self._leave_session(partition.key)
+        self._rest_for(partition, self._settings.replica_fetch_backoff_ms)
+
+    def _rest_for(self, partition: _Partition, rest_ms: int) -> None:
         if partition.rests is None:
-            partition.rests = asyncio.get_running_loop().call_later(
-                self._settings.replica_fetch_backoff_ms / 1000, self._end_rest, partition
-            )
+            loop = asyncio.get_running_loop()
+            partition.rests = loop.call_later(rest_ms / 1000, self._end_rest, partition)
+
+    def _throttled_ms(self, partition: _Partition) -> int:
+        """How long it must not fetch, because it would catch up too fast."""
+        throttle = self._deps.throttle
+        if not self._is_throttled(partition) or throttle.room(self._deps.clock.monotonic_ms()):
+            return 0
+        return throttle.rest_ms()
+
+    def _is_throttled(self, partition: _Partition) -> bool:
+        topic_id, number = partition.key
+        topic = self._deps.image().topics.get(topic_id)
+        if topic is None or not self._deps.throttle.names(partition.replica.name):
+            return False
+        return self._settings.node_id not in topic.partitions[number].in_sync
 
     def _end_rest(self, partition: _Partition) -> None:
         if partition.rests is not None:
@@ -325,8 +369,8 @@ class ReplicaFetcher:
             self._make_due(partition.key)
 
     def _start_from_tier(self, partition: _Partition, step: StartFromTier) -> None:
-        caller, start = self._caller, self._deps.from_tier
-        if caller is None or start is None:
+        start = self._deps.from_tier
+        if start is None:
             self._rest(partition, Retry(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
             return
         self._leave_session(partition.key)
@@ -334,12 +378,15 @@ class ReplicaFetcher:
 
         def ended(moving: "asyncio.Future[bool]") -> None:
             partition.moves_in = False
+            if self._partitions.get(partition.key) is not partition:
+                return
             if not moving.cancelled() and moving.exception() is None and moving.result():
                 self._end_rest(partition)
             else:
                 self._rest(partition, Retry(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
 
-        start(caller, partition.replica, step).add_done_callback(ended)
+        name = f"start of {partition.replica.name}"
+        self._deps.tasks.spawn(name, start(partition.replica, step)).add_done_callback(ended)
 
     def _session_failed(self, error: ErrorCode) -> None:
         if error not in _SESSION_LOST:
@@ -404,6 +451,12 @@ _ORDINARY = frozenset(
 """One of both brokers has not seen the newest image yet."""
 
 _SESSION_LOST = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
+
+
+def _share(key: Key, count: int) -> int:
+    """Which of so many fetchers has the partition: those of one topic are spread evenly."""
+    topic_id, partition = key
+    return (topic_id.int + partition) % count
 
 
 def _note(replica: Replica, step: Step) -> None:

@@ -33,7 +33,7 @@ from tierlog.broker.runtime.data_directory import (
     DataDirectory,
     DirectoryUnusable,
 )
-from tierlog.broker.runtime.disk_threads import all_end
+from tierlog.broker.runtime.disk_threads import all_end, portions
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, flush_at_once
 from tierlog.broker.settings.node import NodeSettings
@@ -82,6 +82,10 @@ class ReplicaManager:
         self.directories = directories
         self.went_offline: list[Callable[[], None]] = []
         """Called after partitions of this broker have gone offline."""
+        self.gave_up: list[Callable[[], None]] = []
+        """Called after partitions were given up until the next start, for whatever reason."""
+        self.begun_anew: tuple[tuple[uuid.UUID, int], ...] = ()
+        """(Topic id, partition) of which nothing was found at the start, on directories that all serve."""
         self.came: list[Callable[[], None]] = []
         """Called after partitions were made later than the image that has them."""
         self.former_traffic = NO_TRAFFIC
@@ -102,7 +106,7 @@ class ReplicaManager:
         self._configs: dict[Mapping[str, str], TopicConfig] = {}  # by the overrides of a topic
         self._offline: dict[TopicPartition, str] = {}  # until the next start; and why
         self._missing: dict[TopicPartition, bool] = {}  # not open for now (no room): whether one is at it
-        self.checkpoints = CheckpointWriter(directories, self._all, self._making)
+        self.checkpoints = CheckpointWriter(directories, self._all, self._making, tasks)
 
     def __len__(self) -> int:
         return len(self._all)
@@ -127,6 +131,11 @@ class ReplicaManager:
         return name in self._offline or name in self._missing
 
     @property
+    def given_up(self) -> list[TopicPartition]:
+        """Those that cannot serve before the next start."""
+        return list(self._offline)
+
+    @property
     def offline_count(self) -> int:
         return len(self._offline) + len(self._missing)
 
@@ -142,6 +151,7 @@ class ReplicaManager:
                 directory.take_checkpoints()
             except OSError as failure:
                 directory.fail(failure.strerror or str(failure))
+        self.directories.require_one()
         wanted = {
             TopicPartition(topic.name, number): topic
             for topic in image.topics.values()
@@ -153,6 +163,11 @@ class ReplicaManager:
             _log.warning("the cluster does not know this partition; kept aside", directory=str(target))
         for name, why in refused.items():
             self._give_up(name, why)
+        self.begun_anew = tuple(
+            (topic.topic_id, name.partition)
+            for name, topic in wanted.items()
+            if name not in refused and self.directories.directory_of(name) is None
+        )
         await self._open_in_threads(image, {name: wanted[name] for name in wanted if name not in refused})
         for directory in self.directories.all:
             directory.untrust()
@@ -178,7 +193,7 @@ class ReplicaManager:
             opening = [
                 loop.run_in_executor(pool, self._try_open_all, image, wanted, names)
                 for directory, pool in pools.items()
-                for names in _portions(
+                for names in portions(
                     [name for name in wanted if places[name] is directory],
                     OPENED_AT_A_TIME if directory.checkpoints.clean else 1,
                 )
@@ -255,10 +270,8 @@ class ReplicaManager:
             high_watermark=known.high_watermarks.get(name, 0),
         )
         replica.room = directory
-        used_end = remote.end_offset or remote.copied_end_offset or 0
-        if replica.log_end_offset < used_end:
-            # The disk is new or lost its end, the history is remote: no offset of it is used twice.
-            replica.start_at(used_end, self._clock.now_ms())
+        if topic.partitions[name.partition].leader == self._settings.node_id:
+            self._skip_remote(image, replica)
         cut, dropped = replica.log.recovered_cut_bytes, replica.log.recovered_dropped_segments
         if cut or dropped:
             _log.warning("cut a damaged end off a log", partition=str(name), bytes=cut, segments=dropped)
@@ -339,7 +352,7 @@ class ReplicaManager:
         _log.error(
             "a log directory went offline", directory=str(directory.path), why=why, partitions=len(names)
         )
-        for listener in self.went_offline:
+        for listener in (*self.went_offline, *self.gave_up):
             listener()
         if not self.directories.online:
             self._fatal("the last log directory", OSError(why))
@@ -349,6 +362,8 @@ class ReplicaManager:
     def _give_up(self, name: TopicPartition, why: str) -> None:
         _log.error("a partition is offline", partition=str(name), why=why)
         self._offline[name] = why
+        for listener in self.gave_up:
+            listener()
 
     # -- following the image --
 
@@ -419,8 +434,8 @@ class ReplicaManager:
                 except DirectoryUnusable as failure:
                     self._give_up(name, str(failure))
 
-            async def lane(directory: DataDirectory, portions: Iterator[Sequence[TopicPartition]]) -> None:
-                for names in portions:
+            async def lane(directory: DataDirectory, left: Iterator[Sequence[TopicPartition]]) -> None:
+                for names in left:
                     made = await directory.run(partial(self._try_open_all, image, topics, names))
                     taken = [self._take_made(topics[name], name, opened) for name, opened in made]
                     if not all(taken):
@@ -428,8 +443,8 @@ class ReplicaManager:
 
             lanes: list[Coroutine[None, None, None]] = []
             for directory, names in by_directory.items():
-                portions = _portions(names, OPENED_AT_A_TIME)
-                lanes += [lane(directory, portions) for _ in range(MADE_SIDE_BY_SIDE)]
+                left = portions(names, OPENED_AT_A_TIME)
+                lanes += [lane(directory, left) for _ in range(MADE_SIDE_BY_SIDE)]
             await asyncio.gather(*lanes)
         finally:
             for name, topic in topics.items():
@@ -494,8 +509,26 @@ class ReplicaManager:
 
     def _lead(self, topic: TopicImage, name: TopicPartition) -> None:
         replica = self._all.get(name)
-        if replica is not None:
-            self._roles.take(replica, topic.partitions[name.partition])
+        if replica is None:
+            return
+        partition = topic.partitions[name.partition]
+        is_new = partition.leader_epoch > replica.leader_epoch
+        if self._image is not None and partition.leader == self._settings.node_id and is_new:
+            try:
+                self._skip_remote(self._image, replica)
+            except OSError as failure:
+                _log.error("cannot lead behind what is remote", partition=str(name), error=str(failure))
+                replica.failed = f"{name}: {failure}"
+        self._roles.take(replica, partition)
+
+    def _skip_remote(self, image: ClusterImage, replica: Replica) -> None:
+        """Who is to lead with a disk that is new or has lost its end must use no offset of what is remote
+        again; a follower learns from its leader where to go on. Raises OSError. May run in a thread.
+        """
+        remote = image.remote_partition(replica.topic_id, replica.name.partition)
+        used_end = remote.end_offset or remote.copied_end_offset or 0
+        if replica.log_end_offset < used_end and not replica.leads:
+            replica.start_at(used_end, self._clock.now_ms())
 
     def _adopt(self, replica: Replica) -> None:
         if self._image is not None:  # settings may have changed while a thread opened it
@@ -505,6 +538,8 @@ class ReplicaManager:
         self._replicas[replica.topic_id, replica.name.partition] = replica
         replica.listeners.append(self._on_moved)
         replica.flusher = self._flusher
+        if replica.owes_checkpoint:  # the power went, and the end of the log with it
+            self.checkpoints.lower(replica)
 
     def _on_moved(self, replica: Replica) -> None:
         self._moved(replica.name)
@@ -560,8 +595,3 @@ class ReplicaManager:
                 self._configs = {}
             found = self._configs[overrides] = self._settings.topic_config(overrides)
         return found
-
-
-def _portions(names: Sequence[TopicPartition], size: int) -> Iterator[Sequence[TopicPartition]]:
-    for at in range(0, len(names), size):
-        yield names[at : at + size]

@@ -81,6 +81,10 @@ class ReplicaRoles:
         return self._follower.leader
 
     @property
+    def follows(self) -> bool:
+        return self._follower.follows and self.failed is None
+
+    @property
     def in_sync(self) -> frozenset[int]:
         return self._core.in_sync
 
@@ -109,6 +113,18 @@ class ReplicaRoles:
         log, core = self.log, self._core
         known = min(core.high_watermark, log.recovery_point) if core.has_peers else None
         return log.recovery_point, log.log_start_offset, known
+
+    @property
+    def owes_checkpoint(self) -> bool:
+        """Whether the checkpoint on disk calls durable what is not, as the log was cut since. Where that is
+        not put right before a segment is rolled, the disk is waited for.
+        """
+        return self.log.flushing.claimed > 0
+
+    def checkpointed(self, cuts: int) -> None:
+        """`checkpoint` is on disk, as it was after so many cuts of the log (`log.flushing.cuts`)."""
+        if self.log.flushing.checkpointed(cuts):
+            self._tell()
 
     @property
     def high_watermark_is_current(self) -> bool:
@@ -191,12 +207,14 @@ class ReplicaRoles:
         refused = self.failed is not None or reached < end_offset <= self._refused_end
         return ErrorCode.KAFKA_STORAGE_ERROR if refused else None
 
-    def follower_fetched(self, follower: int, broker_epoch: int, offset: int, now_ms: int) -> bool:
+    def follower_fetched(
+        self, follower: int, broker_epoch: int, offset: int, now_ms: int, log_start_offset: int = 0
+    ) -> bool:
         """After `read_for_follower` found no divergence: that replica has everything below the offset. True
         if the in-sync set may have to change: ask `isr_proposal`. `now_ms` is monotonic.
         """
         core = self._core
-        if core.follower_fetched(follower, broker_epoch, offset, now_ms):
+        if core.follower_fetched(follower, broker_epoch, offset, now_ms, log_start_offset):
             self._moved()
         elif not core.may_commit:
             self._tell()  # too few are in sync, and they have what is waited for
@@ -352,14 +370,18 @@ class ReplicaRoles:
         """
         core, log = self._core, self.log
         require(not core.leads, "a leader's log never begins anew")
-        producers = ProducerState.decode(producer_snapshot) if producer_snapshot else ProducerState()
+        if producer_snapshot:
+            ProducerState.decode(producer_snapshot)
+        producers, before = producer_snapshot or ProducerState().encode(), log.active
         with _no_flush(log):
-            log.truncate_fully_and_start_at(offset, now_ms)
-            log.adopt_history(epochs, producers)
+            try:
+                log.truncate_fully_and_start_at(offset, now_ms, epochs, producers)
+            finally:
+                if log.active is not before:  # else it failed before anything was changed
+                    self._opened_at, self._refused_end = offset, 0
+                    core.started_at(offset)
             if log_start_offset is not None:
                 log.log_start_offset = min(log_start_offset, offset)
-        self._opened_at, self._refused_end = offset, 0
-        core.started_at(offset)
         self._moved()
 
     # -- what the whole replica does --
@@ -379,7 +401,7 @@ class ReplicaRoles:
 
 @contextmanager
 def _no_flush(log: PartitionLog) -> Iterator[None]:
-    with log.held() as held:
+    with log.flushing.held() as held:
         if not held:
             raise BlockingIOError(errno.EAGAIN, "a flush is under way")
         yield

@@ -13,13 +13,17 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
 import structlog
 
+from tierlog.broker.log.found import SegmentExport
 from tierlog.broker.log.segment import CorruptLog
+from tierlog.broker.log.tail import cut_tail
 from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicIdPartition, random_uuid
 from tierlog.broker.runtime.replica import Replica
@@ -100,6 +104,7 @@ class TierDriver:
         replicas: Replicas,
         manager: TierManager,
         remote_log: RemoteLog,
+        files: Files,
         clock: Clock,
         rng: random.Random,
         tasks: TaskGroup,
@@ -111,6 +116,7 @@ class TierDriver:
         self._replicas = replicas
         self._manager = manager
         self._remote_log = remote_log
+        self._files = files
         self._clock = clock
         self._rng = rng
         self._tasks = tasks
@@ -132,6 +138,7 @@ class TierDriver:
         while True:
             try:
                 self.wake_all()
+                await self.trim_followers()
             except Exception:  # a bug must not end tiering until the next start
                 _log.exception("tiering's timer failed")
             await asyncio.sleep(self._interval_s)
@@ -144,6 +151,21 @@ class TierDriver:
         for replica in self._replicas:
             if replica.config.remote_storage_enable:  # 10,000 others cost nothing
                 self._consider(replica)
+
+    async def trim_followers(self) -> None:
+        """Followers drop what is remote by local.retention.*, each for itself: they upload nothing."""
+        for replica in self._replicas:
+            if not (replica.follows and _tiered(replica)):
+                continue
+            remote = self._metadata.image.remote_partition(replica.topic_id, replica.name.partition)
+            now_ms, start = self._clock.now_ms(), replica.log_start_offset
+            segments = local_segments(replica)
+            kept_from = planner.follower_local_start(remote, segments, _policy(replica), start, now_ms)
+            try:
+                replica.delete_local_before(kept_from, now_ms)
+            except OSError as failure:
+                _log.error("local retention failed", partition=str(replica.name), error=str(failure))
+            await asyncio.sleep(0)  # requests have their turn between two
 
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
         for where in [where for where in self._states if where.topic_id not in new.topics]:
@@ -245,7 +267,8 @@ class TierDriver:
             "tiering failed", partition=str(state.replica.name), error=str(failure), retry_s=round(pause, 1)
         )
         with suppress(TimeoutError):
-            await asyncio.wait_for(state.gone.wait(), pause)
+            async with asyncio.timeout(pause):
+                await state.gone.wait()
 
     async def _step(self, where: TopicIdPartition, state: _State) -> bool:
         """Carries out the first action of a new plan; False if there was nothing to do."""
@@ -312,9 +335,9 @@ class TierDriver:
                 await self._spill(where, epoch, entries)
             case planner.DropLocal(new_local_start):
                 state.replica.delete_local_before(new_local_start, self._clock.now_ms())
-            case planner.Copy(segment):
+            case planner.Copy():
                 async with self._manager.copying:
-                    await self._copy(where, state, segment)
+                    await self._copy(where, state, action)
             case planner.Blocked(reason):
                 if state.error != reason:
                     _log.error("tiering is blocked", partition=str(state.replica.name), reason=reason)
@@ -351,14 +374,27 @@ class TierDriver:
             raise CommandRefused(reply.message or reply.error.name)
         state.replica.raise_log_start(reply.log_start_offset)
 
-    async def _copy(self, where: TopicIdPartition, state: _State, segment: planner.LocalSegment) -> None:
+    async def _copy(self, where: TopicIdPartition, state: _State, action: planner.Copy) -> None:
         """Within the slot from StartCopy on, so that no copy is announced long before its objects are put."""
         replica = state.replica
         if self._states.get(where) is not state or not replica.leads:
             return  # lost while it waited for the slot
-        source = _source(replica, segment.base_offset)
-        if source is None:
+        exported = replica.export_segment(action.segment.base_offset)
+        if exported is None:
+            return  # dropped meanwhile
+        if action.start_offset is None:
+            await self._upload(where, state, _source(exported))
             return
+        interval_bytes = replica.config.index_interval_bytes
+        cut = partial(cut_tail, self._files, exported, action.start_offset, interval_bytes)
+        tail = await asyncio.get_running_loop().run_in_executor(replica.room.threads, cut)
+        try:
+            await self._upload(where, state, _source(tail))
+        finally:
+            self._files.unlink(tail.log_path, missing_ok=True)
+
+    async def _upload(self, where: TopicIdPartition, state: _State, source: SegmentSource) -> None:
+        replica = state.replica
         attempt = Attempt(where, random_uuid(self._rng), replica.leader_epoch)
         await self._submit(
             c.StartCopy(
@@ -477,11 +513,8 @@ def _policy(replica: Replica) -> planner.TierPolicy:
     )
 
 
-def _source(replica: Replica, base_offset: int) -> SegmentSource | None:
-    """The segment as tiering takes it; None if it was dropped meanwhile. Raises OSError."""
-    export = replica.export_segment(base_offset)
-    if export is None:
-        return None
+def _source(export: SegmentExport) -> SegmentSource:
+    """A segment as tiering takes it."""
     info = export.info
     return SegmentSource(
         base_offset=info.base_offset,

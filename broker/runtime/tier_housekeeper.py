@@ -93,7 +93,8 @@ class TierHousekeeper:
                 await asyncio.sleep(RETRY_S)
                 continue
             try:
-                await asyncio.wait_for(self._changed.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 

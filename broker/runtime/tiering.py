@@ -9,14 +9,17 @@ from pathlib import Path
 
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
+from tierlog.broker.ports.network import Network
 from tierlog.broker.ports.tasks import Report, TaskGroup
 from tierlog.broker.runtime.tier_driver import Replicas, TierDriver
 from tierlog.broker.runtime.tier_housekeeper import TierHousekeeper
+from tierlog.broker.runtime.tier_start import TierStart
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.tiering.chunk_cache import ChunkCache
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.manager import TierManager
+from tierlog.tiering.no_store import NoStore
 from tierlog.tiering.object_store import ObjectStore
 from tierlog.tiering.remote_log import RemoteLog
 from tierlog.tiering.stores import store_from_url
@@ -25,8 +28,13 @@ OBJECTS_DIRECTORY = "objects"
 CACHE_DIRECTORY = "remote-cache"
 
 
+NOT_NAMED = "object.store.url is not set: topics of a cluster need a store that all brokers reach"
+
+
 class Tiering:
-    """The remote tier of one broker. `objects`: a store to use instead of the one the settings name."""
+    """The remote tier of one broker. `objects`: a store to use instead of the one the settings name.
+    `network`: to the other brokers; None if there are none, and then a directory of its own will do.
+    """
 
     def __init__(
         self,
@@ -42,11 +50,13 @@ class Tiering:
         data_directory: Path,
         cache_directory: Path | None = None,
         objects: ObjectStore | None = None,
+        network: Network | None = None,
     ) -> None:
         self._tasks = TaskGroup(report)
         keys = Keys(cluster_id)
         url = settings.object_store_url or (data_directory.absolute() / OBJECTS_DIRECTORY).as_uri()
-        self.store = objects or store_from_url(url)
+        self._has_store = objects is not None or network is None or bool(settings.object_store_url)
+        self.store = objects or (store_from_url(url) if self._has_store else NoStore(NOT_NAMED))
         self.cache = ChunkCache(
             (cache_directory or data_directory) / CACHE_DIRECTORY,
             settings.remote_cache_bytes,
@@ -63,12 +73,14 @@ class Tiering:
             self._tasks,
             lambda where: metadata.image.remote_partition(*where),
         )
+        self.follower_start = TierStart(settings.node_id, network, lambda: metadata.image, self.remote, clock)
         self.driver = TierDriver(
             broker_id=settings.node_id,
             metadata=metadata,
             replicas=replicas,
             manager=self.manager,
             remote_log=self.remote,
+            files=files,
             clock=clock,
             rng=rng,
             tasks=self._tasks,
@@ -88,7 +100,8 @@ class Tiering:
     async def start(self) -> None:
         """Begins the work; returns at once, whatever state the store is in."""
         await self.driver.start()
-        await self.housekeeper.start()
+        if self._has_store:
+            await self.housekeeper.start()
 
     async def close(self) -> None:
         """Ends all work; what was under way is found unfinished, and done again, at the next start."""

@@ -1,5 +1,6 @@
 """What a setting is: its Kafka name, type, default, bounds and meaning; parsing and the error it gives."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -33,6 +34,8 @@ class Setting:
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = field(default=())
+    form: str = ""
+    """A regular expression that each item of a list has to match."""
 
     def parse(self, text: str) -> Value:
         """The typed value of a setting's text; raises InvalidSetting."""
@@ -55,6 +58,10 @@ class Setting:
                 raise InvalidSetting(f"{self.name}: {value} is below the least allowed, {self.least:g}")
             if self.most is not None and value > self.most:
                 raise InvalidSetting(f"{self.name}: {value} is above the most allowed, {self.most:g}")
+        if self.form and isinstance(value, tuple):
+            odd = next((item for item in value if not re.fullmatch(self.form, item)), None)
+            if odd is not None:
+                raise InvalidSetting(f"{self.name}: {odd!r} is not of the form {self.form}")
         if self.choices:
             for item in value if isinstance(value, tuple) else (value,):
                 if item not in self.choices:

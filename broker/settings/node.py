@@ -13,18 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, Value, find_setting
-from tierlog.broker.settings.topic import MAX_LONG, TOPIC_SETTINGS, TopicConfig
+from tierlog.broker.settings.topic import MAX_LONG, TOPIC_DEFAULTS, TOPIC_SETTINGS, TopicConfig
 
 ENVIRONMENT_PREFIX = "TIERLOG_"
 NOT_SETTINGS = frozenset(
     {
         "TIERLOG_BOOTSTRAP", "TIERLOG_ADMIN", "TIERLOG_CONFIG",
+        "TIERLOG_ADMIN_CA", "TIERLOG_ADMIN_CERTIFICATE", "TIERLOG_ADMIN_KEY",
         "TIERLOG_SPARK_JAVA", "TIERLOG_CACHE", "TIERLOG_TEST_MINIO",
     }
 )  # fmt: skip
 """Variables with the prefix that the command line, Spark and the tests read."""
 BROKER, CONTROLLER = "broker", "controller"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 KIB, MIB = 1 << 10, 1 << 20
+UNLIMITED_RATE = MAX_LONG
 
 
 def _setting(type: SettingType, default: Value, doc: str, **bounds: Any) -> Any:
@@ -90,6 +93,14 @@ class NodeSettings:
     controller_quorum_fetch_timeout_ms: int = _int(
         2000, "A leader that no majority of the voters answers for this long steps down.", least=200
     )
+    controller_quorum_ssl_certificate: str = _string(
+        "",
+        "PEM file of this node's certificate; with the next two, nodes and the admin API speak mutual TLS.",
+    )
+    controller_quorum_ssl_key: str = _string("", "PEM file of the key of that certificate.")
+    controller_quorum_ssl_ca: str = _string(
+        "", "PEM file of the CA that signs the certificates of nodes and operators, and nothing else."
+    )
     broker_rack: str = _string("", "Zone and host of this broker, for placement.")
     broker_heartbeat_interval_ms: int = _int(
         500, "How often a broker tells the controller that it lives.", least=50
@@ -102,6 +113,14 @@ class NodeSettings:
     )
     controlled_shutdown_timeout_ms: int = _int(
         30_000, "A broker that stops waits so long for others to lead what it leads; 0: not at all.", least=0
+    )
+
+    auto_leader_rebalance_enable: bool = _boolean(
+        True, "The active controller has preferred leaders lead again, where brokers lack too many of theirs."
+    )
+    leader_imbalance_check_interval_seconds: int = _long(300, "How often it looks for them.", least=1)
+    leader_imbalance_per_broker_percentage: int = _int(
+        10, "Of the partitions that prefer a broker it may lack so many in a hundred.", least=0
     )
 
     # Directories and the object store
@@ -118,7 +137,9 @@ class NodeSettings:
         4 * MIB, "Room set aside beside the metadata log, given up when its disk is full; 0: none.", least=0
     )
     object_store_url: str = _string(
-        "", "file:///dir, s3://bucket/prefix?endpoint=…, memory://; empty: a directory inside log.dirs."
+        "",
+        "file:///dir, s3://bucket/prefix?endpoint=…, memory://; empty: a directory inside log.dirs, and in a"
+        " cluster of several brokers nothing is tiered.",
     )
     remote_cache_bytes: int = _long(1024 * MIB, "Disk for cached chunks of remote segments.", least=16 * MIB)
 
@@ -198,6 +219,27 @@ class NodeSettings:
     replica_fetch_response_max_bytes: int = _int(
         10 * MIB, "Of all partitions in one answer to a follower.", least=1
     )
+    replica_selector_class: str = _string(
+        "",
+        "Who names the replica that a consumer reads from; empty: it is the leader. The rack-aware one names "
+        "a replica of the consumer's rack (KIP-392).",
+        choices=("", RACK_AWARE_SELECTOR),
+    )
+    leader_replication_throttled_rate: int = _long(
+        UNLIMITED_RATE,
+        "Bytes per second that followers get that are not in sync, of partitions that their topic's setting "
+        "leader.replication.throttled.replicas names.",
+        least=0,
+    )
+    follower_replication_throttled_rate: int = _long(
+        UNLIMITED_RATE,
+        "Bytes per second that this broker fetches for replicas that are not in sync and that their topic's "
+        "setting follower.replication.throttled.replicas names.",
+        least=0,
+    )
+    num_replica_fetchers: int = _int(
+        1, "Connections to each broker that is followed; they share its partitions.", least=1
+    )
     replica_fetch_backoff_ms: int = _int(
         200, "A follower that cannot fetch a partition, or reach a leader, tries again after it.", least=1
     )
@@ -273,6 +315,9 @@ class NodeSettings:
     )
     group_max_size: int = _int(2**31 - 1, "Members of one group.", least=1)
     offset_metadata_max_bytes: int = _int(4096, "Metadata kept with a committed offset.", least=0)
+    offsets_commit_timeout_ms: int = _int(
+        5_000, "How long a commit, or an assignment, waits for replicas before its client is told.", least=1
+    )
     offsets_retention_minutes: int = _int(10_080, "Offsets of an empty group are kept this long.", least=1)
     offsets_retention_check_interval_ms: int = _long(
         600_000, "How often expired offsets are sought.", least=1
@@ -373,8 +418,18 @@ class NodeSettings:
             if not at or not number.isdigit():
                 raise InvalidSetting(f"controller.quorum.voters: {voter!r} is not id@host:port")
             host, port = _host_and_port("controller.quorum.voters", address)
-            found[int(number)] = f"http://{host}:{port}"
+            found[int(number)] = f"{'https' if self.quorum_files else 'http'}://{host}:{port}"
         return found
+
+    @property
+    def quorum_files(self) -> tuple[Path, ...]:
+        """Certificate, key and CA of mutual TLS; none: in the clear."""
+        names = (
+            self.controller_quorum_ssl_certificate,
+            self.controller_quorum_ssl_key,
+            self.controller_quorum_ssl_ca,
+        )
+        return tuple(map(Path, filter(None, names)))
 
     def topic_defaults(self) -> dict[str, str]:
         """Topic setting -> text, for those whose node-wide default an operator gave."""
@@ -404,6 +459,10 @@ class NodeSettings:
             raise InvalidSetting("group.min.session.timeout.ms is above group.max.session.timeout.ms")
         if 0 <= self.queued_max_request_bytes < self.socket_request_max_bytes:
             raise InvalidSetting("queued.max.request.bytes is below socket.request.max.bytes")
+        if self.broker_heartbeat_interval_ms * 10 > self.broker_session_timeout_ms * 9:
+            raise InvalidSetting(  # a lease is a tenth shorter than the session
+                "broker.heartbeat.interval.ms is above nine tenths of broker.session.timeout.ms"
+            )
         voters = self.voters
         if voters and CONTROLLER in self.process_roles and self.node_id not in voters:
             raise InvalidSetting(f"controller.quorum.voters does not name this node, {self.node_id}")
@@ -411,6 +470,8 @@ class NodeSettings:
             raise InvalidSetting(
                 "process.roles: a broker that is no controller needs controller.quorum.voters and .secret"
             )
+        if len(self.quorum_files) not in (0, 3):
+            raise InvalidSetting("controller.quorum.ssl.certificate, .key and .ca: all three, or none")
         if len(voters) > 1 and not self.controller_quorum_secret:
             raise InvalidSetting("controller.quorum.secret: a quorum of several voters needs one")
         _ = self.listener, self.admin, self.connections_per_address
@@ -430,34 +491,8 @@ NODE_SETTINGS: dict[str, Setting] = {
     for name in [item.name.replace("_", ".")]
 }
 
-TOPIC_DEFAULTS: dict[str, str] = {
-    "log.segment.bytes": "segment.bytes",
-    "log.roll.ms": "segment.ms",
-    "log.roll.jitter.ms": "segment.jitter.ms",
-    "log.retention.ms": "retention.ms",
-    "log.retention.bytes": "retention.bytes",
-    "log.local.retention.ms": "local.retention.ms",
-    "log.local.retention.bytes": "local.retention.bytes",
-    "log.cleanup.policy": "cleanup.policy",
-    "log.index.interval.bytes": "index.interval.bytes",
-    "log.index.size.max.bytes": "segment.index.bytes",
-    "log.flush.interval.messages": "flush.messages",
-    "log.flush.interval.ms": "flush.ms",
-    "log.segment.delete.delay.ms": "file.delete.delay.ms",
-    "log.message.timestamp.type": "message.timestamp.type",
-    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
-    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
-    "log.cleaner.delete.retention.ms": "delete.retention.ms",
-    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
-    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
-    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
-    "log.preallocate": "preallocate",
-    "message.max.bytes": "max.message.bytes",
-    "compression.type": "compression.type",
-    "min.insync.replicas": "min.insync.replicas",
-    "unclean.leader.election.enable": "unclean.leader.election.enable",
-}
-"""Node setting -> the topic setting whose default it is."""
+RUN_TIME_SETTINGS = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
+"""What can be changed while a node runs, for one of them or for all (KIP-226)."""
 
 ALIASES: dict[str, tuple[str, int]] = {
     "log.dir": ("log.dirs", 1),

@@ -10,6 +10,8 @@ STRING, LIST, DOUBLE = SettingType.STRING, SettingType.LIST, SettingType.DOUBLE
 MAX_LONG = 2**63 - 1
 NO_EFFECT_YET = " Checked, kept and shown; it has no effect yet."
 USE_TOTAL_RETENTION = -2  # local.retention.*: as retention.* (KIP-405)
+ALL_REPLICAS = "*"
+_REPLICA = r"\*|\d+:\d+"
 
 
 def _setting(name: str, type: SettingType, default: Value, doc: str, **bounds: object) -> Setting:
@@ -50,11 +52,27 @@ TOPIC_SETTINGS: dict[str, Setting] = {
         ),
         _setting("flush.ms", LONG, MAX_LONG, "Longest time before an fsync.", least=0),
         _setting(
+            "follower.replication.throttled.replicas",
+            LIST,
+            (),
+            "Replicas that fetch no faster than their broker's follower.replication.throttled.rate while "
+            "they are not in sync: partition:broker, or * for all (KIP-73).",
+            form=_REPLICA,
+        ),
+        _setting(
             "index.interval.bytes",
             INT,
             4096,
             "Bytes of log between two entries of the offset index.",
             least=0,
+        ),
+        _setting(
+            "leader.replication.throttled.replicas",
+            LIST,
+            (),
+            "Replicas that send no faster than their broker's leader.replication.throttled.rate to followers "
+            "that are not in sync: partition:broker, or * for all (KIP-73).",
+            form=_REPLICA,
         ),
         _setting(
             "local.retention.bytes",
@@ -182,7 +200,9 @@ class TopicConfig:
     file_delete_delay_ms: int = 60_000
     flush_messages: int = MAX_LONG
     flush_ms: int = MAX_LONG
+    follower_replication_throttled_replicas: tuple[str, ...] = ()
     index_interval_bytes: int = 4096
+    leader_replication_throttled_replicas: tuple[str, ...] = ()
     local_retention_bytes: int = USE_TOTAL_RETENTION
     local_retention_ms: int = USE_TOTAL_RETENTION
     max_compaction_lag_ms: int = MAX_LONG
@@ -223,3 +243,33 @@ class TopicConfig:
             for name, text in overrides.items()
         }
         return cls(**values)  # type: ignore[arg-type]
+
+
+TOPIC_DEFAULTS: dict[str, str] = {
+    "log.segment.bytes": "segment.bytes",
+    "log.roll.ms": "segment.ms",
+    "log.roll.jitter.ms": "segment.jitter.ms",
+    "log.retention.ms": "retention.ms",
+    "log.retention.bytes": "retention.bytes",
+    "log.local.retention.ms": "local.retention.ms",
+    "log.local.retention.bytes": "local.retention.bytes",
+    "log.cleanup.policy": "cleanup.policy",
+    "log.index.interval.bytes": "index.interval.bytes",
+    "log.index.size.max.bytes": "segment.index.bytes",
+    "log.flush.interval.messages": "flush.messages",
+    "log.flush.interval.ms": "flush.ms",
+    "log.segment.delete.delay.ms": "file.delete.delay.ms",
+    "log.message.timestamp.type": "message.timestamp.type",
+    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
+    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
+    "log.cleaner.delete.retention.ms": "delete.retention.ms",
+    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
+    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
+    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
+    "log.preallocate": "preallocate",
+    "message.max.bytes": "max.message.bytes",
+    "compression.type": "compression.type",
+    "min.insync.replicas": "min.insync.replicas",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
+"""Node setting -> the topic setting whose default it is."""

@@ -72,6 +72,14 @@ def drain(
 @app.command()
 def decommission(
     broker: BrokerId,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="For one that is lost for good: do not wait for its replicas to move, and forget it "
+            "although some cannot. What it alone held is lost.",
+        ),
+    ] = False,
     timeout: Timeout = 3600.0,
     as_json: Json = False,
     admin: AnyAdmin = None,
@@ -82,6 +90,9 @@ def decommission(
     from tierlog.cli.where import admin_api
 
     api = admin_api(admin)
+    if force:
+        _forget(api, broker, as_json=as_json)
+        return
     moved = _emptied(api, broker, timeout)
     if not _row(api, broker)["fenced"]:
         api.post(f"/v1/brokers/{broker}/stop", {})  # nothing new is placed on it
@@ -92,6 +103,30 @@ def decommission(
     api.delete(f"/v1/brokers/{broker}")
     document = {"broker": broker, "moved": moved, "decommissioned": True}
     print_done(f"broker {broker} is no more of this cluster", document, as_json=as_json)
+
+
+def _forget(api: "AdminApi", broker: int, *, as_json: bool) -> None:
+    """Its replicas begin to move where they can; the others stay without it."""
+    from tierlog.cli.errors import CliError
+    from tierlog.cli.output import print_done
+
+    if not _row(api, broker)["fenced"]:
+        raise CliError(
+            f"broker {broker} serves",
+            hint="Stop its process first, or empty it: the same command without --force.",
+        )
+    moving, stuck, more = 0, [], True
+    while more:  # a plan holds some of the moves; those that have begun are not planned again
+        answer = api.post(f"/v1/brokers/{broker}/drain", {})
+        _check_outcomes(answer)
+        moving, stuck, more = moving + len(answer["moves"]), answer["stuck"], answer["more"]
+    api.delete(f"/v1/brokers/{broker}")
+    left = [f"{one['topic']}-{one['partition']}" for one in stuck]
+    words = f"broker {broker} is no more of this cluster; {moving} replicas begin to move"
+    if left:
+        words += f"; {len(left)} partitions lack one: add a broker, then `tierlog partition move`"
+    document = {"broker": broker, "moving": moving, "left": left, "decommissioned": True}
+    print_done(words, document, as_json=as_json)
 
 
 def _emptied(api: "AdminApi", broker: int, timeout_s: float) -> int:

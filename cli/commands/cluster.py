@@ -1,12 +1,19 @@
 """`tierlog cluster …`: how a cluster does, wherever it runs, and one on this machine to try things with."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tierlog.cli.commands import cluster_local
 from tierlog.cli.options import DEFAULT_ADMIN, DEFAULT_BOOTSTRAP, Admin, Bootstrap, Json
 from tierlog.cli.where import AnyAdmin
+
+if TYPE_CHECKING:
+    from tierlog.cli.admin import AdminApi
+
+LOOK_EVERY_S = 0.5
+SHOWN_MAX = 20
+"""Names of partitions in a table; JSON has up to a thousand."""
 
 app = typer.Typer(no_args_is_help=True, help="How a cluster does; a cluster on this machine.")
 
@@ -27,7 +34,8 @@ for command in (
 def info(
     as_json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, admin: Admin = DEFAULT_ADMIN
 ) -> None:
-    """Show the brokers as clients see them, and what the node at --admin says of the quorum."""
+    """Show the brokers as clients see them, what the node at --admin says of the quorum, and which partitions
+    are not well. `health` judges, and has exit codes for scripts."""
     from tierlog.cli.admin import AdminApi
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.errors import CliError
@@ -44,16 +52,24 @@ def info(
         }
         for broker in metadata.brokers
     ]
-    quorum: dict[str, Any] | None
+    quorum: dict[str, Any] | None = None
+    partitions: dict[str, Any] | None = None
     try:
-        quorum = AdminApi(admin, timeout_s=10).get("/v1/cluster")
+        api = AdminApi(admin, timeout_s=10)
+        quorum, partitions = api.get("/v1/cluster"), _partitions(api)
     except CliError as failure:
         if as_json:
             raise
-        quorum = None
         console(stderr=True).print(f"No admin API: {failure.message}. {failure.hint}", style="yellow")
     if as_json:
-        print_json({"cluster_id": metadata.cluster_id, "brokers": brokers, "node": quorum})
+        print_json(
+            {
+                "cluster_id": metadata.cluster_id,
+                "brokers": brokers,
+                "node": quorum,
+                "partitions": partitions,
+            }
+        )
         return
     columns = {"node": "node", "address": "address", "rack": "rack", "controller": "controller"}
     print_rows(columns, brokers, title=f"Cluster {metadata.cluster_id}", as_json=False)
@@ -64,15 +80,65 @@ def info(
             if not isinstance(value, dict | list)
         ]
         print_rows({"name": "what", "value": "value"}, plain, title=f"Node at {admin}", as_json=False)
+    if partitions:
+        _print_names(partitions["counts"], partitions["names"])
+
+
+def _partitions(api: "AdminApi") -> dict[str, Any]:
+    """How many are in which condition, and the names of those that are not well."""
+    from tierlog.cli.observation import NAMED_MAX, names_of
+
+    counts = api.get("/v1/brokers")["partitions"]
+    unwell = api.get("/v1/partitions", condition="unwell", limit=NAMED_MAX)["partitions"]
+    return {"counts": counts, "names": names_of(unwell)}
 
 
 @app.command()
-def health(as_json: Json = False, admin: AnyAdmin = None) -> None:
-    """Say whether all is well, and what to do if not; exit code 1 then."""
+def health(
+    wait: Annotated[
+        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long until all is well.")
+    ] = 0.0,
+    as_json: Json = False,
+    admin: AnyAdmin = None,
+) -> None:
+    """Say whether all is well, and what to do if not. Exit code 5: all is served, but less may fail than
+    should; 6: something is not served; 3: no node answers."""
+    from tierlog.cli.errors import ExitCode
+    from tierlog.cli.health import Status
+
+    document = _healthy(admin, wait)
+    _print_health(document, as_json=as_json)
+    codes = {Status.DEGRADED: ExitCode.DEGRADED, Status.UNAVAILABLE: ExitCode.UNAVAILABLE}
+    if code := codes.get(document["status"]):
+        raise typer.Exit(int(code))
+
+
+def _healthy(admin: str | None, within_s: float) -> dict[str, Any]:
+    """The judgement once all is well, or the last one in time."""
+    import time
+
+    from tierlog.cli.errors import CliError
+
+    deadline = time.monotonic() + within_s
+    while True:
+        is_last = time.monotonic() >= deadline
+        try:
+            document = _judged(admin)
+        except CliError:
+            if is_last:
+                raise
+        else:
+            if is_last or not document["problems"]:
+                return document
+        time.sleep(LOOK_EVERY_S)
+
+
+def _judged(admin: str | None) -> dict[str, Any]:
+    """Raises CliError if nobody answers."""
     from tierlog.cli import cluster_files, cluster_processes
-    from tierlog.cli.errors import ExitCode, unreachable
+    from tierlog.cli.errors import unreachable
     from tierlog.cli.health import judge
-    from tierlog.cli.observation import observe
+    from tierlog.cli.observation import names_of, observe
     from tierlog.cli.where import admin_urls
 
     directory = None if admin else cluster_files.last_started()
@@ -82,17 +148,15 @@ def health(as_json: Json = False, admin: AnyAdmin = None) -> None:
     if not processes and not any(seen.quorum.values()):
         raise unreachable(", ".join(admin_urls(admin)), "no node answers")
     found = judge(seen, processes)
-    document = {
+    return {
         "status": found.status.value,
         "leader": seen.leader,
         "voters": list(seen.voters),
         "answering": [node for node, answer in seen.quorum.items() if answer],
         "partitions": (seen.brokers or {}).get("partitions"),
+        "names": names_of((seen.unwell or {}).get("partitions", ())),
         "problems": [problem._asdict() for problem in found.problems],
     }
-    _print_health(document, as_json=as_json)
-    if found.problems:
-        raise typer.Exit(int(ExitCode.FAILED))
 
 
 def _print_health(document: dict[str, Any], *, as_json: bool) -> None:
@@ -110,3 +174,23 @@ def _print_health(document: dict[str, Any], *, as_json: bool) -> None:
     if document["problems"]:
         columns = {"status": "state", "what": "what is wrong", "next": "what to do"}
         print_rows(columns, document["problems"], title="Problems", as_json=False)
+    _print_names(counts, document["names"])
+
+
+def _print_names(counts: dict[str, int], names: dict[str, list[str]]) -> None:
+    """Of partitions that are not well, or are moved; nothing if there are none."""
+    from tierlog.cli.output import print_rows
+
+    rows = [
+        {"condition": condition, "count": counts[condition], "names": _shortened(found, counts[condition])}
+        for condition, found in names.items()
+        if counts.get(condition)
+    ]
+    if rows:
+        columns = {"condition": "condition", "count": "partitions", "names": "which"}
+        print_rows(columns, rows, title="Partitions", as_json=False)
+
+
+def _shortened(names: list[str], count: int) -> str:
+    shown = names[:SHOWN_MAX]
+    return ", ".join([*shown, "…"] if count > len(shown) else shown)

@@ -1,11 +1,15 @@
 """`tierlog partition …`: who leads and holds what, and changing it."""
 
-from typing import Annotated, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tierlog.cli.options import Json
 from tierlog.cli.where import AnyAdmin
+
+if TYPE_CHECKING:
+    from tierlog.cli.admin import AdminApi
 
 app = typer.Typer(no_args_is_help=True, help="Leaders and replicas: see them, move them, even them out.")
 
@@ -71,6 +75,16 @@ def move(
         typer.Option("--to", metavar="ID,ID,...", help="The new replicas, preferred leader first."),
     ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="Back to where it was before.")] = False,
+    throttle: Annotated[
+        int | None,
+        typer.Option(
+            "--throttle",
+            metavar="BYTES",
+            min=1,
+            help="No more bytes per second than this, from or to any broker. Waits until the partition has "
+            "moved, and takes the throttle away again.",
+        ),
+    ] = None,
     as_json: Json = False,
     admin: AnyAdmin = None,
 ) -> None:
@@ -80,11 +94,43 @@ def move(
 
     if (to is None) == (not cancel):
         raise usage("where to?", hint="Either --to 1,2,3 or --cancel.")
-    replicas = None if to is None else _ids(to)
-    asked = {"moves": [{"topic": topic, "partition": partition, "replicas": replicas}]}
-    answer = admin_api(admin).post("/v1/partitions/move", asked)
+    replicas, api = None if to is None else _ids(to), admin_api(admin)
+    asked = {
+        "moves": [{"topic": topic, "partition": partition, "replicas": replicas}],
+        "throttle": None if cancel else throttle,
+    }
+    answer = api.post("/v1/partitions/move", asked)
     words = "the move is cancelled" if cancel else f"moves to {', '.join(map(str, replicas or ()))}"
+    refused = any(outcome["error"] for outcome in answer["outcomes"])
+    if throttle is not None and not cancel and not refused:
+        _wait_until_moved(api, topic, partition)
+        words = f"has moved to {', '.join(map(str, replicas or ()))}"
+    if cancel or throttle is not None:
+        api.post("/v1/partitions/unthrottle", {"partitions": [[topic, partition]]})
     _tell(answer["outcomes"], f"{topic}-{partition}: {words}", as_json=as_json)
+
+
+def _wait_until_moved(api: "AdminApi", topic: str, partition: int) -> None:
+    """Looks again at each change of the metadata. Whoever interrupts it leaves the throttle in place."""
+    while True:
+        with suppress(TimeoutError):  # a slow move: nothing has changed for minutes
+            for _ in api.events():
+                rows = api.get("/v1/partitions", topic=topic, condition="moving")["partitions"]
+                if all(row["partition"] != partition for row in rows):
+                    return
+
+
+@app.command()
+def unthrottle(as_json: Json = False, admin: AnyAdmin = None) -> None:
+    """Take all throttles of moves away, as after `partition move --throttle` was interrupted."""
+    from tierlog.cli.output import done, print_json
+    from tierlog.cli.where import admin_api
+
+    altered = admin_api(admin).post("/v1/partitions/unthrottle", {})["altered"]
+    if as_json:
+        print_json({"altered": altered})
+    else:
+        done(f"throttles are gone from {', '.join(altered)}" if altered else "there were no throttles")
 
 
 @app.command()

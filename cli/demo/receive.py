@@ -70,7 +70,8 @@ async def _read(bootstrap: str, topic: str, total: int, sent: Sent, received: Re
         for number, member in enumerate(members):
             member.subscribe([topic], listener=_listener(shares, number))
             await member.start()
-        await asyncio.wait_for(shares.balanced.wait(), IDLE_TIMEOUT_S)
+        async with asyncio.timeout(IDLE_TIMEOUT_S):
+            await shares.balanced.wait()
         await asyncio.gather(
             *(
                 _pump(f"member-{number}", member, total, sent, received, bar)

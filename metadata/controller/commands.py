@@ -101,6 +101,17 @@ class FenceBroker(Command, frozen=True, kw_only=True, tag=True):
     fenced: bool
 
 
+class ReportReplicas(Command, frozen=True, kw_only=True, tag=True):
+    """Of the broker's own replicas, (topic id, partition): the disk of `failed` has failed, so that others
+    must lead (KIP-858); `emptied` were nowhere to be found when it started, and begin anew.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    failed: tuple[tuple[UUID, int], ...] = ()
+    emptied: tuple[tuple[UUID, int], ...] = ()
+
+
 class UpdateFormat(Command, frozen=True, kw_only=True, tag=True):
     """The version of the formats that the quorum writes (KIP-584); every registered broker must know it."""
 
@@ -450,6 +461,7 @@ AnyCommand = (
     | UnregisterBroker
     | FenceBroker
     | StopBroker
+    | ReportReplicas
     | UpdateFormat
     | AlterPartitions
     | ElectLeaders

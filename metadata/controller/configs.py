@@ -1,15 +1,15 @@
 """Incremental changes of settings (KIP-339) at three scopes; what a broker cannot use is refused.
 
 Topic settings are those of broker/settings/topic. A broker and the cluster have, as far as they can change at
-run time, the defaults of topic settings under their server names (KIP-226).
+run time, the defaults of topic settings under their server names, and a few settings of their own (KIP-226).
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, find_setting
-from tierlog.broker.settings.node import NODE_SETTINGS, TOPIC_DEFAULTS
-from tierlog.broker.settings.topic import TOPIC_SETTINGS, TopicConfig
+from tierlog.broker.settings.node import NODE_SETTINGS, RUN_TIME_SETTINGS
+from tierlog.broker.settings.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS, TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
@@ -19,8 +19,9 @@ from tierlog.metadata.evolve import evolve
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import AnyRecord, ConfigRecord, ConfigScope
 
-DYNAMIC_NODE_SETTINGS: dict[str, Setting] = {name: NODE_SETTINGS[name] for name in TOPIC_DEFAULTS}
-"""What a broker and the cluster can change at run time: the defaults of topic settings."""
+DYNAMIC_NODE_SETTINGS: dict[str, Setting] = {
+    name: NODE_SETTINGS[name] for name in (*TOPIC_DEFAULTS, *sorted(RUN_TIME_SETTINGS))
+}
 
 
 def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAltered]:

@@ -12,6 +12,7 @@ from tierlog.metadata.controller import (
     quotas,
     reassignment,
     remote,
+    replicas,
     topics,
 )
 from tierlog.metadata.controller import commands as c
@@ -29,6 +30,8 @@ def decide(image: ClusterImage, command: c.AnyCommand, now_ms: int, rng: Rng) ->
             return brokers.fence(image, command)
         case c.StopBroker():
             return brokers.stop(image, command)
+        case c.ReportReplicas():
+            return replicas.report(image, command)
         case c.UpdateFormat():
             return brokers.update_format(image, command)
         case c.AlterPartitions():

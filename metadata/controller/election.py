@@ -26,22 +26,27 @@ def broker_lost(image: ClusterImage, broker_id: int, *, for_good: bool = False) 
     that has another member. `for_good`: it is not waited for, so it is not eligible either."""
     forget = frozenset({broker_id}) if for_good else NOBODY
 
-    def without(partition: PartitionImage, rules: Rules) -> PartitionImage:
-        return settle(partition, _without(partition, broker_id), rules, forget=forget)
+    def left_alone(partition: PartitionImage, rules: Rules) -> PartitionImage:
+        return settle(partition, without(partition, broker_id), rules, forget=forget)
 
-    return _each(image, lambda partition: _concerns(partition, broker_id), without)
+    return _each(image, lambda partition: _concerns(partition, broker_id), left_alone)
 
 
 def broker_restarted(image: ClusterImage, broker_id: int, *, may_have_lost: bool) -> list[PartitionRecord]:
     """A new process of the broker; the image says already whether it is fenced. Where others are in sync it
     follows them. Where it is alone it leads on, once it may, under a new leader epoch, so that divergence
-    from before the stop shows (KIP-101)."""
-    forget = frozenset({broker_id}) if may_have_lost else NOBODY
+    from before the stop shows (KIP-101). What lies on a disk that failed is whole again only once it has
+    caught up."""
 
     def restarted(partition: PartitionImage, rules: Rules) -> PartitionImage:
-        others = _without(partition, broker_id)
-        if not others.in_sync and not may_have_lost and broker_id in rules.may_lead:
-            others = partition  # alone, and it serves
+        vouched, back = not may_have_lost, partition
+        if broker_id in partition.offline:
+            vouched = False
+            back = replace(partition, offline=tuple(one for one in partition.offline if one != broker_id))
+        others = without(back, broker_id)
+        if not others.in_sync and vouched and broker_id in rules.may_lead:
+            others = back  # alone, and it serves
+        forget = NOBODY if vouched else frozenset({broker_id})
         return settle(partition, others, rules, forget=forget, leads_anew=broker_id)
 
     return _each(image, lambda partition: broker_id in partition.replicas, restarted)
@@ -61,7 +66,7 @@ def broker_stopping(image: ClusterImage, broker_id: int) -> list[PartitionRecord
     lead. Where none can it leads on, so that nothing stops before it must."""
 
     def step_aside(partition: PartitionImage, rules: Rules) -> PartitionImage:
-        others = _without(partition, broker_id)
+        others = without(partition, broker_id)
         if rules.may_lead.isdisjoint(others.in_sync):
             return partition
         return settle(partition, others, rules)
@@ -74,7 +79,8 @@ def leads_others_could(image: ClusterImage, broker_id: int) -> int:
     shutdown waits for."""
     others = {broker.broker_id for broker in image.brokers.values() if broker.may_lead} - {broker_id}
     return sum(
-        partition.leader == broker_id and not others.isdisjoint(partition.replicas)
+        partition.leader == broker_id
+        and not others.isdisjoint(one for one in partition.replicas if one not in partition.offline)
         for topic in image.topics.values()
         for partition in topic.partitions
     )
@@ -181,6 +187,8 @@ def partition_record(topic_id: UUID, number: int, partition: PartitionImage) -> 
         last_leader=partition.last_leader,
         adding=partition.adding,
         removing=partition.removing,
+        offline=partition.offline,
+        emptied=partition.emptied,
     )
 
 
@@ -221,7 +229,8 @@ def _concerns(partition: PartitionImage, broker_id: int) -> bool:
     return broker_id in partition.in_sync or broker_id == partition.leader or broker_id in partition.eligible
 
 
-def _without(partition: PartitionImage, broker_id: int) -> PartitionImage:
+def without(partition: PartitionImage, broker_id: int) -> PartitionImage:
+    """As it would be with the others in sync alone."""
     if broker_id not in partition.in_sync:
         return partition
     return replace(partition, in_sync=tuple(one for one in partition.in_sync if one != broker_id))

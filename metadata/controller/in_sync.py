@@ -68,6 +68,9 @@ def _check(image: ClusterImage, leader: int, before: PartitionImage, change: c.I
     if leader not in members:  # nor is it ever empty
         raise Refusal(ErrorCode.INVALID_REQUEST, f"{members} lacks the leader, {leader}")
     for member in change.in_sync:
+        if member.broker_id in before.offline:
+            message = f"the log directory of broker {member.broker_id} has failed"
+            raise Refusal(ErrorCode.INELIGIBLE_REPLICA, message)
         if member.broker_id not in before.in_sync or member.broker_epoch >= 0:
             _check_member(image, before, member)
 

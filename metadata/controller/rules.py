@@ -6,8 +6,8 @@ must use the very number that the controller uses: `min_in_sync`. It is the topi
 cluster's, else the least that a registered broker was started with. A broker alone cannot change it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 from immutables import Map
 
@@ -29,6 +29,12 @@ class Rules:
     may_lead: frozenset[int]  # and not about to stop
     min_in_sync: int
     unclean: bool
+
+    def without(self, unfit: Collection[int]) -> "Rules":
+        """For a partition whose replicas on these brokers cannot lead."""
+        if not unfit:
+            return self
+        return replace(self, live=self.live.difference(unfit), may_lead=self.may_lead.difference(unfit))
 
     def effective_min(self, replicas: tuple[int, ...]) -> int:
         return min(self.min_in_sync, len(replicas))

@@ -7,6 +7,7 @@ follows from that. What always holds afterwards (`check_partition`):
 - the eligible replicas (KIP-966) are out of sync but hold all that is committed: they left when the in-sync
   set was, or fell, below min.insync.replicas, and below it nothing is committed;
 - nobody else is elected, unless unclean election is allowed;
+- who is offline does not lead, and who is empty only in an unclean election that finds nobody else;
 - the leader epoch grows with each change of leader, the partition epoch with each change at all.
 """
 
@@ -33,12 +34,14 @@ def settle(
 ) -> PartitionImage:
     """`before` itself if nothing changes.
 
-    `wanted`: replicas, adding, removing and in-sync set as they are to be; an empty in-sync set stands for
-    "whoever holds all". `forget`: may have lost data, so is not eligible. `prefer`: the preferred leader
+    `wanted`: replicas, adding, removing, in-sync set and marks as they are to be; an empty in-sync set stands
+    for "whoever holds all". `forget`: may have lost data, so is not eligible. `prefer`: the preferred leader
     takes over if it is in sync. `leads_anew`: this broker restarted.
     """
-    after = _completed(wanted)
-    replicas = after.replicas
+    after = _marked(before, _completed(wanted))
+    replicas, able = after.replicas, rules.without(after.offline)
+    rules = able.without(after.emptied)
+    forget = forget.union(after.offline, after.emptied)
     whole = (set(before.in_sync) | set(before.eligible)) - forget
     in_sync = _in_order(replicas, after.in_sync) or _last_resort(before, replicas, whole, rules)
     leader = _leader(before.leader, replicas, in_sync, rules, prefer)
@@ -48,7 +51,10 @@ def settle(
         if leader != NO_LEADER:
             in_sync = (leader,)
         elif rules.unclean:
-            leader = _first((before.leader, before.last_leader, *replicas), rules, within=replicas)
+            candidates = (before.leader, before.last_leader, *replicas)
+            leader = _first(candidates, rules, within=replicas)
+            if leader == NO_LEADER:
+                leader = _first(candidates, able, within=replicas)
             if leader != NO_LEADER:  # what the others hold may differ from what it holds
                 in_sync, whole = (leader,), set()
     if len(in_sync) < rules.effective_min(replicas):
@@ -82,6 +88,8 @@ def _with_epochs(
         last_leader=last_leader,
         adding=after.adding,
         removing=after.removing,
+        offline=after.offline,
+        emptied=tuple(one for one in after.emptied if one != leader),
     )
     return before if result == before else replace(result, partition_epoch=before.partition_epoch + 1)
 
@@ -94,6 +102,16 @@ def _completed(wanted: PartitionImage) -> PartitionImage:
     if not set(target) <= set(wanted.in_sync):
         return wanted
     return replace(wanted, replicas=target, in_sync=target, adding=(), removing=())
+
+
+def _marked(before: PartitionImage, wanted: PartitionImage) -> PartitionImage:
+    """Of replicas alone. Who comes into the in-sync set is not empty any more, and where all are, nobody
+    misses anything."""
+    if not (wanted.offline or wanted.emptied):
+        return wanted
+    offline = _in_order(wanted.replicas, wanted.offline)
+    emptied = _in_order(wanted.replicas, set(wanted.emptied) - (set(wanted.in_sync) - set(before.in_sync)))
+    return replace(wanted, offline=offline, emptied=() if emptied == wanted.replicas else emptied)
 
 
 def _last_resort(
@@ -149,6 +167,9 @@ def check_partition(partition: PartitionImage) -> None:
         partition.leader == NO_LEADER or partition.last_leader == NO_LEADER,
         f"{partition}: a last leader beside a leader",
     )
+    marked = {*partition.offline, *partition.emptied}
+    require(marked <= replicas, f"{partition}: offline or empty, but not a replica")
+    require(partition.leader not in marked, f"{partition}: its leader is offline or empty")
     moving = set(partition.adding) | set(partition.removing)
     require(moving <= replicas, f"{partition}: moves what is not a replica")
     require(not set(partition.adding) & set(partition.removing), f"{partition}: adds what it removes")

@@ -13,12 +13,15 @@ several times what the write costs; a log that grows for ever would measure that
 
 @dataclass(frozen=True)
 class Figure:
-    """One column of a case's result; `better` says which way is ahead, `goal` which ratio tierlog wants."""
+    """One column of a case's result; `better` says which way is ahead, `goal` which ratio tierlog wants,
+    `within` which value at most, whatever Kafka's is.
+    """
 
     key: str
     title: str
     better: str
     goal: float | None = None
+    within: float | None = None
 
     def read(self, summary: dict[str, list[float]]) -> float:
         if self.key == "mb_per_cpu_s":
@@ -29,6 +32,10 @@ class Figure:
         """Above 1: tierlog is ahead."""
         ours, theirs = max(ours, 1e-9), max(theirs, 1e-9)
         return ours / theirs if self.better == MORE else theirs / ours
+
+    def no_more_than(self, value: float) -> "Figure":
+        """With the goal to be at most this."""
+        return replace(self, within=value)
 
     def at_least(self, ratio: float) -> "Figure":
         """With the goal to be so many times Kafka's."""

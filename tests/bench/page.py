@@ -39,6 +39,8 @@ its pauses are those of the machine.
 
 | case | samples | over 5 ms | over 10 ms | over 25 ms | all within |
 | --- | ---: | ---: | ---: | ---: | ---: |"""
+CLUSTER = "## Cluster\n"
+"""Where the part of the page begins that `make bench-cluster` writes."""
 PAUSE_GOAL_S = "0.005"
 SHOWN = {KAFKA: "Kafka", TIERLOG: "compiled", PURE: "pure"}
 
@@ -52,6 +54,12 @@ def ratio(report: Report, case: str, figure: Figure, label: str) -> float | None
 def judged(report: Report) -> str:
     """The label whose ratios are held against the goals."""
     return TIERLOG if any(TIERLOG in by_label for by_label in report.found.values()) else PURE
+
+
+def split(page: str) -> tuple[str, str]:
+    """What `make bench` writes, and what `make bench-cluster` does: each leaves the other's part alone."""
+    at = page.find(CLUSTER)
+    return (page, "") if at < 0 else (page[:at], page[at:])
 
 
 def markdown(report: Report) -> str:
@@ -83,7 +91,7 @@ def _met(report: Report, case: str, figure: Figure) -> bool:
 def _rows(report: Report) -> Iterator[str]:
     for case, figures in FIGURES.items():
         for figure in figures:
-            cells = {label: _value(report, case, label, figure) for label in LABELS}
+            cells = {label: cell(report, case, label, figure) for label in LABELS}
             ratios = {label: ratio(report, case, figure, label) for label in (TIERLOG, PURE)}
             shown = {label: "" if each is None else f"{each:.2f}" for label, each in ratios.items()}
             goal = f"{figure.goal:.3g}" if figure.goal else ""
@@ -100,20 +108,25 @@ def _rows(report: Report) -> Iterator[str]:
             yield f"| {' | '.join([*row, cells[PURE], shown[PURE]])} |"
 
 
-def _value(report: Report, case: str, label: str, figure: Figure) -> str:
+def cell(report: Report, case: str, label: str, figure: Figure) -> str:
     value = report.median(case, label, figure)
     if value is not None:
         return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
     return "failed" if report.found.get(case, {}).get(label, Found()).failures else "not measured"
 
 
-def _failures(report: Report) -> Iterator[str]:
-    failed = [
+def failed_cases(report: Report) -> list[tuple[str, str, list[str]]]:
+    """Case, label of the broker, and the reasons."""
+    return [
         (case, label, found.failures)
         for case, by_label in report.found.items()
         for label, found in by_label.items()
         if found.failures
     ]
+
+
+def _failures(report: Report) -> Iterator[str]:
+    failed = failed_cases(report)
     if not failed:
         return
     yield from ("## What failed", "")
@@ -144,17 +157,25 @@ def _loop(report: Report) -> Iterator[str]:
         )
 
 
-def plot(report: Report, target: Path) -> None:
+Bar = tuple[str, float | None, float]
+"""Title, goal and ratio of a figure."""
+
+
+def bars_of(report: Report) -> list[Bar]:
+    """Of every figure that has a ratio."""
+    label = judged(report)
+    pairs = [(case, figure) for case, figures in FIGURES.items() for figure in figures]
+    reached = [(case, figure, ratio(report, case, figure, label)) for case, figure in pairs]
+    return [(f"{case}: {figure.title}", figure.goal, each) for case, figure, each in reached if each]
+
+
+def plot(bars: list[Bar], target: Path) -> None:
     """One bar a figure, from 1 (even) to the ratio, on a logarithmic scale; a mark at the goal."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    label = judged(report)
-    pairs = [(case, figure) for case, figures in FIGURES.items() for figure in figures]
-    reached = [(case, figure, ratio(report, case, figure, label)) for case, figure in pairs]
-    bars = [(f"{case}: {figure.title}", figure.goal, each) for case, figure, each in reached if each]
     figure, axes = plt.subplots(figsize=(9, 0.3 * len(bars) + 1.4), layout="constrained")
     titles, ratios = [bar[0] for bar in bars], [bar[2] for bar in bars]
     colours = ["#2a6f97" if each >= 1 else "#f4a259" for each in ratios]

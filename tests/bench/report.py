@@ -57,11 +57,14 @@ class Report:
     def whole(self, case: str, labels: Iterable[str]) -> bool:
         """Whether each of these brokers has a value of each round."""
         names = PROCESS_CASES if case == PARTITIONS else [case]
+        return all(self.has(name, FIGURES[name], labels, self.rounds) for name in names)
+
+    def has(self, case: str, figures: Iterable[Figure], labels: Iterable[str], rounds: int) -> bool:
+        """Whether each of these brokers has so many values of each figure."""
         return all(
-            len(self.at(name, label).values.get(figure.title, [])) >= self.rounds
-            for name in names
+            len(self.at(case, label).values.get(figure.title, [])) >= rounds
             for label in labels
-            for figure in FIGURES[name]
+            for figure in figures
         )
 
     def save(self, file: Path) -> None:

@@ -32,12 +32,17 @@ CASE_LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class Broker:
-    """`admin`: the URL of tierlog's admin listener."""
+    """`admin`: the URL of tierlog's admin listener. `more_pids`: of the other nodes of a cluster."""
 
     bootstrap: str
     pid: int
     label: str = "tierlog"
     admin: str | None = None
+    more_pids: tuple[int, ...] = ()
+
+    @property
+    def pids(self) -> str:
+        return ",".join(map(str, (self.pid, *self.more_pids)))
 
 
 @contextmanager
@@ -75,7 +80,7 @@ def run_case(broker: Broker, *arguments: str, limit_s: float = CASE_LIMIT_S) -> 
         broker.label,
     ]
     process = subprocess.Popen(
-        [*command, "--pid", str(broker.pid), *arguments],
+        [*command, "--pid", broker.pids, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -25,11 +25,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import loop_lag
 import partitions
-from cases import CASES, CREATED, PARTITIONS, PROCESS_CASES, RETAINED
-from page import markdown, plot
+from cases import CASES, CREATED, PARTITIONS, PROCESS_CASES, RETAINED, Case
+from page import bars_of, markdown, plot, split
 from report import KAFKA, PURE, TIERLOG, Report, load
 from suite import HERE, RESULTS, Broker, CaseFailed, fill, machine, run_case, tierlog_broker
 
@@ -37,10 +38,11 @@ sys.path.insert(0, str(HERE.parent / "support"))
 from kafka_process import KafkaProcess
 
 # As the scripts of Kafka's distribution start a broker.
-JAVA = (
-    "java", "-Xms1g", "-Xmx2g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
-    "-XX:InitiatingHeapOccupancyPercent=35", "-XX:MaxInlineLevel=15",
+JVM_FLAGS = (
+    "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:MaxInlineLevel=15",
 )  # fmt: skip
+JAVA = ("java", "-Xms1g", "-Xmx2g", *JVM_FLAGS)
 SAME = {
     "log.retention.check.interval.ms": "100",  # with the next one: what retention gives up is reused at once
     "log.segment.delete.delay.ms": "0",
@@ -62,6 +64,17 @@ CASE_LIMIT_S = 120.0
 RESULT = RESULTS / "versus.json"
 
 
+class Serves(Protocol):
+    """What serves case after case."""
+
+    label: str
+
+    def broker(self) -> Broker: ...
+
+    def topic(self) -> str:
+        """A filled one, of the broker that runs now."""
+
+
 class Standing:
     """A broker that serves case after case; one that has died is started again."""
 
@@ -79,7 +92,6 @@ class Standing:
         return self._broker
 
     def topic(self) -> str:
-        """Of the broker that runs now."""
         if self._topic is None:
             self._topic = fill(self.broker())
         return self._topic
@@ -129,8 +141,11 @@ def measure_standing(names: list[str], brokers: list[Standing], classpath: str, 
             standing.stop()
 
 
-def measure_case(name: str, standing: Standing, classpath: str, report: Report) -> None:
-    case = CASES[name]
+def measure_case(
+    name: str, standing: Serves, classpath: str, report: Report, case: Case | None = None
+) -> None:
+    """`case`: it, if it is none of CASES."""
+    case = case or CASES[name]
     pace = (
         "--seconds", f"{report.seconds * case.length:g}", "--warm-s", "1", "--reps", "1", "--rest", "0.5",
         "--patience", "5", "--retries", "1",
@@ -145,11 +160,11 @@ def measure_case(name: str, standing: Standing, classpath: str, report: Report) 
         lag = loop_lag.since(before, broker.admin)
         report.add(name, standing.label, case.figures, summary, lag)
     except (CaseFailed, OSError, RuntimeError, subprocess.SubprocessError, ValueError) as error:
-        _failed(report, name, standing.label, error)
+        failed(report, name, standing.label, error)
     print(f"# {name}, {standing.label}: {time.monotonic() - begin:.1f} s", flush=True)
 
 
-def _failed(report: Report, name: str, label: str, error: Exception) -> None:
+def failed(report: Report, name: str, label: str, error: Exception) -> None:
     reason = str(error) or type(error).__name__
     report.at(name, label).failures.append(reason)
     print(f"# {name}, {label}: FAILED: {reason}", flush=True)
@@ -165,7 +180,7 @@ def measure_processes(makers: dict[str, partitions.MakeNode], report: Report) ->
                     summary, lag = partitions.measure(makers[label], Path(directory))
             except Exception as error:  # whatever it is, the other brokers and rounds are measured
                 for name in PROCESS_CASES:
-                    _failed(report, name, label, error)
+                    failed(report, name, label, error)
             else:
                 shown = {key: round(each[0], 3) for key, each in summary.items()}
                 print(json.dumps({"label": label, **shown}), flush=True)
@@ -175,11 +190,11 @@ def measure_processes(makers: dict[str, partitions.MakeNode], report: Report) ->
             report.save(RESULT)
 
 
-def previous(rounds: int, seconds: float) -> Report:
+def previous(rounds: int, seconds: float, result: Path = RESULT) -> Report:
     """The figures of an earlier run of the same pace, whose cases need not be measured again."""
-    report = load(RESULT)
+    report = load(result)
     if (report.rounds, report.seconds) != (rounds, seconds):
-        raise SystemExit(f"{RESULT.name} is of {report.rounds} rounds of {report.seconds:g} s: go on alike")
+        raise SystemExit(f"{result.name} is of {report.rounds} rounds of {report.seconds:g} s: go on alike")
     return report
 
 
@@ -222,9 +237,10 @@ def main() -> None:
         measure_processes(makers, report)
     page = markdown(report)
     print(page)
-    plot(report, (options.docs.parent / "img" if options.docs else RESULTS) / "benchmarks.png")
+    plot(bars_of(report), (options.docs.parent / "img" if options.docs else RESULTS) / "benchmarks.png")
     if options.docs:
-        options.docs.write_text(page)
+        _, cluster = split(options.docs.read_text())
+        options.docs.write_text(page + cluster)
     print(f"done in {(time.monotonic() - begin) / 60:.1f} min", file=sys.stderr)
 
 

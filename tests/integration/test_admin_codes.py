@@ -213,10 +213,10 @@ def test_a_producer_resumes_with_both_id_and_epoch(client: Client, producer_id: 
     assert response.producer_epoch == -1
 
 
-def test_of_a_brokers_settings_nothing_is_set_so_nothing_is_deleted(client: Client) -> None:
-    def alter(operation: int) -> int:
+def test_of_a_brokers_settings_few_are_set_while_it_runs_and_the_others_only_deleted(client: Client) -> None:
+    def alter(operation: int, name: str) -> int:
         change = incremental_alter_configs.AlterableConfig(
-            name="leader.replication.throttled.rate",
+            name=name,
             config_operation=operation,
             value="1" if operation == SET else None,
         )
@@ -227,4 +227,8 @@ def test_of_a_brokers_settings_nothing_is_set_so_nothing_is_deleted(client: Clie
         [answer] = client.send("IncrementalAlterConfigs", 1, request).responses
         return int(answer.error_code)
 
-    assert (alter(DELETE), alter(SET)) == (ErrorCode.NONE, ErrorCode.INVALID_REQUEST)
+    assert [alter(operation, "num.partitions") for operation in (DELETE, SET)] == [
+        0,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert [alter(operation, "leader.replication.throttled.rate") for operation in (SET, DELETE)] == [0, 0]

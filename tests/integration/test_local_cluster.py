@@ -31,6 +31,10 @@ def healthy() -> bool:
     return run("cluster", "health").returncode == 0
 
 
+def broker(number: int) -> dict[str, Any]:
+    return next(row for row in ask("broker", "list") if row["id"] == number)
+
+
 def partitions(topic: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = ask("partition", "list", topic)
     return found
@@ -49,14 +53,19 @@ def test_a_cluster_is_started_hurt_and_mended(directory: Path) -> None:
     assert ask("cluster", "kill", "3") == {"killed": [3]}
     assert run("cluster", "kill", "3").returncode == 1
     until(lambda: all(row["leader"] in (1, 2) for row in partitions("orders")), "others lead")
-    sick = ask("cluster", "health", code=1)
+    sick = ask("cluster", "health", code=5)
     assert sick["status"] == "degraded"
+    assert sick["names"]["under-replicated"] == ["orders-0", "orders-1", "orders-2"]
+    assert sick["names"]["offline"] == sick["names"]["below-min-in-sync"] == []
+    told = ask("cluster", "info", "--bootstrap", up["bootstrap"], "--admin", up["nodes"][0]["admin"])
+    assert told["partitions"]["names"] == sick["names"]
+    assert told["partitions"]["counts"]["under-replicated"] == 3
     node = next(problem for problem in sick["problems"] if problem["what"].startswith("node 3"))
     assert "its process is down" in node["what"] and node["next"] == "`tierlog cluster start 3`"
     assert {row["partition"] for row in ask("partition", "list", "--under-replicated")} == {0, 1, 2}
 
     assert ask("cluster", "start") == {"started": [3]}
-    until(healthy, "it has caught up")
+    assert ask("cluster", "health", "--wait", "60")["status"] == "healthy"
     lost = next(row for row in partitions("orders") if row["replicas"][0] == 3)
     assert lost["leader"] != 3
     elected = ask("partition", "elect", "orders", str(lost["partition"]))["outcomes"]
@@ -82,15 +91,15 @@ def test_a_paused_node_and_a_lost_majority(directory: Path) -> None:
     until(healthy, "a new cluster is healthy")
     ask("cluster", "pause", "1")
     assert run("cluster", "pause", "1").returncode == 1
-    sick = ask("cluster", "health", code=1)
+    sick = ask("cluster", "health", code=5)
     node = next(problem for problem in sick["problems"] if problem["what"].startswith("node 1"))
     assert node["next"] == "`tierlog cluster resume 1`"
     ask("cluster", "resume", "1")
     until(healthy, "it goes on")
 
     ask("cluster", "kill", "1", "2")
-    until(lambda: ask("cluster", "health", code=1)["status"] == "unavailable", "one of three is no quorum")
-    sick = ask("cluster", "health", code=1)
+    until(lambda: run("cluster", "health").returncode == 6, "one of three is no quorum")
+    sick = ask("cluster", "health", code=6)
     assert "1 of 3 voters answer, 2 are needed" in sick["problems"][0]["what"]
     ask("cluster", "start", "1", "2")
     until(healthy, "all are back")
@@ -146,3 +155,16 @@ def test_a_broker_is_emptied_and_let_go(directory: Path) -> None:
     assert run("partition", "move", "orders", "0", "--to", to).returncode == 0
     until(lambda: partitions("orders")[0]["in_sync"] == target, "it has moved")
     assert ask("partition", "list", "--moving") == []
+
+    words = ("topic", "create", "whole", "--partitions", "1", "--replication-factor", "3")
+    assert run(*words, "--bootstrap", up["bootstrap"]).returncode == 0
+    serving = run("broker", "decommission", "3", "--force")
+    assert serving.returncode == 1 and "serves" in serving.stderr
+    ask("cluster", "kill", "3")
+    until(lambda: broker(3)["fenced"], "its death is noticed")
+    held = {row["partition"] for row in partitions("orders") if 3 in row["replicas"]}
+    lost = ask("broker", "decommission", "3", "--force")
+    assert lost["moving"] == len(held) > 0 and "whole-0" in lost["left"]
+    assert [broker["id"] for broker in ask("broker", "list")] == [1, 2]
+    until(lambda: all(set(row["replicas"]) == {1, 2} for row in partitions("orders")), "they have moved")
+    assert [row["leader"] in (1, 2) for row in partitions("whole")] == [True]

@@ -114,6 +114,27 @@ class Cluster:
         self.register(broker_id, fenced=fenced, lost=lost > 0)
         self.forgetful = set()
 
+    def fail(self, broker_id: int, number: int) -> None:
+        """The disk below that replica fails; the broker goes on."""
+        self.report(broker_id, failed=number)
+
+    def wipe(self, broker_id: int, number: int) -> None:
+        """Its process starts on a new disk, and nothing of the partition is there."""
+        partition, disks = self.partition(number), self.disks[number]
+        others = (set(partition.in_sync) | set(partition.eligible)) - {broker_id}
+        disks.lose(broker_id, 10_000)
+        if not any(disks.holds_all(one) for one in others) and not disks.holds_all(broker_id):
+            self.give_up(number)
+        self.forgetful = {broker_id}
+        self.register(broker_id, fenced=True, lost=True)
+        self.report(broker_id, emptied=number)
+        self.fence(broker_id, False)
+        self.forgetful = set()
+
+    def report(self, broker_id: int, **named: int) -> None:
+        told = {kind: ((self.image.topic_ids[TOPIC], number),) for kind, number in named.items()}
+        self.do(c.ReportReplicas(broker_id=broker_id, broker_epoch=self.epoch(broker_id), **told))
+
     def fence(self, broker_id: int, fenced: bool) -> None:
         if broker_id in self.image.brokers:
             epoch = self.image.brokers[broker_id].broker_epoch
@@ -218,16 +239,23 @@ class Cluster:
 
     def heal(self) -> None:
         """Everyone returns and catches up: every partition is led, every move ends."""
+        failed = {one for number in range(PARTITIONS) for one in self.partition(number).offline}
         for broker_id in BROKERS:
-            if broker_id not in self.image.brokers or self.image.brokers[broker_id].stopping:
+            broker = self.image.brokers.get(broker_id)
+            if broker is None or broker.stopping or broker_id in failed:
                 self.register(broker_id)
             self.fence(broker_id, False)
+        for number in range(PARTITIONS):
+            if self.partition(number).leader == -1:  # whoever was in sync is empty: an operator decides
+                assert set(self.partition(number).emptied) & set(self.partition(number).in_sync)
+                self.configure("unclean.leader.election.enable", "true")
         for number in range(PARTITIONS):
             for _ in range(2):  # the end of a move changes the leader
                 self.expand(number, self.partition(number).replicas)
             partition = self.partition(number)
             assert partition.leader != -1
             assert set(partition.in_sync) == set(partition.replicas)
+            assert not (partition.offline or partition.emptied)
         assert list(under_way(self.image)) == []
 
 
@@ -238,6 +266,8 @@ steps = st.one_of(
     st.tuples(st.just("restart"), brokers, st.sampled_from([0, 0, 1, 5]), st.booleans()),
     st.tuples(st.just("fence"), brokers, st.booleans()),
     st.tuples(st.just("stop"), brokers),
+    st.tuples(st.just("fail"), brokers, numbers),
+    st.tuples(st.just("wipe"), brokers, numbers),
     st.tuples(st.just("unregister"), brokers),
     st.tuples(st.just("shrink"), numbers, brokers),
     st.tuples(st.just("expand"), numbers, members),
@@ -276,6 +306,10 @@ def perform(cluster: Cluster, kind: str, *arguments) -> None:  # type: ignore[no
             cluster.restart(*arguments)
         case "fence":
             cluster.fence(*arguments)
+        case "fail":
+            cluster.fail(*arguments)
+        case "wipe":
+            cluster.wipe(*arguments)
         case "stop":
             cluster.stop(*arguments)
         case "unregister":

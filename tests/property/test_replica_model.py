@@ -26,7 +26,6 @@ from tierlog.broker.records.batch import iter_batches
 from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.record import iter_records
 from tierlog.broker.records.writer import NewRecord
-from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.settings.topic import TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 
@@ -34,6 +33,7 @@ KEYS = [b"a", b"b", b"a longer key, of which compaction keeps a digest"]
 MOST_BEHIND_A_CUT = 12
 ANSWERS_MOST = 3
 MAX_LONG = 2**63 - 1
+OTHER_BROKER = 2
 
 entries = st.lists(
     st.tuples(st.sampled_from(KEYS), st.booleans(), st.integers(-50, 50)), min_size=1, max_size=4
@@ -222,40 +222,35 @@ class Partition(ReplicaDriver):
         """As a follower does that is told of another leader's log."""
         lowest = max(self.model.start, self.model.settled)
         offset = data.draw(st.integers(lowest, self.model.end))
-        log, old_end = self.replica.log, self.model.end
+        old_end = self.model.end
         self.answers.clear()  # their bytes are cut, and written over
         if then == "go on":
             self.read_from_everywhere(1)
         self.cut_unsynced = self.cut_unsynced or offset < self.model.end
-        log.truncate_to(offset, self.now)
-        self.model.cut(log.log_end_offset if log.log_end_offset < self.model.end else self.model.end)
-        assert self.model.end == log.log_end_offset and log.log_end_offset <= max(offset, self.model.end)
-        self.model.start = log.log_start_offset
-        point, start, cleaned_to = self.checkpoint  # whoever truncates lowers them before it returns
-        self.checkpoint = (min(point, self.model.end), min(start, self.model.start), cleaned_to)
-        # There is no follower's core yet, and the leader's end never goes back: so a new one begins.
-        self.replica = Replica(self.replica.name, self.replica.topic_id, 1, log, PRODUCERS_MS)
+        self.model.cut(self.model.boundary(offset))
+        self.epoch += 1
+        self.replica.become_follower(OTHER_BROKER, self.epoch, 0)
+        self.replica.truncate_to(offset, self.now)
+        self.check()
         self.check_cut_epochs()
+        point, start, cleaned_to = self.checkpoint  # lowered before what was cut is replaced
+        self.checkpoint = (min(point, self.model.end), min(start, self.model.start), cleaned_to)
+        self.active_ms = dict.fromkeys(self.active_ms, self.now)
+        self.forget_sequences()
+        if then == "follow":
+            self.follow(data.draw(entries), data.draw(st.integers(1, 3)))
         if then in ("go on", "follow"):
-            if then == "follow":
-                log.flush()  # until then the file of epochs names what was cut (docs/STATUS.md)
-                self.cut_unsynced = False
-                self.follow(data.draw(entries), data.draw(st.integers(1, 3)))
-                self.epoch += 1
-            self.replica = Replica(self.replica.name, self.replica.topic_id, 1, log, PRODUCERS_MS)
-            self.replica.become_leader(self.epoch, 0, [1])
-            self.active_ms = dict.fromkeys(self.active_ms, self.now)
-            log.producers.high_watermark_moved(self.replica.high_watermark)
-            self.forget_sequences()
+            self.new_leader_epoch()
             self.write_past(old_end, data.draw(entries))  # what was known of the old end misleads nobody
             self.read_from_everywhere(1)
             self.look_up_epochs()
             for target in {record.timestamp for record in self.model.records()}:
                 self.find_time(target)
         elif then == "stop":
+            self.epoch += 1
             self.stop_clean(power_goes=False)
         else:
-            self.come_back(then, 0, floor=log.recovery_point)
+            self.come_back(then, 0, floor=self.replica.recovery_point)
         self.forget_sequences()
 
     def follow(self, drawn: list[tuple[bytes, bool, int]], count: int) -> None:
@@ -263,6 +258,7 @@ class Partition(ReplicaDriver):
         epoch = self.model.batches[-1].leader_epoch if self.model.batches else self.epoch
         for _ in range(count):
             self.copy(self.records_of(drawn), epoch)
+        self.check()
 
     def write_past(self, end: int, drawn: list[tuple[bytes, bool, int]]) -> None:
         """Batches of other sizes than what was there."""

@@ -1,8 +1,8 @@
 """`make simulate SEEDS=n FIRST_SEED=k`: runs of the simulated cluster and quorum, by seed, on all cores.
 
 The last line is JSON: {"seeds": n, "failed": 0, "acknowledged": …, "faults": …, "trace": hash of all runs}. A
-seed that fails is told with the command that plays it again, and the exit code is 1. With `--minutes` no seed
-is begun after that time; `seeds` says how many were played.
+seed that fails is told with the command that plays it again, and the exit code is 1. With `--seconds` it
+ends after that time, and `seeds` says how many were played.
 """
 
 import argparse
@@ -69,12 +69,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Play seeds of the simulator.")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=0.0)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     failed = acknowledged = faults = 0
     traces: dict[int, str] = {}
-    ends = time.monotonic() + arguments.minutes * 60 if arguments.minutes else float("inf")
+    ends = time.monotonic() + arguments.seconds
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     for number, played in enumerate(play_all(seeds, arguments.processes), 1):
         acknowledged += played.acknowledged

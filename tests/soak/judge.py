@@ -6,11 +6,11 @@ third. Pure: it knows samples, no process. Called by soak.py; its tests show it 
 """
 
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
 
+from apart import HUNG
 from samples import Sample
 
 WARM_UP = 1 / 3
@@ -32,6 +32,11 @@ DISK_SLACK_MIB = 8.0
 DISK_LEVEL_MIB = 256.0
 """Twice what load.py's settings add up to: retention and two segments of each partition, the cleaner's
 copies, the cache of remote chunks, the metadata log, room reserved ahead.
+"""
+
+HANGS_A_MINUTE = 0.5
+"""Of clients, not of the broker: confluent-kafka's `Consumer.close()` (apart.py). With more, members of
+groups would hardly be a load.
 """
 
 MUST_GO_ON = ("produced", "read", "cleaned")
@@ -85,7 +90,9 @@ def judge(
     minutes_asked: float,
     broker_errors: int = 0,
     latency_level_ms: float = LATENCY_LEVEL_MS,
+    ended_early: str = "",
 ) -> Verdict:
+    """`ended_early`: why there are no more samples, if there should be."""
     slopes = {
         name: slope([(s.minutes, float(getattr(s, name))) for s in after_warm_up(samples)])
         for name in ("rss_mib", "anon_mib", "descriptors", "threads")
@@ -99,7 +106,9 @@ def judge(
         *_latency(samples, "end to end", "e2e_p99_ms", latency_level_ms),
         *_disk(samples),
         *_load(samples, minutes_asked),
-        _at_most("faults that clients met", sum(faults(samples).values()), 0),
+        _at_most("runs that ended early", int(bool(ended_early)), 0, ended_early),
+        _at_most("faults that clients met", _count(samples, "fault: "), 0),
+        _at_most("clients that hung", _count(samples, HUNG), max(HANGS_A_MINUTE * minutes_asked, 1)),
         _at_most("errors that the broker logged", broker_errors, 0),
     )
     return Verdict(checks, slopes)
@@ -107,14 +116,6 @@ def judge(
 
 def after_warm_up(samples: Sequence[Sample]) -> Sequence[Sample]:
     return [*_third(samples, 1), *_third(samples, 2)]
-
-
-def faults(samples: Sequence[Sample]) -> Counter[str]:
-    """Errors that clients reported, by kind."""
-    found: Counter[str] = Counter()
-    for sample in samples:
-        found.update({kind: n for kind, n in sample.counts.items() if kind.startswith("fault: ")})
-    return found
 
 
 def level(samples: Sequence[Sample], third: int, name: str) -> float:
@@ -181,6 +182,10 @@ def _load(samples: Sequence[Sample], minutes_asked: float) -> list[Check]:
         note = f"nothing in minute {', '.join(idle)}" if idle else ""
         checks.append(_at_least(f"{what}, least of a minute", min(counts), 1, note))
     return checks
+
+
+def _count(samples: Sequence[Sample], kind: str) -> int:
+    return sum(n for sample in samples for what, n in sample.counts.items() if what.startswith(kind))
 
 
 def _third(samples: Sequence[Sample], number: int) -> Sequence[Sample]:

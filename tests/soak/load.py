@@ -1,4 +1,5 @@
-"""The load of a soak, in a process of its own: real clients that do what clients do.
+"""The load of a soak, in a process of its own: real clients that do what clients do. Members of groups, which
+can hang as no other client does, are another process under it (members.py).
 
 Every INTERVAL_S it writes one JSON line: latencies and counts since the last one. Errors that clients report
 are counted, and the first of each kind is kept. Started by soak.py; ends when its standard input is closed.
@@ -12,12 +13,14 @@ import struct
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
+from apart import Apart
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
+from tally import Tally
 
 MIB = 1 << 20
 INTERVAL_S = 5.0
@@ -44,7 +47,7 @@ SENT = struct.Struct(">4sq")
 STAMPED = b"sent"
 """What the values of measured records begin with, and when they were given to the producer."""
 
-GROUP_NAMES = 4  # a broker remembers the offsets of each group for days: no new names
+MEMBERS = Path(__file__).parent / "members.py"
 
 
 class Load:
@@ -54,8 +57,8 @@ class Load:
         self._lock = threading.Lock()
         self._latencies_s: list[float] = []
         self._end_to_end_s: list[float] = []
-        self._counts: Counter[str] = Counter()
-        self._faults: dict[str, str] = {}
+        self._tally = Tally()
+        self._members = Apart("group members", [sys.executable, str(MEMBERS), bootstrap], self._tally)
 
     def start(self) -> None:
         self._create_topics()
@@ -64,7 +67,7 @@ class Load:
             self._tail,
             lambda: self._consume("soak-compacted"),
             self._read_history,
-            self._groups,
+            self._members.live,
             self._python_clients,
             self._topics,
             self._connections,
@@ -76,10 +79,8 @@ class Load:
         with self._lock:
             latencies, self._latencies_s = self._latencies_s, []
             end_to_end, self._end_to_end_s = self._end_to_end_s, []
-            counts, self._counts = dict(self._counts), Counter()
-            faults = dict(self._faults)
         told = {**_percentiles("", latencies), **_percentiles("e2e_", end_to_end)}
-        return {**told, "counts": counts, "faults": faults}
+        return {**told, **self._tally.take()}
 
     # -- the workers --
 
@@ -100,12 +101,12 @@ class Load:
             time.sleep(0.005)
 
     def _delivered(self, error: object, message: object) -> None:
+        if error:
+            self._tally.fault("produce", str(error))
+            return
+        self._tally.count("produced")
         with self._lock:
-            if error:
-                self._fault("produce", str(error))
-            else:
-                self._latencies_s.append(message.latency())  # type: ignore[attr-defined]
-                self._counts["produced"] += 1
+            self._latencies_s.append(message.latency())  # type: ignore[attr-defined]
 
     def _tail(self) -> None:
         """One that stays at the end of the log, and takes each record as soon as it is there: latency is from
@@ -118,7 +119,7 @@ class Load:
             if message is None:
                 continue
             now_ns, value = time.monotonic_ns(), message.value() or b""
-            self._took([message])
+            self._tally.took([message])
             if value.startswith(STAMPED):
                 with self._lock:
                     self._end_to_end_s.append((now_ns - SENT.unpack_from(value)[1]) / 1e9)
@@ -128,7 +129,7 @@ class Load:
         consumer = Consumer({**self._settings, "group.id": f"soak-{topic}", "auto.offset.reset": "earliest"})
         consumer.subscribe([topic])
         while True:
-            self._took(consumer.consume(500, 1.0))
+            self._tally.took(consumer.consume(500, 1.0))
 
     def _read_history(self) -> None:
         """From the first offset on, hence from the object store, again and again."""
@@ -142,29 +143,11 @@ class Load:
                 seen = low
                 while seen < high - 1:
                     messages = consumer.consume(500, 2.0)
-                    self._took(messages)
+                    self._tally.took(messages)
                     if not messages:
                         break
                     seen = max(message.offset() or 0 for message in messages)
             time.sleep(3)
-
-    def _groups(self) -> None:
-        """Members come and go; some without saying so."""
-        rng = random.Random(3)
-        members: list[Consumer] = []
-        while True:
-            if len(members) < 3 or rng.random() < 0.5:
-                group = f"soak-group-{rng.randrange(GROUP_NAMES)}"
-                member = Consumer({**self._settings, "group.id": group, "session.timeout.ms": 6000})
-                member.subscribe(["soak-plain", "soak-compacted"])
-                members.append(member)
-            elif members:
-                members.pop(rng.randrange(len(members))).close()
-                self._count("groups left")
-            for member in members[:6]:
-                self._took(member.consume(100, 0.2))
-            while len(members) > 6:
-                members.pop(0).close()
 
     def _python_clients(self) -> None:
         """kafka-python comes, produces, reads a little, and goes."""
@@ -179,7 +162,7 @@ class Load:
                 group_id="soak-python",
                 consumer_timeout_ms=500,
             )
-            self._count("read", sum(1 for _, _ in zip(range(500), consumer, strict=False)))
+            self._tally.count("read", sum(1 for _, _ in zip(range(500), consumer, strict=False)))
             consumer.close()
             time.sleep(1)
 
@@ -196,7 +179,7 @@ class Load:
                 producer.produce(name, b"short-lived", partition=at % 3)
             producer.flush(10)
             admin.delete_topics([name])[name].result(30)
-            self._count("topics")
+            self._tally.count("topics")
             time.sleep(1)
 
     def _connections(self) -> None:
@@ -219,7 +202,7 @@ class Load:
                         each.sendall(rng.randbytes(40))
             for each in opened:
                 each.close()
-            self._count("connections", len(opened))
+            self._tally.count("connections", len(opened))
             time.sleep(0.5)
 
     # -- around them --
@@ -238,27 +221,10 @@ class Load:
             try:
                 work()
             except (KafkaException, OSError) as failure:
-                with self._lock:
-                    self._fault(type(failure).__name__, str(failure))
+                self._tally.fault(type(failure).__name__, str(failure))
             except Exception as failure:
-                with self._lock:
-                    self._fault(f"unexpected {type(failure).__name__}", str(failure))
+                self._tally.fault(f"unexpected {type(failure).__name__}", str(failure))
             time.sleep(0.5)
-
-    def _took(self, messages: list[object]) -> None:
-        for message in messages:
-            if error := message.error():  # type: ignore[attr-defined]
-                with self._lock:
-                    self._fault("consume", str(error))
-        self._count("read", len(messages))
-
-    def _count(self, what: str, count: int = 1) -> None:
-        with self._lock:
-            self._counts[what] += count
-
-    def _fault(self, kind: str, text: str) -> None:
-        self._counts[f"fault: {kind}"] += 1
-        self._faults.setdefault(kind, text)
 
 
 def _percentiles(prefix: str, latencies_s: list[float]) -> dict[str, float]:

@@ -2,29 +2,38 @@
 
     .venv/bin/python tests/soak/soak.py --minutes 10 --picture docs/img/soak.png --json build/soak.json
 
-Exit code 1 if a check of judge.py is not passed. docs/howto/soak.md says how to read it. Linux only (/proc).
+Exit code 1 if a check of judge.py is not passed, or if broker or load gave up before the time: then what was
+measured is judged and drawn all the same. docs/howto/soak.md says how to read it. Linux only (/proc).
 """
 
 import argparse
+import http.client
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from apart import Silent, lines
 from judge import LATENCY_LEVEL_MS, Verdict, judge
 from samples import Metrics, Sample, disk_mib, read_process
 from telling import checks, draw, table
 
-from tierlog.cli.process import TierlogBroker
+from tierlog.cli.process import BrokerFailed, TierlogBroker
 
 LOAD = Path(__file__).parent / "load.py"
-PATIENCE_S = 120
-"""After the minutes asked for: a load that tells nothing any more is ended, and the verdict says so."""
+PATIENCE_S = 60
+"""A load that tells nothing for so long hangs."""
+
+DYING_S = 5
+"""A killed process refuses connections for a moment before it has ended."""
 
 SETTINGS = {
     # What takes hours by default comes round within the run, so that a steady state can be reached.
@@ -55,73 +64,106 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tierlog-soak-") as directory:
         broker = TierlogBroker(Path(directory), SETTINGS)
         with broker:
-            samples, faults = run(broker, options.minutes)
+            found = run(broker, options.minutes)
             log = broker.log_tail(1 << 30)
     failures = [line for line in log.splitlines() if "error" in line.split(" event=")[0]]
     verdict = judge(
-        samples,
+        found.samples,
         minutes_asked=options.minutes,
         broker_errors=len(failures),
         latency_level_ms=options.latency_level_ms,
+        ended_early=found.ended_early,
     )
     if options.json:
         told = {
             "minutes_asked": options.minutes,
             **verdict.as_json(),
-            "faults": faults,
+            "faults": found.faults,
             "broker_errors": failures,
-            "samples": [asdict(sample) for sample in samples],
+            "samples": [asdict(sample) for sample in found.samples],
         }
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(told, indent=1))
-    if samples:
-        draw(options.picture, samples, verdict)
-    return report(samples, verdict, faults, failures)
+    if found.samples:
+        draw(options.picture, found.samples, verdict)
+    return report(found, verdict, failures)
 
 
-def run(broker: TierlogBroker, minutes: float) -> tuple[list[Sample], dict[str, str]]:
+@dataclass(slots=True)
+class Run:
     """A sample for each line of the load's process; the first fault of each kind."""
-    samples: list[Sample] = []
-    metrics = Metrics(broker.admin_url)
-    command = [sys.executable, str(LOAD), broker.bootstrap]
-    begin = time.monotonic()
-    faults: dict[str, str] = {}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as load:
-        if load.stdout is None or load.stdin is None:
-            raise OSError("the load has no pipes")
-        watchdog = threading.Timer(minutes * 60 + PATIENCE_S, load.kill)
-        watchdog.start()
+
+    samples: list[Sample] = field(default_factory=list)
+    faults: dict[str, str] = field(default_factory=dict)
+    ended_early: str = ""
+
+
+def run(
+    broker: TierlogBroker, minutes: float, load: Sequence[str] = (), patience_s: float = PATIENCE_S
+) -> Run:
+    """`load`: a command other than load.py, for tests. Never raises for what broker or load do."""
+    found = Run()
+    command = load or (sys.executable, str(LOAD), broker.bootstrap)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
         try:
-            for line in load.stdout:
-                told = json.loads(line)
-                faults = told.pop("faults")
-                passed = (time.monotonic() - begin) / 60
-                loop_lag_p99_ms, told["counts"]["cleaned"] = metrics.read()
-                samples.append(
-                    Sample(
-                        minutes=passed,
-                        local_disk_mib=disk_mib(broker.data_dir),
-                        store_mib=disk_mib(broker.object_dir),
-                        loop_lag_p99_ms=loop_lag_p99_ms,
-                        **read_process(broker.pid),
-                        **told,
-                    )
-                )
-                print(f"\r{passed:5.1f} of {minutes:g} minutes", end="", file=sys.stderr, flush=True)
-                if passed >= minutes:
-                    break
+            if not _listen(process, broker, minutes, found, patience_s):
+                found.ended_early = f"the load ended with exit code {process.wait()}"
+        except Silent as failure:
+            found.ended_early = f"the load hangs: {failure}"
+        except (OSError, BrokerFailed, http.client.HTTPException) as failure:
+            found.ended_early = _what_happened(broker, failure)
+        except KeyboardInterrupt:
+            found.ended_early = "interrupted"
         finally:
-            watchdog.cancel()
-            load.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # it has processes under it
     print(file=sys.stderr)
-    return samples, faults
+    return found
 
 
-def report(samples: list[Sample], verdict: Verdict, faults: dict[str, str], failures: list[str]) -> int:
+def _listen(
+    process: "subprocess.Popen[bytes]", broker: TierlogBroker, minutes: float, found: Run, patience_s: float
+) -> bool:
+    """Until the minutes have passed; False if the load ends before."""
+    metrics, begin = Metrics(broker.admin_url), time.monotonic()
+    for line in lines(process, patience_s):
+        told = json.loads(line)
+        found.faults = told.pop("faults")
+        passed = (time.monotonic() - begin) / 60
+        loop_lag_p99_ms, told["counts"]["cleaned"] = metrics.read()
+        found.samples.append(
+            Sample(
+                minutes=passed,
+                local_disk_mib=disk_mib(broker.data_dir),
+                store_mib=disk_mib(broker.object_dir),
+                loop_lag_p99_ms=loop_lag_p99_ms,
+                **read_process(broker.pid),
+                **told,
+            )
+        )
+        print(f"\r{passed:5.1f} of {minutes:g} minutes", end="", file=sys.stderr, flush=True)
+        if passed >= minutes:
+            return True
+    return False
+
+
+def _what_happened(broker: TierlogBroker, failure: Exception) -> str:
+    until = time.monotonic() + DYING_S
+    while time.monotonic() < until:
+        if not broker.running:
+            return "the broker ended"
+        time.sleep(0.05)
+    return f"the broker hangs: {failure}"
+
+
+def report(found: Run, verdict: Verdict, failures: list[str]) -> int:
+    samples = found.samples
     print(table(samples))
     counts = sum((Counter(sample.counts) for sample in samples), Counter())
     print("\n" + ", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
-    for kind, text in sorted(faults.items()):
+    for kind, text in sorted(found.faults.items()):
         print(f"first of {kind}: {text}")
     for line in failures[:10]:
         print("the broker logged:", line)

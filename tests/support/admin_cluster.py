@@ -4,6 +4,7 @@ the real handlers, over a real quorum of one.
 
 import random
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import BrokerImage, PartitionImage
 from tierlog.metadata.node import MetadataNode
+from tierlog.metadata.peers import NoPeers
 
 GROUP_APIS = (
     "DeleteGroups", "DescribeGroups", "FindCoordinator", "Heartbeat", "JoinGroup", "LeaveGroup", "ListGroups",
@@ -35,14 +37,44 @@ GROUP_APIS = (
 )  # fmt: skip
 
 
+class MovableClock(SystemClock):
+    ahead_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.ahead_ms
+
+
+class ToldPeers(NoPeers):
+    """Says which brokers have died when it is told to."""
+
+    doubtful: frozenset[int] = frozenset()
+
+    def start(self, unreachable: Callable[[int], None], died: Callable[[int], None]) -> None:
+        self.died = died
+
+    @property
+    def suspects(self) -> frozenset[int]:
+        return self.doubtful
+
+
 class AdminCluster:
     def __init__(self, directory: Path, **settings: str) -> None:
         self.has_lost_quorum = False
         self.failures: list[BaseException] = []
         self.tasks = TaskGroup(lambda _, failure: self.failures.append(failure))
-        files, clock, rng = OsFiles(), SystemClock(), random.Random(1)
+        files, clock, rng = OsFiles(), MovableClock(), random.Random(1)
+        self.clock, self.peers = clock, ToldPeers()
         self.node = MetadataNode(
-            1, {}, directory / "metadata", files, clock, rng, self.tasks, "c", url="http://one:9644"
+            1,
+            {},
+            directory / "metadata",
+            files,
+            clock,
+            rng,
+            self.tasks,
+            "c",
+            url="http://one:9644",
+            peers=self.peers,
         )
         self.metadata = MetadataClient(self.node)
         self.settings = settings_from({"log.dirs": str(directory), **settings})

@@ -5,6 +5,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from wire_client import Client
@@ -17,10 +18,11 @@ JAVA = ("java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class KafkaProcess:
-    """Formats its directory, starts, and returns once it serves, or with `wait=False` at once; `stop()` ends
-    it, `start()` starts it again.
+    """Formats its directory, starts, and returns once it serves, or with `wait=False` at once; `stop()`
+    or `kill()` ends it, `start()` starts it again.
 
-    `more`: further lines of its properties.
+    `more`: further lines of its properties, over those below. `ports`: for clients and for controllers; free
+    ones by default.
     """
 
     def __init__(
@@ -31,14 +33,17 @@ class KafkaProcess:
         more: str = "",
         *,
         wait: bool = True,
+        ports: tuple[int, int] | None = None,
+        cluster_id: str | None = None,
     ) -> None:
-        port, controller_port = free_ports(2)
+        port, controller_port = ports or free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
         properties = directory / "server.properties"
         properties.write_text(
             PROPERTIES.format(port=port, controller_port=controller_port, data=directory / "data") + more
         )
-        formatting = ["kafka.tools.StorageTool", "format", "-t", str(uuid.uuid4()), "-c", str(properties)]
+        formatting = ["kafka.tools.StorageTool", "format", "-t", cluster_id or str(uuid.uuid4())]
+        formatting += ["-c", str(properties)]
         subprocess.run(
             [*JAVA, "-cp", classpath, *formatting], check=True, capture_output=True, timeout=START_TIMEOUT_S
         )
@@ -77,11 +82,13 @@ class KafkaProcess:
 
     def stop(self) -> None:
         self._process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self.kill()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
         self._log.close()
 
 

@@ -60,6 +60,10 @@ class LogModel:
         assert batch.base == self.end
         self.batches.append(batch)
 
+    def boundary(self, offset: int) -> int:
+        """Where the log ends once no record at or above `offset` is left: before the batch that holds it."""
+        return next((batch.base for batch in self.batches if batch.base <= offset <= batch.last), self.end)
+
     def cut(self, end: int) -> None:
         """No record at or above `end` remains; a batch goes whole."""
         self.batches = [batch for batch in self.batches if batch.last < end]

@@ -4,13 +4,14 @@ import random
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.api import RaftServer
+from tierlog.metadata.balancing import BalanceSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.sessions import BrokerSessions
@@ -19,6 +20,7 @@ from tierlog.metadata.node import MetadataNode
 from tierlog.metadata.observer import MetadataObserver
 from tierlog.metadata.raft.messages import AnyMessage
 from tierlog.metadata.raft.settings import RaftSettings
+from tierlog.metadata.tls import TlsFiles
 from tierlog.metadata.transport import HttpPeers
 
 SECRET = b"a secret of the test"
@@ -36,7 +38,7 @@ class CuttablePeers(HttpPeers):
     """The network between members may be cut; what observers and clients say still arrives."""
 
     def __init__(self, quorum: "Quorum", node_id: int, tasks: TaskGroup) -> None:
-        super().__init__(node_id, CLUSTER_ID, SECRET, tasks)
+        super().__init__(node_id, CLUSTER_ID, SECRET, tasks, quorum.certificates.get(node_id))
         self.quorum, self.node_id = quorum, node_id
 
     def send(self, message: AnyMessage) -> None:
@@ -63,12 +65,13 @@ class Running:
             url=quorum.urls[node_id],
             settings=quorum.settings,
             sessions=BrokerSessions(quorum.session_ms) if quorum.session_ms else None,
+            balance=quorum.balance,
             tick_ms=20,
             snapshot_entries=quorum.snapshot_entries,
             keep_entries=1,
         )
         self.client = MetadataClient(self.node)
-        self.server = RaftServer(self.node, SECRET)
+        self.server = RaftServer(self.node, SECRET, quorum.certificates.get(node_id))
 
     async def start(self, listener: socket.socket) -> None:
         await self.node.start()
@@ -83,7 +86,7 @@ class Running:
 class Observing:
     def __init__(self, quorum: "Quorum", node_id: int, voters: Iterable[int]) -> None:
         self.tasks = TaskGroup(lambda name, failure: quorum.failures.append(failure))
-        peers = HttpPeers(node_id, CLUSTER_ID, SECRET, self.tasks)
+        peers = HttpPeers(node_id, CLUSTER_ID, SECRET, self.tasks, quorum.certificates.get(node_id))
         urls = {n: quorum.urls[n] for n in voters}
         self.observer = MetadataObserver(node_id, urls, self.tasks, CLUSTER_ID, peers=peers)
         self.client = MetadataClient(self.observer)
@@ -97,11 +100,18 @@ class Quorum:
     """`voters` are those of the settings; none: node 1 is alone, and the others are told of it. Nodes 1 to 4
     have addresses."""
 
-    def __init__(self, directory: Path, voters: Iterable[int] = (1, 2, 3)) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        voters: Iterable[int] = (1, 2, 3),
+        certificates: Mapping[int, TlsFiles] | None = None,
+    ) -> None:
+        """`certificates`: by node; none at all: they speak in the clear."""
         self.directory = directory
         self.voters = tuple(voters)
         self.settings: RaftSettings | None = None
         self.session_ms = 0
+        self.balance: BalanceSettings | None = None
         self.starts = 0
         self.cut_off: set[int] = set()
         self.observers: list[Observing] = []
@@ -109,7 +119,9 @@ class Quorum:
         self.snapshot_entries = 10_000
         self.listeners = {n: listen() for n in (1, 2, 3, 4)}
         self.ports = {n: listener.getsockname()[1] for n, listener in self.listeners.items()}
-        self.urls = {n: f"http://127.0.0.1:{port}" for n, port in self.ports.items()}
+        self.certificates = certificates or {}
+        self.scheme = "https" if certificates else "http"
+        self.urls = {n: f"{self.scheme}://127.0.0.1:{port}" for n, port in self.ports.items()}
         self.running: dict[int, Running] = {}
 
     async def start(self, node_id: int) -> Running:
@@ -138,7 +150,7 @@ class Quorum:
         """To another port; who is told of it is the test's business."""
         self.listeners[node_id] = listen()
         self.ports[node_id] = self.listeners[node_id].getsockname()[1]
-        self.urls[node_id] = f"http://127.0.0.1:{self.ports[node_id]}"
+        self.urls[node_id] = f"{self.scheme}://127.0.0.1:{self.ports[node_id]}"
 
     def wipe(self, node_id: int) -> None:
         shutil.rmtree(self.directory / str(node_id))

@@ -25,12 +25,13 @@ from tierlog.broker.log.verifying import Totals, Verification
 from tierlog.broker.ports.files import FileSlice
 from tierlog.broker.ports.open_files import OpenFiles
 from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.records.batch import assign, read_header
+from tierlog.broker.records.batch import assign
 from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.record import Record
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.replica import AppendResult, Replica
 from tierlog.broker.settings.topic import TopicConfig
+from tierlog.broker.wire.errors import ErrorCode
 
 NOW = 1_700_000_000_000
 TOMBSTONES_MS = 100
@@ -134,11 +135,18 @@ class ReplicaDriver(RuleBasedStateMachine):
         return result
 
     def copy(self, new: list[NewRecord], leader_epoch: int) -> None:
-        """A batch of another leader, as a follower appends it."""
+        """A batch of another leader, in whose epoch it was written, as a follower appends it."""
         base, data = self.model.end, bytearray(encode_batch(new))
         assign(data, 0, base, leader_epoch)
         self.model.append(Batch(_as_stored(new, base), leader_epoch, self.now))
-        self.replica.log.append(memoryview(data), read_header(data), base, leader_epoch, self.now)
+        error = self.replica.append_replicated(
+            memoryview(data),
+            leader_epoch=self.epoch,
+            high_watermark=self.model.end,
+            log_start_offset=self.model.start,
+            now_ms=self.now,
+        )
+        assert error == ErrorCode.NONE
 
     def records_of(self, drawn: list[tuple[bytes, bool, int]]) -> list[NewRecord]:
         return [

@@ -21,6 +21,7 @@ from tierlog.broker.settings.topic import TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import PartitionImage
 from tierlog.metadata.node import MetadataNode
 from tierlog.tiering.chunk_cache import ChunkCache
 from tierlog.tiering.format.keys import Keys
@@ -86,6 +87,7 @@ class TierNode:
             replicas=self,
             manager=self.manager,
             remote_log=self.remote_log,
+            files=files,
             clock=self.clock,
             rng=rng,
             tasks=self.tasks,
@@ -119,8 +121,8 @@ class TierNode:
         await self.metadata.submit(
             c.FenceBroker(broker_id=1, broker_epoch=registered.broker_epoch, fenced=False)
         )
-        self.metadata.subscribe(lambda old, new: self._follow())
-        self._follow()
+        self.metadata.subscribe(lambda old, new: self.follow())
+        self.follow()
         await self.driver.start()
         self.housekeeper.follow()
         return self
@@ -147,7 +149,7 @@ class TierNode:
             lambda where: self.metadata.image.remote_partition(*where),
         )
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
         image = self.metadata.image
         for name in [name for name in self.replicas if image.topic(name.topic) is None]:
             self.replicas.pop(name).close(clean=False)
@@ -158,7 +160,7 @@ class TierNode:
                 if name not in self.replicas:
                     self.replicas[name] = self._open(name, topic.topic_id, config)
                 self.replicas[name].update_config(config)
-                self.replicas[name].become_leader(partition.leader_epoch, partition.partition_epoch, [1])
+                take_role(self.replicas[name], 1, partition)
 
     def _open(self, name: TopicPartition, topic_id: uuid.UUID, config: TopicConfig) -> Replica:
         directory = self.directory / str(name)
@@ -175,14 +177,16 @@ class TierNode:
             rng=self.rng,
         )
 
-    async def create(self, name: str, partitions: int = 1, **changes: str) -> Replica:
-        """A tiered topic of small segments; settings in keyword form (`retention_ms="1"`)."""
+    async def create(
+        self, name: str, partitions: int = 1, *, replicas: tuple[int, ...] = (), **changes: str
+    ) -> Replica:
+        """A tiered topic of small segments; settings in keyword form (`retention_ms="1"`). `replicas`: of its
+        one partition."""
         configs = {**TIERED, **{key.replace("_", "."): value for key, value in changes.items()}}
-        reply = await self.metadata.submit(
-            c.CreateTopics(
-                topics=(c.NewTopic(name=name, partitions=partitions, configs=tuple(configs.items())),)
-            )
-        )
+        topic = c.NewTopic(name=name, partitions=partitions, configs=tuple(configs.items()))
+        if replicas:
+            topic = c.NewTopic(name=name, assignments=((0, replicas),), configs=tuple(configs.items()))
+        reply = await self.metadata.submit(c.CreateTopics(topics=(topic,)))
         assert reply.topics[0].error == ErrorCode.NONE, reply
         return self.replicas[TopicPartition(name, 0)]
 
@@ -211,6 +215,15 @@ class TierNode:
             )
         assert found is not None
         return content(found)
+
+
+def take_role(replica: Replica, broker_id: int, partition: PartitionImage) -> None:
+    """As the replica manager does."""
+    epochs = partition.leader_epoch, partition.partition_epoch
+    if partition.leader == broker_id:
+        replica.become_leader(*epochs, partition.in_sync, partition.replicas)
+    else:
+        replica.become_follower(partition.leader, *epochs)
 
 
 def content(found: LogSlice) -> bytes:

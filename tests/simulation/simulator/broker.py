@@ -37,6 +37,7 @@ from tierlog.broker.runtime.purgatory import Purgatory
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.api import APIS, decode_response, encode_request
@@ -50,6 +51,8 @@ from tierlog.metadata.node import MetadataNode, MetadataUnavailable
 
 DEATH_SEEN_S = 0.002
 """The kernel of a killed process closes its connections, and refuses others."""
+
+DIRECTORIES = ("data", "more")
 
 
 class Observer(Protocol):
@@ -117,10 +120,6 @@ class SimBroker:
         self.boot += 1
         self.disk.lose_power(self._rng)
 
-    def wipe(self) -> None:
-        """The disk of its logs is replaced; that of the metadata stays. It has no power."""
-        self.disk.wipe("data")
-
     def _end(self) -> bool:
         """Of its process; False if there is none."""
         if self.process is None or not self.process.alive:
@@ -153,6 +152,23 @@ class SimBroker:
         before = self._held.get(TopicPartition(topic, partition), 0)
         return before if replica is None else max(before, replica.settled_offset)
 
+    @property
+    def lacks_directories(self) -> bool:
+        """Until its next process."""
+        return self.replicas is not None and bool(self.replicas.directories.offline)
+
+    def lose_directory(self, rng: random.Random) -> None:
+        """One fails, the process goes on; what lies there is back with the next process."""
+        chosen = rng.randrange(len(DIRECTORIES))
+        if self.process is not None and self.replicas is not None:
+            directory = self.replicas.directories.all[chosen]
+            self._loop.call_soon(directory.fail, "simulated", context=self.process.context)
+
+    def wipe_directory(self, rng: random.Random) -> None:
+        """The process ends, and one directory is a new disk."""
+        self.kill()
+        self.disk.wipe_directory(self.disk.root / rng.choice(DIRECTORIES))
+
     def _report(self, name: str, failure: BaseException) -> None:
         if isinstance(failure, OSError):
             self.kill()
@@ -169,7 +185,7 @@ class SimBroker:
 
     async def _start(self) -> None:
         settings, rng = self.settings, random.Random(self._rng.getrandbits(64))
-        self.directories = DataDirectories([self.disk.root / "data"], self.files, rng)
+        self.directories = DataDirectories([self.disk.root / name for name in DIRECTORIES], self.files, rng)
         identity = self.directories.claim(self.node_id, settings.cluster_id, metadata=None)
         tasks = TaskGroup(self._report)
         self.peers = SimPeers(self._network, self.node_id, self._brokers, self._observer.quorum)
@@ -203,6 +219,9 @@ class SimBroker:
         def broker_epoch() -> int:
             return lifecycle.broker_epoch
 
+        def lower_checkpoint(replica: Replica) -> None:
+            replicas.checkpoints.lower(replica)
+
         commits, purgatory = GroupCommit(), Purgatory(10_000)
         fetchers = ReplicaFetchers(
             FollowerDependencies(
@@ -213,6 +232,7 @@ class SimBroker:
                 rng=rng,
                 broker_epoch=broker_epoch,
                 image=lambda: node.image,
+                lower_checkpoint=lower_checkpoint,
             )
         )
         replicas = ReplicaManager(
@@ -283,8 +303,13 @@ class SimBroker:
         groups.start()
         upkeep.start()
         updater.start()
+        reports = ReplicaReports(
+            self.node_id, metadata, replicas, tasks, broker_epoch=lambda: lifecycle.broker_epoch
+        )
+        reports.start()
         self.replicas, self.lifecycle = replicas, lifecycle
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)
+        await reports.tell_first()
         await lifecycle.enter()
 
     # --- requests

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import lt
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from simulator.broker import SimBroker
 from simulator.disk import Disk
-from simulator.faults import Faults, Victim
+from simulator.faults import DOWN_S, KINDS, Faults, Victim
 from simulator.loop import Process, SimLoop
 from simulator.network import Network
 from simulator.partitions import PartitionWitness
@@ -50,6 +50,26 @@ class Outcome:
     virtual_s: float = 0.0
 
 
+class _ClusterFaults(Faults):
+    """And those of log directories."""
+
+    may_wipe: Callable[[Victim], bool]
+
+    def strike_further(self, kind: str, node: SimBroker) -> None:
+        if kind == "directory":
+            node.lose_directory(self._rng)
+            self._loop.call_later(self._rng.uniform(1, DOWN_S), self.kill, node)
+        elif kind == "wipe" and self.may_wipe(node):
+            self.kill(node)
+            node.wipe_directory(self._rng)
+
+    def end(self) -> None:
+        for node in self._nodes.values():
+            if node.lacks_directories:
+                node.kill()
+        super().end()
+
+
 class ClusterRun:
     def __init__(self, seed: int, directory: Path) -> None:
         self.rng = random.Random(seed)
@@ -75,15 +95,16 @@ class ClusterRun:
                 self.brokers, self._fork(), self,
             )  # fmt: skip
         self.faults_s = self.rng.choice(FAULTS_S)
-        self.faults = Faults(
+        self.faults = _ClusterFaults(
             self._fork(),
             self.loop,
             self.network,
             self.brokers,
             self._powerless,
             self.outcome.faults,
-            self._may_wipe,
+            (*KINDS, "directory", "wipe"),
         )
+        self.faults.may_wipe = self._may_wipe
         self._trace = hashlib.sha256()
 
     def play(self) -> Outcome:

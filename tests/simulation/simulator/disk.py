@@ -79,9 +79,12 @@ class Disk:
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         path.write_bytes(content)
 
-    def wipe(self, directory: str) -> None:
+    def wipe_directory(self, path: Path) -> None:
         """It is on a disk of its own, and there is a new one in its place. Its processes must be dead."""
-        shutil.rmtree(self.root / directory, ignore_errors=True)
+        for below in path.rglob("*"):
+            self.unsynced.pop(below.stat().st_ino, None)
+        shutil.rmtree(path, ignore_errors=True)
+        self.names = [name for name in self.names if not name[0].is_relative_to(path)]
 
     def check(self, operation: str) -> None:
         code = self.fails_at.pop(operation, 0)

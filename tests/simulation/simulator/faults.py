@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
-from typing import Protocol
+from typing import Any, Protocol
 
 from simulator.clock import SimClock
 from simulator.disk import Disk
@@ -21,7 +21,6 @@ KINDS = (
     "kill",
     "kill leader",
     "power",
-    "wipe",
     "pause",
     "isolate",
     "part",
@@ -64,7 +63,6 @@ class Victim(Protocol):
     def start(self) -> None: ...
     def kill(self) -> None: ...
     def lose_power(self) -> None: ...
-    def wipe(self) -> None: ...
 
 
 Powerless = Callable[[Victim], Sequence[Victim]]
@@ -80,11 +78,10 @@ class Faults:
         nodes: Mapping[int, Victim],
         powerless: Powerless,
         told: Counter[str],
-        may_wipe: Callable[[Victim], bool] = lambda node: False,
+        kinds: Sequence[str] = KINDS,
     ) -> None:
-        """`may_wipe`: whether the logs of that node may be lost for good now."""
         self._rng, self._loop, self._network, self._nodes = rng, loop, network, nodes
-        self._powerless, self._told, self._may_wipe = powerless, told, may_wipe
+        self._powerless, self._told, self._kinds = powerless, told, kinds
 
     def weather(self) -> None:
         """What messages suffer for the whole of the run."""
@@ -96,16 +93,16 @@ class Faults:
         weather.garbling = rng.choice((0.0, 0.0, 0.02))
 
     def strike(self) -> None:
-        rng, kind = self._rng, self._rng.choice(KINDS)
+        rng, kind = self._rng, self._rng.choice(self._kinds)
         node = self._nodes[rng.choice(sorted(self._nodes))]
         other = self._nodes[rng.choice(sorted(self._nodes))]
         self._told[kind] += 1
         match kind:
             case "kill":
-                self._kill(node)
+                self.kill(node)
             case "kill leader":
                 for leader in self._leading():
-                    self._kill(leader)
+                    self.kill(leader)
             case "part leader":
                 for leader in self._leading():
                     self._part(leader)
@@ -114,9 +111,6 @@ class Faults:
                     self._lose_power(one)
             case "part":  # from the other nodes; clients still reach it
                 self._part(node)
-            case "wipe" if self._may_wipe(node):
-                self._lose_power(node)
-                node.wipe()
             case "pause" if node.process is not None:
                 node.process.pause()
                 self._loop.call_later(rng.uniform(0, PAUSED_S), node.process.go_on)
@@ -130,7 +124,11 @@ class Faults:
                 self._loop.call_later(rng.uniform(0, FULL_S), node.disk.make_room)
                 self._start_later(node)
             case _:
+                self.strike_further(kind, node)
                 self._strike_network(kind, node.name, other.name)
+
+    def strike_further(self, kind: str, node: Any) -> None:
+        """Kinds that not all runs know."""
 
     def _strike_network(self, kind: str, one: str, other: str) -> None:
         match kind:
@@ -173,7 +171,7 @@ class Faults:
         node.lose_power()
         self._start_later(node)
 
-    def _kill(self, node: Victim) -> None:
+    def kill(self, node: Victim) -> None:
         node.kill()
         self._start_later(node)
 

@@ -57,6 +57,10 @@ class SimPeers:
     def configure(self, members: Mapping[int, Member]) -> None:
         return
 
+    @property
+    def suspects(self) -> frozenset[int]:
+        return frozenset()
+
     def watch(self, urls: Mapping[int, str]) -> None:
         return
 

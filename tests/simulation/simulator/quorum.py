@@ -118,9 +118,6 @@ class Node:
         self.run.network.vanish(self.name)
         self.disk.lose_power(self.run.rng)
 
-    def wipe(self) -> None:
-        raise NotImplementedError("what a voter promised must not be lost")
-
 
 class QuorumRun:
     def __init__(self, seed: int, directory: Path, size: int | None = None) -> None:

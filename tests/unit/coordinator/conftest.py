@@ -8,6 +8,7 @@ import pytest
 from tierlog.broker.coordinator.coordinator import Coordinator
 from tierlog.broker.coordinator.events import (
     Appended,
+    AppendLate,
     AppendRecords,
     CancelTimer,
     Commit,
@@ -53,6 +54,7 @@ class Bench:
         self.hold_appends = False
         self.append_error = ErrorCode.NONE
         self.held: list[AppendRecords] = []
+        self.told_late: set[int] = set()
         self.names = 0
 
     # ---- what clients do; each returns its token ----
@@ -140,11 +142,18 @@ class Bench:
         for effect in held:
             self._appended(effect, error)
 
+    def late(self) -> None:
+        """Who waits for the appends that are held is told, once, that it takes long."""
+        for effect in [effect for effect in self.held if effect.write_id not in self.told_late]:
+            self.told_late.add(effect.write_id)
+            self.send(AppendLate(write_id=effect.write_id))
+
     def restart(self) -> None:
         """A new coordinator replays the log."""
         self.core = Coordinator(self.settings)
         self.timers.clear()
         self.held.clear()
+        self.told_late.clear()
         for key, value in self.log:
             self.core.replay(key, value)
         self._perform(self.core.loaded(self.now_ms))

@@ -16,7 +16,7 @@ from tierlog.broker.wire.errors import ErrorCode as E
 
 SEEDS = range(60)
 STEPS = 150
-APPEND_ERRORS = (E.NOT_ENOUGH_REPLICAS, E.KAFKA_STORAGE_ERROR, E.REQUEST_TIMED_OUT)
+APPEND_ERRORS = (E.NOT_ENOUGH_REPLICAS, E.KAFKA_STORAGE_ERROR, E.NOT_LEADER_OR_FOLLOWER)
 
 
 class Client:
@@ -113,7 +113,7 @@ class Client:
 
 
 def disturb(bench, rng: random.Random) -> None:
-    match rng.randrange(12):
+    match rng.randrange(13):
         case 0 | 1 | 2:
             bench.advance(rng.choice((10, 500, 5_000)))
         case 3:
@@ -132,6 +132,8 @@ def disturb(bench, rng: random.Random) -> None:
             bench.send(ExpireOffsets())
         case 11:
             bench.commit(rng.randrange(100), topic="s")
+        case 12:
+            bench.late()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

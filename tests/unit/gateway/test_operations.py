@@ -10,6 +10,7 @@ from controlled import Controlled
 from tierlog.broker.gateway.admin import AdminServer
 from tierlog.broker.gateway.operations import operation_routes
 from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.records import ConfigScope
 
 
 class Asker:
@@ -62,6 +63,29 @@ async def test_a_partition_is_moved_and_the_move_cancelled(ask: Asker) -> None:
     assert outcomes(await ask("POST", "/v1/partitions/move", back)) == [("orders", 0, None)]
     assert ask.controller.image.topic("orders").partitions[0].replicas == (1, 2)
     await ask("POST", "/v1/partitions/move", {"moves": [{"topic": "orders"}]}, code=400)
+
+
+async def test_a_move_is_throttled_first_and_the_throttle_goes_with_the_last_move(ask: Asker) -> None:
+    ask.controller.create("orders", (1, 2), (1, 2))
+    image = lambda: ask.controller.image  # noqa: E731
+    for number in (0, 1):
+        move = {"topic": "orders", "partition": number, "replicas": [1, 3]}
+        await ask("POST", "/v1/partitions/move", {"moves": [move], "throttle": 1000})
+    assert dict(image().topic_overrides("orders")) == {
+        "leader.replication.throttled.replicas": "0:1,0:2,1:1,1:2",
+        "follower.replication.throttled.replicas": "0:3,1:3",
+    }
+    rates = {"leader.replication.throttled.rate": "1000", "follower.replication.throttled.rate": "1000"}
+    assert [dict(image().overrides(ConfigScope.BROKER, name)) for name in "123"] == [rates] * 3
+
+    answer = await ask("POST", "/v1/partitions/unthrottle", {"partitions": [["orders", 0]]})
+    assert answer == {"altered": ["orders"]}
+    assert image().topic_overrides("orders")["follower.replication.throttled.replicas"] == "1:3"
+    answer = await ask("POST", "/v1/partitions/unthrottle", {})
+    assert answer == {"altered": ["orders", "1", "2", "3"]}
+    assert not any(image().configs.values())
+    assert await ask("POST", "/v1/partitions/unthrottle", {}) == {"altered": []}
+    await ask("POST", "/v1/partitions/move", {"moves": [], "throttle": 0}, code=400)
 
 
 async def test_preferred_leaders_lead_again(ask: Asker) -> None:

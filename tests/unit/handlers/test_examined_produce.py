@@ -1,5 +1,6 @@
 """Produce with batches that take long to look at, over sockets: order, others, what is judged when."""
 
+import gc
 import random
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,7 @@ from pump import Client, turns, until
 
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.examined_produce import Unexamined
 from tierlog.broker.handlers.produce import produce_handler
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.partition.examination import BYTES_AT_ONCE, RECORDS_AT_ONCE
@@ -284,10 +286,77 @@ async def test_acks_0_of_a_client_that_has_gone_is_written(node: Node) -> None:
 async def test_acks_0_of_a_bad_batch_ends_the_connection(node: Node) -> None:
     client = await node.connect()
     node.threads.release()
-    damaged = batch(MANY, Codec.LZ4, offset_deltas=[*range(MANY - 1), MANY])
+    damaged = batch(MANY, Codec.LZ4, offset_deltas=[0, 0, *range(2, MANY)])
     client.send(PRODUCE_KEY, 9, request(damaged, acks=NONE))
     assert await client.expect_close() == b""
     assert node.replica().log_end_offset == 0
+
+
+async def test_no_later_request_is_carried_out_after_acks_0_of_a_bad_batch(node: Node) -> None:
+    """Such a client learns of it by the end of the connection alone: what it sent next must not be there."""
+    client = await node.connect()
+    damaged = batch(MANY, Codec.LZ4, offset_deltas=[0, 0, *range(2, MANY)])
+    client.send(PRODUCE_KEY, 9, request(damaged, acks=NONE))
+    client.send(PRODUCE_KEY, 9, request(batch(1), acks=NONE))
+    await until(lambda: node.examiner.batches == 1)
+    node.threads.release()
+    assert await client.expect_close() == b""
+    assert node.replica().log_end_offset == 0
+    await until(lambda: node.is_idle)
+
+
+async def test_a_partition_that_is_named_twice_gets_its_batches_in_order(node: Node) -> None:
+    client = await node.connect()
+    both = request(batch(2), batch(MANY, Codec.LZ4), batch(3), batch(2 * MANY, Codec.ZSTD), batch(4))
+    for data, partition in zip(both.topic_data[0].partition_data, (0, 0, 0, 0, 1), strict=True):
+        data.index = partition
+    client.send(PRODUCE_KEY, 9, both)
+    await until(lambda: node.replica(1).log_end_offset == 4)
+    node.threads.release()
+    assert await receive(client) == [(0, 0), (0, 2), (0, 2 + MANY), (0, 5 + MANY), (0, 0)]
+    await until(lambda: node.is_idle)
+
+
+def incompressible(size: int) -> bytes:
+    values = random.Random(1).randbytes(size)
+    parts = [NewRecord(0, None, values[at : at + 1000]) for at in range(0, size, 1000)]
+    return bytes(encode_batch(parts, codec=Codec.LZ4))
+
+
+async def test_a_small_batch_is_copied_out_of_the_receive_buffer(node: Node) -> None:
+    client, other = await node.connect(), await node.connect()
+    buffers, budget = node.listener.buffers, node.listener.budget
+    shared, small = buffers.shared, incompressible(200_000)
+    client.send(PRODUCE_KEY, 9, request(small))
+    await until(lambda: node.examiner.batches == 1)
+    assert (buffers.shared is shared, budget.used) == (True, len(small))
+    assert told(await other.ask(PRODUCE_KEY, 9, request(incompressible(60_000), partition=1))) == [(0, 0)]
+    node.threads.release()
+    assert await receive(client) == [(0, 0)]
+    records = node.replica().read(0, 1 << 20).slice
+    assert records is not None
+    (part,) = records.parts
+    assert part.read()[61:] == small[61:]  # type: ignore[union-attr]
+    await until(lambda: node.is_idle)
+
+
+@pytest.mark.parametrize("size", [200_000, 600_000])
+async def test_the_bytes_of_a_request_are_let_go_before_it_is_acknowledged(node: Node, size: int) -> None:
+    replica = node.replica()
+    replica.update_config(TopicConfig(flush_messages=1))
+    replica.flusher = lambda _: None
+    client = await node.connect()
+    client.send(PRODUCE_KEY, 9, request(incompressible(size), acks=ALL))
+    await until(lambda: node.examiner.batches == 1)
+    assert node.listener.budget.used >= size
+    node.threads.release()
+    await until(lambda: replica.log_end_offset > 0)
+    await turns()
+    assert (node.listener.budget.used, len(node.tasks)) == (0, 1)
+    assert not [one for one in gc.get_objects() if isinstance(one, Unexamined)]
+    replica.flush()
+    replica.flushed()
+    assert await receive(client) == [(0, 0)]
 
 
 async def test_closing_takes_everything_along(node: Node) -> None:

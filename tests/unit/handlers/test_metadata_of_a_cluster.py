@@ -1,10 +1,12 @@
 """Metadata and DescribeCluster of a cluster with brokers that are fenced, or gone for good."""
 
+import uuid
 from typing import Any
 
 import pytest
 from admin_cluster import AdminCluster
 
+from tierlog.broker.handlers.fenced_lately import NAMED_FOR_MS
 from tierlog.broker.wire.errors import ErrorCode as E
 
 
@@ -45,11 +47,50 @@ async def test_replicas_on_brokers_that_are_gone_are_offline(cluster: AdminClust
     assert (told.leader_id, told.replica_nodes, told.offline_replicas) == (3, [2, 3], [2])
 
 
+async def test_a_leader_proven_dead_is_none_until_another_is_elected(cluster: AdminCluster) -> None:
+    await cluster.create("t", (2, 3))
+    cluster.peers.died(2)
+    told = await partition(cluster, 12)
+    assert (told.error_code, told.leader_id, told.offline_replicas) == (E.LEADER_NOT_AVAILABLE, -1, [2])
+    await cluster.fence(2)
+    told = await partition(cluster, 12)
+    assert (told.error_code, told.leader_id, told.offline_replicas) == (E.NONE, 3, [2])
+
+
+async def test_a_dead_broker_that_registers_again_lives(cluster: AdminCluster) -> None:
+    await cluster.create("t", (2,))
+    cluster.peers.died(2)
+    await cluster.register(2, incarnation=uuid.UUID(int=99))
+    told = await partition(cluster, 12)
+    assert (told.error_code, told.leader_id) == (E.NONE, 2)
+
+
+async def test_a_leader_whose_connection_broke_is_none_while_that_is_in_doubt(cluster: AdminCluster) -> None:
+    await cluster.create("t", (2, 3))
+    cluster.peers.doubtful = frozenset({2})
+    assert (await partition(cluster, 12)).leader_id == -1
+    cluster.peers.doubtful = frozenset()
+    assert (await partition(cluster, 12)).leader_id == 2
+
+
+async def test_a_broker_is_named_for_a_while_after_it_was_fenced(cluster: AdminCluster) -> None:
+    await cluster.create("t", (3, 4))
+    await cluster.fence(3)
+    answer = await cluster.ask("Metadata", 12, topics=[{"name": "t"}])
+    assert [broker.node_id for broker in answer.brokers] == [1, 2, 3, 4]
+    assert answer.topics[0].partitions[0].leader_id == 4
+    cluster.clock.ahead_ms += NAMED_FOR_MS
+    answer = await cluster.ask("Metadata", 12, topics=[])
+    assert [broker.node_id for broker in answer.brokers] == [1, 2, 4]
+
+
 async def test_only_live_brokers_are_in_metadata_and_the_controller_is_one(cluster: AdminCluster) -> None:
     await cluster.fence(3)
+    cluster.clock.ahead_ms += NAMED_FOR_MS
     answer = await cluster.ask("Metadata", 12, topics=[])
     assert ([broker.node_id for broker in answer.brokers], answer.controller_id) == ([1, 2, 4], 1)
     await cluster.fence(1)
+    cluster.clock.ahead_ms += NAMED_FOR_MS
     answer = await cluster.ask("Metadata", 12, topics=[])
     assert ([broker.node_id for broker in answer.brokers], answer.controller_id) == ([2, 4], 2)
     for broker_id in (2, 4):

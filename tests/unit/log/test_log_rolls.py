@@ -1,5 +1,6 @@
 """Where a log begins a new segment because the old one cannot say any more: full indexes, offsets too far."""
 
+import os
 import random
 from pathlib import Path
 
@@ -54,3 +55,33 @@ def test_an_offset_that_no_index_could_tell_begins_a_segment(tmp_path: Path) -> 
     found = log.read(FAR + 1, 1 << 20, FAR + 2, min_one=True)
     assert found.base_offset == FAR + 1
     assert [len(part) for part in found.parts if isinstance(part, FileSlice)] != []
+
+
+class Truncations(OsFiles):
+    """Notes which logs are cut to nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emptied: list[str] = []
+
+    def truncate(self, fd: int, size: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{fd}")).name
+        if size == 0 and name.endswith(".log"):
+            self.emptied.append(name)
+        OsFiles.truncate(fd, size)
+
+
+def test_a_new_file_is_not_cut_to_nothing(tmp_path: Path) -> None:
+    """Else ext4 writes all of it out when it is closed, and the event loop waits for that."""
+    files = Truncations()
+    settings = TopicConfig(index_interval_bytes=0, segment_index_bytes=3 * 8)
+    log = PartitionLog.open(tmp_path, settings, files, NOW, clean=False, rng=random.Random(1))
+    left_over = tmp_path / f"{8:020}.log"
+    left_over.write_bytes(b"of a roll that failed")
+    for _ in range(20):
+        append(log)
+    log.truncate_fully_and_start_at(50, NOW)
+    append(log)
+    assert [info.base_offset for info in log.segments] == [50]
+    assert files.emptied == [left_over.name]
+    log.check()

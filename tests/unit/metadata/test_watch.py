@@ -1,8 +1,12 @@
 """What proves a process dead, and what does not: real connections on loopback."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+
+from pump import until
 
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.watch import Address, DeathWatch, address_of
@@ -14,6 +18,7 @@ class Host:
     def __init__(self) -> None:
         self.met: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
         self.address: Address = ("127.0.0.1", 0)
+        self.server: asyncio.Server | None = None
 
     async def listen(self) -> None:
         self.server = await asyncio.start_server(lambda _, writer: self.met.put_nowait(writer), *self.address)
@@ -21,18 +26,19 @@ class Host:
 
 
 @asynccontextmanager
-async def watching(host: Host) -> AsyncIterator[tuple[DeathWatch, asyncio.Queue[int]]]:
+async def watching(host: Host, suspect_s: float = 1) -> AsyncIterator[tuple[DeathWatch, asyncio.Queue[int]]]:
     failures: list[BaseException] = []
     deaths: asyncio.Queue[int] = asyncio.Queue()
     tasks = TaskGroup(lambda name, failure: failures.append(failure))
-    watch = DeathWatch("test", tasks, deaths.put_nowait)
+    watch = DeathWatch("test", tasks, deaths.put_nowait, suspect_s)
     watch.watch({7: host.address})
     try:
         yield watch, deaths
     finally:
         await watch.close()
         await tasks.close()
-        host.server.close()
+        if host.server is not None:
+            host.server.close()
     assert failures == []
 
 
@@ -47,6 +53,33 @@ async def test_a_broken_connection_and_a_refused_one_are_a_death() -> None:
         assert watch.connected == frozenset()
 
 
+async def test_a_broken_connection_casts_doubt_until_there_is_another() -> None:
+    host = Host()
+    await host.listen()
+    async with watching(host, suspect_s=60) as (watch, deaths):
+        connection = await host.met.get()
+        assert watch.suspects == frozenset()
+        host.server.close()
+        connection.close()
+        await deaths.get()
+        assert watch.suspects == {7}
+        await host.listen()
+        watch.is_up(7)
+        await host.met.get()
+        await until(lambda: not watch.suspects)
+
+
+async def test_doubt_does_not_last() -> None:
+    host = Host()
+    await host.listen()
+    async with watching(host, suspect_s=0) as (watch, deaths):
+        connection = await host.met.get()
+        host.server.close()
+        connection.close()
+        await deaths.get()
+        assert watch.suspects == frozenset()
+
+
 async def test_a_connection_that_breaks_alone_is_only_made_again() -> None:
     host = Host()
     await host.listen()
@@ -55,6 +88,34 @@ async def test_a_connection_that_breaks_alone_is_only_made_again() -> None:
             (await host.met.get()).close()
         await host.met.get()
         assert deaths.empty()
+
+
+async def test_a_connection_that_is_reset_at_once_proves_nothing_and_breaks_nothing() -> None:
+    """As by a process that is killed with connections in its queue."""
+    host = Host()
+    resets: asyncio.Queue[None] = asyncio.Queue()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        host.address = listening.getsockname()
+
+        def reset() -> None:
+            try:
+                connection, _ = listening.accept()
+            except BlockingIOError:
+                return  # asked again before the first was taken
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+            resets.put_nowait(None)
+
+        loop = asyncio.get_running_loop()
+        # a turn later, when asyncio has learned that it is connected, and not yet asked to whom
+        loop.add_reader(listening, lambda: loop.call_soon(reset))
+        async with watching(host) as (watch, deaths), asyncio.timeout(20):
+            for _ in range(3):
+                await resets.get()
+                watch.is_up(7)
+            loop.remove_reader(listening)
+            assert deaths.empty()
 
 
 async def test_who_was_never_met_cannot_die_and_is_met_as_soon_as_it_is_up() -> None:

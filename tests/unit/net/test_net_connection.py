@@ -431,8 +431,10 @@ async def test_close_comes_after_the_answers_before_it(broker: Broker) -> None:
     client = await broker.connect()
     for _ in range(3):
         client.send(HEARTBEAT, 0, HeartbeatRequest())
-    await until(lambda: not answers)
+    await until(lambda: len(answers) == 1)
+    await turns()
     future.set_result(HeartbeatResponse())
     assert (await client.receive(HEARTBEAT, 0))[0] == 1
     assert await client.expect_close() == b""
     assert broker.listener.closed == {Why.UNANSWERED: 1}
+    assert len(answers) == 1, "what came after it was not handled"

@@ -1,6 +1,9 @@
 """Compression: bombs are bounded, broken streams are CORRUPT, the framings are those that clients read."""
 
+import random
 import struct
+import sys
+import threading
 import tracemalloc
 
 import cramjam
@@ -90,3 +93,36 @@ def test_gzip_members_may_follow_one_another() -> None:
     assert decompress(Codec.GZIP, member + member, 2 * len(TEXT)) == TEXT + TEXT
     with pytest.raises(RecordsError):
         decompress(Codec.GZIP, member + b"tail", 4 * len(TEXT))
+
+
+def test_lz4_is_compressed_in_slices_that_make_one_frame() -> None:
+    for size in (0, 1, 128 * 1024 - 1, 128 * 1024, 128 * 1024 + 1, 1 << 20):
+        data = random.Random(1).randbytes(size // 2) + bytes(size - size // 2)
+        packer = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
+        packer.compress(data)
+        assert compress(Codec.LZ4, data) == bytes(packer.finish())
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_other_threads_have_their_turn_while_much_is_compressed(codec: Codec) -> None:
+    data = b"".join(b'{"id":%d,"name":"user-%d"}' % (n, n * 7) for n in range(400_000))
+    turns = met = 0
+
+    def work() -> None:
+        nonlocal met
+        begun = turns
+        compress(codec, data)
+        met = turns - begun
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)
+    worker = threading.Thread(target=work)
+    try:
+        worker.start()
+        while worker.is_alive():
+            turns += 1
+            worker.join(0.0001)
+    finally:
+        sys.setswitchinterval(before)
+        worker.join()
+    assert met > 10

@@ -381,6 +381,26 @@ async def test_a_retry_of_what_was_acknowledged_needs_no_room(tmp_path: Path) ->
     await run.stop()
 
 
+async def test_a_batch_behind_one_without_room_is_refused_for_that_and_not_as_a_gap(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 1))
+    now_ms = SystemClock().now_ms()
+    first, second, third = (
+        encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        for sequence in range(3)
+    )
+    replica = run.replica(0)
+    assert replica.append(memoryview(first), now_ms).error == ErrorCode.NONE
+    run.directories.fill_beside(tmp_path)
+    for batch in (second, third):
+        assert replica.append(memoryview(batch), now_ms).error == ErrorCode.KAFKA_STORAGE_ERROR
+    run.directories.all[0].has_room()
+    gap = replica.append(memoryview(third), now_ms)
+    assert gap.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for batch in (second, third):
+        assert replica.append(memoryview(batch), now_ms).error == ErrorCode.NONE
+    await run.stop()
+
+
 async def test_a_log_for_which_there_was_no_room_at_the_start_keeps_its_log_start(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 1))
     append(run.replica(0))

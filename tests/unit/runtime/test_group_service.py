@@ -1,25 +1,20 @@
 """The group service over the real metadata node and real replicas on disk: creation, durability, restart."""
 
 import asyncio
-import random
-import uuid
-from pathlib import Path
 
 import pytest
+from group_broker import (
+    INCARNATION,
+    METADATA,
+    OneBroker,
+    commit_request,
+    fetched,
+    fetched_error,
+)
 
 from tierlog.broker.coordinator.events import Appended, WriteId
-from tierlog.broker.handlers.context import Connection, RequestContext
-from tierlog.broker.handlers.groups import group_handlers
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.runtime.group_service import OFFSETS_TOPIC, GroupService, partition_of
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.settings.node import NodeSettings
-from tierlog.broker.settings.topic import TopicConfig
-from tierlog.broker.wire.api import BY_NAME
-from tierlog.broker.wire.codec import decode, encode
+from tierlog.broker.runtime.group_service import OFFSETS_TOPIC, partition_of
 from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.broker.wire.messages import (
     delete_groups,
@@ -29,171 +24,14 @@ from tierlog.broker.wire.messages import (
     join_group,
     leave_group,
     list_groups,
-    offset_commit,
     offset_delete,
     offset_fetch,
     sync_group,
 )
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import (
-    CreateTopics,
     DeleteTopics,
-    NewTopic,
-    RegisterBroker,
     TopicRef,
 )
-from tierlog.metadata.node import MetadataNode
-
-SETTINGS = NodeSettings(node_id=1, group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=2)
-INCARNATION = uuid.UUID(int=9)
-METADATA = b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
-
-
-class OneBroker:
-    """As much of a broker as groups need: metadata, replicas, the service and its handlers."""
-
-    def __init__(self, directory: Path, settings: NodeSettings = SETTINGS) -> None:
-        self.directory = directory
-        self.settings = settings
-        self.failures: list[BaseException] = []
-        self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
-        self.rng = random.Random(7)
-        self.clock = SystemClock()
-        self.node = MetadataNode(
-            1, {}, directory / "metadata", OsFiles(), self.clock, self.rng, self.tasks, "cluster"
-        )
-        self.metadata = MetadataClient(self.node)
-        self.replicas: dict[TopicPartition, Replica] = {}
-        self.offline: set[TopicPartition] = set()
-        self.service = GroupService(settings, self.metadata, self, self.clock, self.rng, self.tasks)
-        self.handlers = group_handlers(self.service)
-        self.connection = Connection(1, "127.0.0.1", 5000, "127.0.0.1", 9092)
-
-    def is_offline(self, name: TopicPartition) -> bool:
-        return name in self.offline
-
-    def get(self, topic: str, partition: int) -> Replica | None:
-        return self.replicas.get(TopicPartition(topic, partition))
-
-    async def __aenter__(self) -> "OneBroker":
-        await self.node.start()
-        await self.metadata.submit(
-            RegisterBroker(
-                broker_id=1,
-                incarnation=INCARNATION,
-                host="127.0.0.1",
-                port=9092,
-                admin_url="http://127.0.0.1:1",
-            )
-        )
-        self.metadata.subscribe(lambda old, new: self._open_replicas())
-        self._open_replicas()
-        self.service.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.service.close()
-        await self.node.stop()
-        await self.tasks.close()
-        for replica in self.replicas.values():
-            replica.close(clean=False)
-        assert not self.failures
-
-    async def create(self, name: str) -> None:
-        reply = await self.metadata.submit(CreateTopics(topics=(NewTopic(name=name, partitions=1),)))
-        assert reply.topics[0].error == E.NONE
-
-    async def call(self, api: str, version: int, request: object):
-        """Through the codec both ways, so that what a version lacks is lost as on the wire."""
-        answer = await self.begin(api, version, request)
-        body = encode(answer, version)
-        return decode(type(answer), version, body, 0, len(body))
-
-    def begin(self, api: str, version: int, request: object) -> "asyncio.Future[object]":
-        body = encode(request, version)
-        request = decode(type(request), version, body, 0, len(body))
-        context = RequestContext(BY_NAME[api].key, version, 1, "client", self.connection)
-        answer = self.handlers[BY_NAME[api].key](context, request)
-        if asyncio.iscoroutine(answer) or isinstance(answer, asyncio.Future):
-            return asyncio.ensure_future(answer)
-        future = asyncio.get_running_loop().create_future()
-        future.set_result(answer)
-        return future
-
-    async def member(self, group: str = "g", instance: str | None = None) -> str:
-        """Joins alone, leads and syncs; the member's id."""
-        request = join_group.JoinGroupRequest(
-            group_id=group,
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=10_000,
-            group_instance_id=instance,
-            protocol_type="consumer",
-            protocols=[join_group.JoinGroupRequestProtocol(name="range", metadata=METADATA)],
-        )
-        joined = await self.call("JoinGroup", 9, request)
-        if joined.error_code == E.MEMBER_ID_REQUIRED:
-            request.member_id = joined.member_id
-            joined = await self.call("JoinGroup", 9, request)
-        assert joined.error_code == E.NONE
-        synced = await self.call("SyncGroup", 5, sync_request(group, joined, instance))
-        assert (synced.error_code, bytes(synced.assignment)) == (E.NONE, b"mine")
-        return joined.member_id
-
-    def _open_replicas(self) -> None:
-        for topic in self.metadata.image.topics.values():
-            for index, partition in enumerate(topic.partitions):
-                name = TopicPartition(topic.name, index)
-                if name not in self.replicas:
-                    replica = Replica.open(
-                        name,
-                        topic.topic_id,
-                        1,
-                        self.directory / str(name),
-                        TopicConfig(),
-                        OsFiles(),
-                        self.clock.now_ms(),
-                        clean=False,
-                        rng=self.rng,
-                    )
-                    replica.become_leader(partition.leader_epoch, partition.partition_epoch, [1])
-                    self.replicas[name] = replica
-
-
-def sync_request(group: str, joined: join_group.JoinGroupResponse, instance: str | None = None):
-    mine = sync_group.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")
-    return sync_group.SyncGroupRequest(
-        group_id=group,
-        generation_id=joined.generation_id,
-        member_id=joined.member_id,
-        group_instance_id=instance,
-        protocol_type="consumer",
-        protocol_name="range",
-        assignments=[mine],
-    )
-
-
-def commit_request(offset: int, *, group: str = "g", topic: str = "t", topic_id=None, **more):
-    fields = {"topic_id": topic_id} if topic_id else {"name": topic}
-    partition = offset_commit.OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=offset, committed_metadata="note"
-    )
-    topics = [offset_commit.OffsetCommitRequestTopic(partitions=[partition], **fields)]
-    return offset_commit.OffsetCommitRequest(group_id=group, topics=topics, **more)
-
-
-async def fetched_error(broker: OneBroker) -> int:
-    groups = [offset_fetch.OffsetFetchRequestGroup(group_id="g", topics=None)]
-    answer = await broker.call("OffsetFetch", 9, offset_fetch.OffsetFetchRequest(groups=groups))
-    return answer.groups[0].error_code
-
-
-async def fetched(broker: OneBroker, group: str = "g", topic: str = "t") -> int:
-    topics = [offset_fetch.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
-    request = offset_fetch.OffsetFetchRequest(
-        groups=[offset_fetch.OffsetFetchRequestGroup(group_id=group, topics=topics)]
-    )
-    answer = await broker.call("OffsetFetch", 9, request)
-    return answer.groups[0].topics[0].partitions[0].committed_offset
 
 
 @pytest.fixture

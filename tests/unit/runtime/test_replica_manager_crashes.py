@@ -5,14 +5,17 @@ import contextlib
 import errno
 import os
 import random
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 from immutables import Map
+from msgspec import structs
 from structlog.testing import capture_logs
 
+from tierlog.broker.log.checkpoints import RECOVERY_POINTS, read_offsets
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
@@ -107,6 +110,89 @@ async def test_a_topic_made_anew_does_not_start_where_its_predecessor_did(tmp_pa
     assert (again.replica.log_start_offset, again.replica.log_end_offset) == (0, 5)
     assert again.replica.recovery_point == 0
     await node.tasks.close()
+
+
+class Syncs(OsFiles):
+    """Notes what the event loop syncs, and holds up the checkpoint until told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = threading.get_ident()
+        self.on_loop = 0
+        self.go = threading.Event()
+        self.go.set()
+        self.waits = threading.Event()
+
+    def sync(self, fd: int) -> None:
+        self.on_loop += threading.get_ident() == self.loop
+        super().sync(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name == RECOVERY_POINTS:
+            self.waits.set()
+            self.go.wait()
+        super().rename(source, target)
+
+
+def recovery_point_on_disk(path: Path) -> int:
+    return read_offsets(OsFiles(), path / RECOVERY_POINTS)[TopicPartition("t", 0)]
+
+
+async def paid(replica: Replica) -> None:
+    """Until it owes no checkpoint."""
+    told = asyncio.Event()
+    replica.listeners.append(lambda _: None if replica.owes_checkpoint else told.set())
+    if replica.owes_checkpoint:
+        await told.wait()
+
+
+@pytest.mark.parametrize("cut_meanwhile", [False, True])
+async def test_what_replaces_a_cut_end_is_rolled_without_waiting_for_the_disk(
+    tmp_path: Path, cut_meanwhile: bool
+) -> None:
+    files = Syncs()
+    node = await started(tmp_path, with_topic(1, configs={"segment.bytes": "500"}), files)
+    replica = node.replica
+    for _ in range(30):
+        append(replica, 1)
+    replica.flush()
+    await node.manager.checkpoints.write_for([replica.name])
+    assert recovery_point_on_disk(tmp_path) == 30
+    replica.become_follower(2, 1, 1)
+    replica.truncate_to(10, NOW)
+    assert replica.owes_checkpoint
+    if cut_meanwhile:
+        files.go.clear()
+    files.waits.clear()
+    node.manager.checkpoints.lower(replica)
+    if cut_meanwhile:  # the row that is being written does not know of it
+        await asyncio.to_thread(files.waits.wait)
+        replica.truncate_to(5, NOW)
+        files.go.set()
+    await paid(replica)
+    assert recovery_point_on_disk(tmp_path) == replica.recovery_point == replica.log_end_offset
+    replica.become_leader(2, 2, [1])
+    files.on_loop = 0
+    segments = len(replica.segments)
+    for _ in range(20):
+        append(replica, 1)
+    assert len(replica.segments) > segments
+    assert (files.on_loop, node.failures) == (0, [])
+    await node.tasks.close()
+
+
+async def test_a_log_that_lost_its_end_has_its_checkpoint_lowered_at_the_start(tmp_path: Path) -> None:
+    node = await started(tmp_path, with_topic(1))
+    for _ in range(10):
+        append(node.replica, 1)
+    node.replica.flush()
+    await node.manager.checkpoints.write_for([node.replica.name])
+    log = node.replica.log.active.path()
+    os.truncate(log, log.stat().st_size // 2)
+    again = await started(tmp_path, with_topic(1))
+    await paid(again.replica)
+    assert recovery_point_on_disk(tmp_path) <= again.replica.log_end_offset == 5
+    await again.tasks.close()
 
 
 async def test_deleted_records_do_not_come_back_with_a_damaged_checkpoint(tmp_path: Path) -> None:
@@ -266,3 +352,27 @@ async def test_a_partition_that_found_no_room_is_made_later(tmp_path: Path) -> N
     node.directory.has_room()
     await node.manager.make_missing()
     assert append(node.replica, 1) == 0
+
+
+async def test_a_follower_with_a_lost_disk_asks_its_leader_until_it_is_to_lead_itself(tmp_path: Path) -> None:
+    """Were it moved on at once, it would never learn of epochs and producers from the remote tier."""
+    alone = with_topic(1, remote=REMOTE, configs=TIERED)
+    followed = led_by(alone, 2, leader_epoch=3)
+    node = await started(tmp_path, followed)
+    assert node.replica.log_end_offset == 40
+    node.manager.follow(followed, led_by(alone, 1, leader_epoch=4))
+    assert node.replica.log_end_offset == node.replica.high_watermark == 100
+    assert append(node.replica, 1) == 100
+
+
+def led_by(image: ClusterImage, leader: int, *, leader_epoch: int) -> ClusterImage:
+    topic = image.topics[uuid.UUID(int=1)]
+    partition = PartitionImage(
+        replicas=(1, 2),
+        in_sync=(leader,),
+        leader=leader,
+        leader_epoch=leader_epoch,
+        partition_epoch=leader_epoch,
+    )
+    changed = structs.replace(topic, partitions=(partition,))
+    return structs.replace(image, topics=image.topics.set(topic.topic_id, changed))

@@ -424,6 +424,27 @@ def test_a_fetch_offset_claims_only_what_is_as_durable_as_flush_messages_asks(tm
     assert position is not None and position.offset == 2
 
 
+def test_followers_have_what_the_leader_is_still_syncing_and_neither_alone_commits_it(tmp_path: Path) -> None:
+    config = TopicConfig(flush_messages=1)
+    leader, follower = replica(tmp_path, 1, config), replica(tmp_path, 2, config)
+    lead(leader, 0, follower)
+    waiting: list[Replica] = []
+    leader.flusher = follower.flusher = waiting.append
+    told: list[int] = []
+    leader.listeners.append(lambda one: told.append(one.log_end_offset))
+    leader.append(batch(2), NOW)
+    assert (told, leader.settled_offset, waiting) == ([2], 0, [leader])  # who waits for records hears at once
+    fetch(follower, leader)
+    assert whole(follower) == whole(leader) and waiting == [leader, follower]
+    follower.flush()
+    follower.flushed()
+    fetch(follower, leader)
+    assert (leader.high_watermark, leader.acknowledgement(2)) == (0, None)
+    leader.flush()
+    leader.flushed()
+    assert (leader.high_watermark, leader.acknowledgement(2)) == (2, ErrorCode.NONE)
+
+
 def test_nothing_is_cut_while_a_flush_is_under_way(tmp_path: Path) -> None:
     begun, go_on = Event(), Event()
 
@@ -433,7 +454,7 @@ def test_nothing_is_cut_while_a_flush_is_under_way(tmp_path: Path) -> None:
             assert go_on.wait(30)
 
     follower = replica(tmp_path, 2)
-    follower.log._flushing._files = Slow()
+    follower.log.flushing._files = Slow()
     follower.log.active.files = Slow()
     other = replica(tmp_path, 1)
     lead(other, 0, follower)

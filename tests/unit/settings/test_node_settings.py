@@ -7,12 +7,11 @@ import pytest
 from tierlog.broker.settings.definitions import InvalidSetting
 from tierlog.broker.settings.node import (
     NODE_SETTINGS,
-    TOPIC_DEFAULTS,
     NodeSettings,
     load_settings,
     settings_from,
 )
-from tierlog.broker.settings.topic import TOPIC_SETTINGS
+from tierlog.broker.settings.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS
 
 
 def test_later_sources_win(tmp_path: Path) -> None:
@@ -55,6 +54,8 @@ def test_the_finer_unit_wins_within_one_source() -> None:
         ({"controller.quorum.voters": "2@h:1"}, "does not name this node"),
         ({"controller.quorum.voters": "1@h:1,2@h:2"}, "controller.quorum.secret"),
         ({"log.dirs": ""}, "at least one directory"),
+        ({"controller.quorum.ssl.ca": "ca.crt"}, "all three, or none"),
+        ({"broker.heartbeat.interval.ms": "2701"}, "above nine tenths of broker.session.timeout.ms"),
         ({"group.min.session.timeout.ms": "9", "group.max.session.timeout.ms": "8"}, "above"),
     ],
 )

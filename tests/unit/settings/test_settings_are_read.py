@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tierlog.broker.settings.definitions import Setting
-from tierlog.broker.settings.node import NODE_SETTINGS, TOPIC_DEFAULTS
-from tierlog.broker.settings.topic import NO_EFFECT_YET, TOPIC_SETTINGS
+from tierlog.broker.settings.node import NODE_SETTINGS
+from tierlog.broker.settings.topic import NO_EFFECT_YET, TOPIC_DEFAULTS, TOPIC_SETTINGS
 
 ROOT = Path(__file__).parents[3]
 READ = {

@@ -42,7 +42,7 @@ def history(change: Change = lambda sample: sample, minutes: float = MINUTES) ->
     return samples
 
 
-def flagged(samples: list[Sample], **options: float) -> set[str]:
+def flagged(samples: list[Sample], **options: object) -> set[str]:
     verdict: Verdict = judge(samples, **{"minutes_asked": MINUTES, **options})  # type: ignore[arg-type]
     told = verdict.as_json()["verdict"]
     assert (told == "flat") == (not verdict.bad)
@@ -164,6 +164,22 @@ def test_a_single_fault_of_a_client() -> None:
     samples = history()
     samples[3] = with_counts(samples[3], **{"fault: produce": 1})
     assert flagged(samples) == {"faults that clients met"}
+
+
+def test_clients_that_hang_are_tolerated_to_a_bound() -> None:
+    samples = history()
+    samples[3] = with_counts(samples[3], **{"hung: group members": 5})
+    assert flagged(samples) == set()
+    samples[9] = with_counts(samples[9], **{"hung: group members": 1})
+    assert flagged(samples) == {"clients that hung"}
+
+
+def test_the_reason_why_a_run_ended_early_is_told() -> None:
+    verdict = judge(history(minutes=4), minutes_asked=MINUTES, ended_early="the broker ended")
+    assert {check.what: check.note for check in verdict.bad} == {
+        "runs that ended early": "the broker ended",
+        "minutes passed": "",
+    }
 
 
 def test_an_error_that_the_broker_logged() -> None:

@@ -1,0 +1,34 @@
+"""Which replica a consumer had better read from: one in its own rack, if any is in sync (KIP-392).
+
+The leader names it, and the consumer goes there until that broker sends it back. Called by the Fetch handler
+for consumers that say where they are, if `replica.selector.class` is the rack-aware one.
+"""
+
+from tierlog.broker.partition.in_sync import Follower
+from tierlog.broker.runtime.replica import Replica
+from tierlog.metadata.image import ClusterImage
+
+LEADER_ITSELF = -1
+
+
+def nearest_replica(image: ClusterImage, here: int, replica: Replica, rack: str, offset: int) -> int:
+    """The broker in that rack that is in sync and has the offset, of several the one that is furthest; -1 if
+    that is this broker, `here`, whose replica leads, or if there is none.
+    """
+    leader = image.brokers.get(here)
+    if leader is None or leader.rack == rack:
+        return LEADER_ITSELF
+    near = [
+        follower
+        for broker_id, follower in replica.followers.items()
+        if broker_id in replica.in_sync
+        and (broker := image.brokers.get(broker_id)) is not None
+        and broker.rack == rack
+        and not broker.fenced
+        and follower.log_start_offset <= offset <= follower.end_offset
+    ]
+    return max(near, key=_how_far).broker_id if near else LEADER_ITSELF
+
+
+def _how_far(follower: Follower) -> tuple[int, int, int]:
+    return follower.end_offset, follower.caught_up_ms, -follower.broker_id

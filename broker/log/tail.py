@@ -1,0 +1,86 @@
+"""The part of a rolled segment from an offset on, as a segment of its own for tiering to upload.
+
+Replicas roll where they like, so what is remote may end within a segment of a new leader, and entries of the
+manifest never overlap. The copy lies beside the segment under a name that the next start removes; it is read
+batch by batch, so damage is found before it is uploaded. In a thread; called by the tier driver.
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+
+from tierlog.broker.log.found import SegmentExport
+from tierlog.broker.log.names import LOG
+from tierlog.broker.log.recovery import verified_batches
+from tierlog.broker.log.segment import BatchAt, CorruptLog, Segment
+from tierlog.broker.ports.files import Files
+from tierlog.broker.records.indexes import encode_txn_index, find_aborted
+
+UNFINISHED = ".tmp"
+_COPY_BYTES = 4 << 20
+
+
+def cut_tail(files: Files, whole: SegmentExport, offset: int, interval_bytes: int) -> SegmentExport:
+    """Of an exported segment, a batch of which begins at the offset; `log_path` is the caller's to remove.
+    Raises CorruptLog if none does, and OSError.
+    """
+    directory, info = whole.log_path.parent, whole.info
+    source = Segment(files, directory, info.base_offset, 0)
+    source.size, source.rolled = info.size_bytes, True
+    source.take_indexes(whole.offset_index, whole.time_index, b"")
+    tail = Segment(files, directory, offset, 0)
+    tail.ending = UNFINISHED
+    try:
+        first = source.find(offset)
+        if first is None or first.header.base_offset != offset:
+            raise CorruptLog(f"{source.path()}: no batch begins at offset {offset}")
+        _copy(files, source, first, tail)
+        _index(tail, interval_bytes)
+    except BaseException:
+        with suppress(OSError):
+            files.unlink(tail.path(), missing_ok=True)
+        raise
+    finally:
+        source.close()
+        tail.close()
+    return replace(
+        whole,
+        info=replace(
+            info,
+            base_offset=offset,
+            size_bytes=tail.size,
+            first_timestamp=tail.first_timestamp,
+            max_timestamp=tail.max_timestamp,
+            path_log=tail.path(),
+        ),
+        log_path=tail.path(LOG),
+        offset_index=bytes(tail.offset_index),
+        time_index=bytes(tail.time_index),
+        txn_index=encode_txn_index(find_aborted(whole.txn_index, offset, info.end_offset)),
+        has_transactions=bool(tail.has_transactions),
+    )
+
+
+def _copy(files: Files, source: Segment, first: BatchAt, tail: Segment) -> None:
+    fd = files.open(tail.path(), create=True)
+    try:
+        files.truncate(fd, 0)  # an earlier try may have been killed
+        position, file = first.position, source.file
+        while position < source.size:
+            part = files.read_at(file.fd, min(_COPY_BYTES, source.size - position), position)
+            if not part:
+                raise CorruptLog(f"{source.path()}: cut at {position}")
+            files.writev_at(fd, (part,), position - first.position)
+            position += len(part)
+    finally:
+        files.close(fd)
+    tail.size = source.size - first.position
+
+
+def _index(tail: Segment, interval_bytes: int) -> None:
+    good = 0
+    for batch, header in verified_batches(tail, gaps=True):  # it may have been compacted once
+        tail.note(batch.position, header, header.base_offset, interval_bytes)
+        good = batch.position + header.size
+    if good != tail.size:
+        raise CorruptLog(f"{tail.path()}: damaged behind offset {tail.end_offset}")
+    tail.add_time_entry()

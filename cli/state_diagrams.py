@@ -1,0 +1,318 @@
+"""State diagrams of a cluster, drawn by doing: the pure cores are put into every state, given every event,
+and what they become is the arrow. So a diagram shows what the code does, whatever anyone meant.
+
+Called for docs/reference/cluster-states.md.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+from tierlog.broker.ports.types import InvariantViolation
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.decide import decide
+from tierlog.metadata.evolve import apply_entry
+from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.raft import messages as m
+from tierlog.metadata.raft.core import RaftCore, Role
+from tierlog.metadata.raft.log import RaftLog
+
+Arrows = dict[tuple[str, str], set[str]]  # (from, to) -> what brings it about
+Step = tuple[str, ClusterImage]
+
+SUBJECT, OTHERS = 1, (2, 3)
+TOPIC = "t"
+
+
+def page() -> str:
+    return _PAGE.format(
+        raft=_mermaid(raft_roles()), brokers=_mermaid(broker_states()), replicas=_mermaid(replica_states())
+    )
+
+
+# --- Raft
+
+
+def raft_roles() -> Arrows:
+    """A voter of three."""
+    arrows: Arrows = {}
+    for role in Role:
+        for name, happens in _RAFT_EVENTS.items():
+            core = _core_as(role)
+            happens(core)
+            core.check()
+            if core.role is not role:
+                arrows.setdefault((role.value, core.role.value), set()).add(name)
+    return arrows
+
+
+def _core_as(role: Role) -> RaftCore:
+    log = RaftLog(m.Snapshot(0, 0, b""), [], 0)
+    core = RaftCore(SUBJECT, {SUBJECT, *OTHERS}, log, m.HardState(term=1), random.Random(1))
+    if role is not Role.FOLLOWER:
+        core.campaign()
+    if role in (Role.CANDIDATE, Role.LEADER):
+        _vote(core, granted=True)
+    if role is Role.LEADER:
+        _vote(core, granted=True)
+    if core.role is not role:
+        raise InvariantViolation(f"a core that should be a {role.value} is a {core.role.value}")
+    return core
+
+
+def _vote(core: RaftCore, *, granted: bool) -> None:
+    """Of one other; of both where it takes a majority of refusals."""
+    pre_vote = core.role is Role.PRE_CANDIDATE
+    term = core.term + pre_vote if granted else core.term
+    core.persisted(core.ready())
+    for sender in OTHERS[: 1 if granted else 2]:
+        core.step(m.VoteReply(term=term, sender=sender, to=SUBJECT, granted=granted, pre_vote=pre_vote))
+
+
+def _quiet(core: RaftCore) -> None:
+    """Until it has run out of patience."""
+    before = core.role
+    for _ in range(100):
+        core.tick()
+        if core.role is not before:
+            return
+
+
+def _hear(core: RaftCore) -> None:
+    if not core.is_leader:  # a term has one leader
+        core.step(m.Heartbeat(term=core.term, sender=2, to=SUBJECT, commit=0))
+
+
+_RAFT_EVENTS: dict[str, Callable[[RaftCore], None]] = {
+    "nobody is heard for too long": _quiet,
+    "a majority grants its vote": lambda core: _vote(core, granted=True),
+    "a majority refuses": lambda core: _vote(core, granted=False),
+    "a message of a newer term": lambda core: core.step(
+        m.Heartbeat(term=core.term + 1, sender=2, to=SUBJECT, commit=0)
+    ),
+    "a leader of this term is heard": _hear,
+    "the leader hands over to it": lambda core: core.step(m.TimeoutNow(term=core.term, sender=2, to=SUBJECT)),
+}
+
+
+# --- brokers
+
+
+def broker_states() -> Arrows:
+    """One broker as the controller sees it."""
+
+    def state(image: ClusterImage) -> str:
+        broker = image.brokers.get(SUBJECT)
+        if broker is None:
+            return "unknown"
+        return {
+            (True, False): "fenced",
+            (False, False): "serving",
+            (False, True): "stopping",
+            (True, True): "stopped",
+        }[broker.fenced, broker.stopping]
+
+    def steps(image: ClusterImage) -> Iterator[Step]:
+        yield "its process registers", _done(image, _registration(SUBJECT, image.index))
+        broker = image.brokers.get(SUBJECT)
+        if broker is not None:
+            if not broker.stopping:  # the sessions let nobody in who stops
+                yield "it has caught up and asks to serve", _done(image, _fencing(image, SUBJECT, False))
+            why = "it leads nothing any more, or its session ends" if broker.stopping else "its session ends"
+            yield why, _done(image, _fencing(image, SUBJECT, True))
+            yield "SIGTERM, or drained for good", _done(image, _stopping(image, SUBJECT))
+            yield "unregistered", _done(image, c.UnregisterBroker(broker_id=SUBJECT))
+
+    return _explored(_cluster(2), state, steps, state)
+
+
+# --- replicas
+
+
+def replica_states() -> Arrows:
+    """One of three replicas, min.insync.replicas 2, as the controller sees it."""
+
+    def state(image: ClusterImage) -> str:
+        partition = _partition(image)
+        if partition.leader == SUBJECT:
+            return "leader"
+        if SUBJECT in partition.in_sync:
+            return "in sync"
+        return "eligible" if SUBJECT in partition.eligible else "out of sync"
+
+    def key(image: ClusterImage) -> object:
+        partition = _partition(image)
+        brokers = tuple((b.fenced, b.stopping) for _, b in sorted(image.brokers.items()))
+        return brokers, partition.leader, partition.in_sync, partition.eligible
+
+    return _explored(_cluster(1, 2, 3), state, _replica_steps, key)
+
+
+def _replica_steps(image: ClusterImage) -> Iterator[Step]:
+    partition = _partition(image)
+    for broker_id in (SUBJECT, *OTHERS):
+        own = broker_id == SUBJECT
+        broker = image.brokers[broker_id]
+        if broker.fenced:
+            yield (
+                "its broker serves again" if own else "another serves again",
+                _done(image, _fencing(image, broker_id, False)),
+            )
+        else:
+            yield (
+                "its broker is fenced" if own else "another is fenced",
+                _done(image, _fencing(image, broker_id, True)),
+            )
+        for lost in (False, True):
+            after = _done(image, _registration(broker_id, image.index, lost=lost))
+            what = "may have lost what was not synced" if lost else "restarts"
+            yield f"its broker {what}" if own else "another restarts", after
+        if partition.leader not in (-1, broker_id) and not broker.fenced:
+            joins = broker_id not in partition.in_sync
+            words = "has caught up" if joins else "lags"
+            yield (f"it {words}" if own else f"another {words}"), _done(image, _isr(image, broker_id, joins))
+    preferred = c.ElectLeaders(partitions=((TOPIC, 0),), kind=c.ElectionKind.PREFERRED)
+    yield "it is preferred", _done(image, preferred)
+
+
+def _isr(image: ClusterImage, broker_id: int, joins: bool) -> c.AlterPartitions:
+    """What the leader asks for."""
+    partition, topic = _partition(image), image.topic(TOPIC)
+    if topic is None:
+        raise InvariantViolation("there is no topic")
+    members = {*partition.in_sync, broker_id} if joins else {*partition.in_sync} - {broker_id}
+    change = c.IsrChange(
+        topic_id=topic.topic_id,
+        partition=0,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        in_sync=tuple(c.InSync(one, image.brokers[one].broker_epoch) for one in sorted(members)),
+    )
+    leader = image.brokers[partition.leader]
+    return c.AlterPartitions(broker_id=leader.broker_id, broker_epoch=leader.broker_epoch, changes=(change,))
+
+
+# --- the controller, explored
+
+
+def _explored(
+    start: ClusterImage,
+    state: Callable[[ClusterImage], str],
+    steps: Callable[[ClusterImage], Iterator[Step]],
+    key: Callable[[ClusterImage], object],
+) -> Arrows:
+    """Every image that can be reached, but for epochs."""
+    arrows: Arrows = {}
+    seen, due = {key(start)}, deque([start])
+    while due:
+        image = due.popleft()
+        for name, after in steps(image):
+            if state(after) != state(image):
+                arrows.setdefault((state(image), state(after)), set()).add(name)
+            if key(after) not in seen:
+                seen.add(key(after))
+                due.append(after)
+    return arrows
+
+
+def _cluster(*brokers: int) -> ClusterImage:
+    """All of them serve; if the subject is one, it prefers to lead the one partition."""
+    image = ClusterImage(cluster_id="c")
+    for broker_id in brokers:
+        image = _done(image, _registration(broker_id, image.index))
+        image = _done(image, _fencing(image, broker_id, False))
+    if SUBJECT in brokers:
+        topic = c.NewTopic(name=TOPIC, assignments=((0, brokers),), configs=(("min.insync.replicas", "2"),))
+        image = _done(image, c.CreateTopics(topics=(topic,)))
+    return image
+
+
+def _done(image: ClusterImage, command: c.AnyCommand) -> ClusterImage:
+    decision = decide(image, command, 0, random.Random(1))
+    return apply_entry(image, image.index + 1, decision.records)
+
+
+def _registration(broker_id: int, process: int, *, lost: bool = False) -> c.RegisterBroker:
+    return c.RegisterBroker(
+        broker_id=broker_id,
+        incarnation=UUID(int=process + 1),
+        host="h",
+        port=1,
+        admin_url="",
+        start_fenced=True,
+        may_have_lost=lost,
+    )
+
+
+def _fencing(image: ClusterImage, broker_id: int, fenced: bool) -> c.FenceBroker:
+    epoch = image.brokers[broker_id].broker_epoch
+    return c.FenceBroker(broker_id=broker_id, broker_epoch=epoch, fenced=fenced)
+
+
+def _stopping(image: ClusterImage, broker_id: int) -> c.StopBroker:
+    return c.StopBroker(broker_id=broker_id, broker_epoch=image.brokers[broker_id].broker_epoch)
+
+
+def _partition(image: ClusterImage) -> PartitionImage:
+    topic = image.topic(TOPIC)
+    if topic is None:
+        raise InvariantViolation("there is no topic")
+    return topic.partitions[0]
+
+
+# --- drawing
+
+
+def _mermaid(arrows: Arrows) -> str:
+    """Names of states may hold blanks: Mermaid takes those as labels."""
+    states = sorted({one for arrow in arrows for one in arrow})
+    lines = [f'    state "{name}" as {_word(name)}' for name in states if _word(name) != name]
+    for (before, after), causes in sorted(arrows.items()):
+        lines.append(f"    {_word(before)} --> {_word(after)}: {'<br/>'.join(sorted(causes))}")
+    return "\n".join(lines)
+
+
+def _word(name: str) -> str:
+    return name.replace(" ", "_").replace("-", "_")
+
+
+_PAGE = """# States of a cluster
+
+Drawn by `cli/state_diagrams.py`, which puts the pure cores into each state and gives them each event; a test
+fails when this page differs.
+
+## A voter of the metadata quorum
+
+`metadata/raft/core.py`. A pre-candidate has only asked whether it could win: nothing of it is durable yet.
+
+```mermaid
+stateDiagram-v2
+    [*] --> follower: starts
+{raft}
+```
+
+## A broker, as the controller knows it
+
+`metadata/controller/brokers.py`. Only one that serves is elected, or joins an in-sync set. One that stops
+leads on where nobody else can.
+
+```mermaid
+stateDiagram-v2
+    [*] --> unknown
+{brokers}
+```
+
+## A replica, as the controller knows it
+
+`metadata/controller/settle.py`: one of three replicas, with `min.insync.replicas=2` and without unclean
+elections. Eligible replicas (KIP-966) left the in-sync set when it was below the minimum, so they hold all
+that is committed.
+
+```mermaid
+stateDiagram-v2
+    [*] --> leader: preferred, when the topic is made
+    [*] --> in_sync: the others
+{replicas}
+```
+"""

@@ -1,0 +1,64 @@
+"""What a broker tells of its own replicas: their disk has failed (KIP-858), or nothing is left of them.
+
+A replica whose log directory failed neither leads nor joins an in-sync set before its broker registers anew;
+the others of that broker go on. One that begins anew with an empty log does not lead before it was in sync
+again. Where nobody else was in sync the partition waits for an unclean election among the others: the empty
+one would cost what they still hold. If all replicas are empty there is nothing to lose: any of them leads.
+"""
+
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.decision import Decision, done, refused
+from tierlog.metadata.controller.election import partition_record, without
+from tierlog.metadata.controller.rules import Rules, rules_of
+from tierlog.metadata.controller.settle import settle
+from tierlog.metadata.image import ClusterImage, PartitionImage
+
+MAX_REPLICAS_PER_REPORT = 5_000
+"""Records of so many partitions fit into one entry of the log."""
+
+
+def report(image: ClusterImage, command: c.ReportReplicas) -> Decision[c.Acknowledged]:
+    """May be repeated. Partitions that are gone, or have no replica there any more, are passed over."""
+    broker_id = command.broker_id
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        return refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
+    if broker.broker_epoch != command.broker_epoch:
+        return refused(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is at epoch {broker.broker_epoch}")
+    if len(command.failed) + len(command.emptied) > MAX_REPLICAS_PER_REPORT:
+        message = f"a report names {MAX_REPLICAS_PER_REPORT} replicas at most"
+        return refused(ErrorCode.INVALID_REQUEST, message)
+    rules = rules_of(image)
+    pending: dict[tuple[UUID, int], PartitionImage] = {}
+
+    def change(
+        named: Iterable[tuple[UUID, int]], next_state: Callable[[PartitionImage, Rules], PartitionImage]
+    ) -> None:
+        for key in named:
+            topic, before = image.topics.get(key[0]), pending.get(key) or image.partition(*key)
+            if topic is None or before is None or broker_id not in before.replicas:
+                continue
+            after = next_state(before, rules(topic.name))
+            if after is not before:
+                pending[key] = after
+
+    def failed(before: PartitionImage, rules: Rules) -> PartitionImage:
+        if broker_id in before.offline:
+            return before
+        offline = (*before.offline, broker_id)
+        return settle(before, replace(without(before, broker_id), offline=offline), rules)
+
+    def emptied(before: PartitionImage, rules: Rules) -> PartitionImage:
+        marked = before.emptied if broker_id in before.emptied else (*before.emptied, broker_id)
+        wanted = replace(without(before, broker_id), emptied=marked)
+        return settle(before, wanted, rules, forget=frozenset({broker_id}))
+
+    change(command.failed, failed)
+    change(command.emptied, emptied)
+    return done(*(partition_record(*key, partition) for key, partition in pending.items()))

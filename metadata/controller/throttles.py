@@ -1,0 +1,99 @@
+"""The settings that slow a move of partitions down while it is under way, and their removal (KIP-73).
+
+As kafka-reassign-partitions does it: who has a replica sends no faster than the rate, who gets one fetches no
+faster, on each broker that takes part. Only plans: what these functions return is submitted. Called for
+`tierlog partition move --throttle` and `partition unthrottle`.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from tierlog.broker.settings.node import RUN_TIME_SETTINGS
+from tierlog.broker.settings.topic import ALL_REPLICAS
+from tierlog.metadata.controller.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigResource
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import ConfigScope
+
+LEADER_REPLICAS, FOLLOWER_REPLICAS = (
+    "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
+)
+REPLICAS = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+
+Move = tuple[str, int, Sequence[int] | None]
+"""Topic, partition, and where it shall be."""
+
+
+def throttle(image: ClusterImage, moves: Iterable[Move], bytes_per_second: int) -> AlterConfigs:
+    """For moves that have not begun. Those of what does not exist, and cancelled ones, need none."""
+    named: dict[str, tuple[list[str], list[str]]] = {}
+    brokers: set[int] = set()
+    for topic, number, target in moves:
+        found = image.topic(topic)
+        if found is None or target is None or not 0 <= number < len(found.partitions):
+            continue
+        there = found.partitions[number].replicas
+        senders, receivers = named.setdefault(topic, ([], []))
+        senders += [f"{number}:{broker_id}" for broker_id in there]
+        receivers += [f"{number}:{broker_id}" for broker_id in target if broker_id not in there]
+        brokers.update(there, target)
+    topics = [
+        ConfigResource(
+            scope=ConfigScope.TOPIC,
+            name=topic,
+            changes=tuple(
+                ConfigChange(key=key, operation=ConfigOperation.APPEND, value=",".join(replicas))
+                for key, replicas in zip(REPLICAS, both, strict=True)
+            ),
+        )
+        for topic, both in named.items()
+    ]
+    return AlterConfigs(resources=(*topics, *_rates(brokers, str(bytes_per_second))))
+
+
+def unthrottle(image: ClusterImage, partitions: Collection[tuple[str, int]] | None) -> AlterConfigs:
+    """Of these partitions, or of all. The rates go with the last replica that they held for."""
+    left = False
+    topics = []
+    for topic, overrides in _throttled_topics(image):
+        changes = []
+        for key in REPLICAS:
+            if key not in overrides:
+                continue
+            stay = [] if partitions is None else _without(overrides[key], topic, partitions)
+            left = left or bool(stay)
+            changes.append(
+                ConfigChange(key=key, operation=ConfigOperation.SET, value=",".join(stay))
+                if stay
+                else ConfigChange(key=key, operation=ConfigOperation.DELETE)
+            )
+        topics.append(ConfigResource(scope=ConfigScope.TOPIC, name=topic, changes=tuple(changes)))
+    held = {
+        int(name)
+        for (scope, name), overrides in image.configs.items()
+        if scope is ConfigScope.BROKER and not RUN_TIME_SETTINGS.isdisjoint(overrides)
+    }
+    return AlterConfigs(resources=(*topics, *(() if left else _rates(held, None))))
+
+
+def _throttled_topics(image: ClusterImage) -> Iterator[tuple[str, Mapping[str, str]]]:
+    for (scope, name), overrides in sorted(image.configs.items()):
+        if scope is ConfigScope.TOPIC and any(key in overrides for key in REPLICAS):
+            yield name, overrides
+
+
+def _without(replicas: str, topic: str, partitions: Collection[tuple[str, int]]) -> list[str]:
+    items = [item.strip() for item in replicas.split(",") if item.strip()]
+    return [
+        item
+        for item in items
+        if item == ALL_REPLICAS or (topic, int(item.partition(":")[0])) not in partitions
+    ]
+
+
+def _rates(brokers: Iterable[int], value: str | None) -> Iterator[ConfigResource]:
+    operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
+    for broker_id in sorted(brokers):
+        changes = tuple(
+            ConfigChange(key=key, operation=operation, value=value) for key in sorted(RUN_TIME_SETTINGS)
+        )
+        yield ConfigResource(scope=ConfigScope.BROKER, name=str(broker_id), changes=changes)

@@ -1,0 +1,57 @@
+"""Mutual TLS between nodes: what a node shows the others, and whom it believes.
+
+Beside the shared secret (`auth`), which says who speaks: a certificate says only that whoever speaks was let
+into the cluster, hides what is said, and ends the replay of recorded requests. Both sides must show one that
+the cluster's own CA signed; a client also checks that the server's names the host it called. Files are read
+once, at the start. Used by the quorum's client (`transport`) and by the servers that carry its routes.
+"""
+
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+OPEN_PATHS = frozenset({"/health", "/metrics"})
+"""For load balancers and scrapers, which have no certificate: they say nothing of what is stored, and change
+nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """PEM files: this node's certificate (and what leads from it to the CA), its key, and the CA's
+    certificate, which should sign nothing but nodes and operators of this cluster."""
+
+    certificate: Path
+    key: Path
+    ca: Path
+
+    def server(self) -> ssl.SSLContext:
+        """Raises OSError. A foreign certificate ends the handshake; none at all `certified` refuses."""
+        context = self._context(ssl.Purpose.CLIENT_AUTH)
+        context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+    def client(self) -> ssl.SSLContext:
+        """Raises OSError."""
+        return self._context(ssl.Purpose.SERVER_AUTH)
+
+    def _context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(purpose, cafile=self.ca)
+            context.load_cert_chain(self.certificate, self.key)
+        except OSError as failure:  # ssl.SSLError is one, and names no file
+            names = f"{self.certificate}, {self.key}, {self.ca}"
+            raise OSError(f"cannot use the certificate, key and CA ({names}): {failure}") from failure
+        return context
+
+
+@web.middleware
+async def certified(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Refuses who showed no certificate; one that was shown has been verified in the handshake."""
+    if request.path not in OPEN_PATHS and not request.get_extra_info("peercert"):
+        raise web.HTTPForbidden(text="a certificate that the cluster's CA signed is needed")
+    return await handler(request)

@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""`make bench-cluster`: three tierlog nodes beside three of Apache Kafka, as a section of a page and a plot.
+
+The load cases run on both clusters in turn, which stand side by side; then each cluster alone is hurt: a node
+is killed under load, at default settings and at tight ones (`cluster_cases.py`). A case that fails is a row
+that says so, and the others go on. What is measured is kept in results/cluster.json at once: --add measures
+the named cases again, or without names those that lack a value.
+
+    cluster.py [--rounds 3] [--kills 1] [--seconds 3] [--compiled build/compiled] [--docs PAGE] [--add]
+               [--alone] [case …]
+"""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import failover
+from cluster_cases import FIGURES, KILL_CASES, LOAD_CASES, REPLICATED, TIGHT
+from cluster_nodes import NODES, Cluster, KafkaCluster, TierlogCluster, as_broker, ended
+from cluster_page import bars_of, section
+from page import plot, split
+from report import KAFKA, TIERLOG, Report
+from suite import HERE, RESULTS, Broker, machine, run_case
+from versus import NOT_OF_TIERLOG, SAME, failed, jars, measure_case, previous
+
+HEAT = ("raw-produce", "--partitions", "3", *REPLICATED, "--max-bytes", "1g")
+HEAT_PACE = ("--seconds", "12", "--warm-s", "0", "--reps", "1", "--patience", "1", "--retries", "0")
+NO_DELAY = {
+    "log.initial.task.delay.ms": "100"
+}  # Kafka's: with SAME, what retention gives up is reused at once
+
+
+class Standing:
+    """A cluster that serves case after case; one that has lost a node is started anew."""
+
+    def __init__(self, label: str, start: Callable[[], AbstractContextManager[Cluster]]) -> None:
+        self.label = label
+        self._start = start
+        self._running = ExitStack()
+        self._cluster: Cluster | None = None
+        self._big: str | None = None
+
+    def cluster(self) -> Cluster:
+        if self._cluster is None or len(self._cluster.pids) < NODES:
+            self.stop()
+            self._cluster = self._running.enter_context(self._start())
+        return self._cluster
+
+    def broker(self) -> Broker:
+        return as_broker(self.cluster())
+
+    def topic(self) -> str:
+        """The one of many partitions, of the cluster that runs now."""
+        cluster = self.cluster()
+        if self._big is None:
+            self._big = failover.make_big(cluster)
+        return self._big
+
+    def stop(self) -> None:
+        self._cluster = self._big = None
+        self._running.close()
+
+
+@contextmanager
+def kafka_cluster(classpath: str, settings: Mapping[str, str]) -> Iterator[Cluster]:
+    """Heated: a JVM gains a third in its first minutes."""
+    with (
+        tempfile.TemporaryDirectory(prefix="kafka-cluster-") as directory,
+        ended(KafkaCluster(classpath, Path(directory), settings)) as cluster,
+    ):
+        for batch in ("64k", "16k"):
+            run_case(as_broker(cluster), *HEAT, "--batch", batch, *HEAT_PACE)
+        yield cluster
+
+
+@contextmanager
+def tierlog_cluster(settings: Mapping[str, str], compiled: Path | None) -> Iterator[Cluster]:
+    with (
+        tempfile.TemporaryDirectory(prefix="tierlog-cluster-") as directory,
+        ended(TierlogCluster(Path(directory), settings, compiled)) as cluster,
+    ):
+        yield cluster
+
+
+def clusters(
+    classpath: str | None, compiled: Path | None, settings: Mapping[str, str], *, load: bool
+) -> list[Standing]:
+    """`classpath` None: without Kafka's. `load`: with settings that spare the memory of the machine."""
+    ours, theirs = dict(settings), dict(settings)
+    if load:
+        ours |= {name: value for name, value in SAME.items() if name not in NOT_OF_TIERLOG}
+        theirs |= SAME | NO_DELAY
+    found = [Standing(KAFKA, partial(kafka_cluster, classpath, theirs))] if classpath else []
+    return [*found, Standing(TIERLOG, partial(tierlog_cluster, ours, compiled))]
+
+
+def measure_load(names: Sequence[str], standing: Sequence[Standing], report: Report, result: Path) -> None:
+    """Every case on one cluster after the other, then the next round."""
+    try:
+        for number in range(report.rounds):
+            for name in names:
+                for each in standing if number % 2 == 0 else standing[::-1]:
+                    measure_case(name, each, "", report, LOAD_CASES[name])
+                    report.save(result)
+    finally:
+        for each in standing:
+            each.stop()
+
+
+def measure_kills(
+    names: Sequence[str], standing: Sequence[Standing], kills: int, report: Report, result: Path
+) -> None:
+    """One cluster after the other: three idle JVMs would disturb."""
+    for each in standing:
+        try:
+            for _ in range(kills):
+                for name in names:
+                    measure_kill(name, each, report)
+                    report.save(result)
+        finally:
+            each.stop()
+
+
+def measure_kill(name: str, standing: Standing, report: Report) -> None:
+    begin, case = time.monotonic(), KILL_CASES[name]
+    try:
+        summary = failover.measure(standing.cluster(), standing.topic(), controller=case.controller)
+    except Exception as error:  # whatever it is, the rest is measured, on a cluster that is whole
+        failed(report, name, standing.label, error)
+        standing.stop()
+    else:
+        shown = {key: values[0] for key, values in summary.items()}
+        print(json.dumps({"label": standing.label, "case": name, **shown}), flush=True)
+        report.add(name, standing.label, case.figures, summary, {})
+    print(f"# {name}, {standing.label}: {time.monotonic() - begin:.1f} s", flush=True)
+
+
+def state() -> dict[str, object]:
+    """What a figure is of: the machine, the day, the source."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=HERE, check=False, capture_output=True, text=True
+    )
+    return {**machine(), "date": time.strftime("%d %B %Y"), "commit": commit.stdout.strip() or "unknown"}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cases", nargs="*", choices=[*FIGURES, []], metavar="case", help="default: all")
+    parser.add_argument("--rounds", type=int, default=3, help="of the load cases")
+    parser.add_argument("--kills", type=int, default=1, help="of each kill")
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--compiled", type=Path, help="what `make compiled` made; else pure Python")
+    parser.add_argument("--add", action="store_true", help="to what was measured before at the same pace")
+    parser.add_argument("--alone", action="store_true", help="without Kafka: a look, not for the page")
+    parser.add_argument(
+        "--docs", type=Path, help="put the section into this page, its plot into img/ beside it"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # clusters and cases end with this process
+    begin = time.monotonic()
+    classpath = None if options.alone else jars()
+    compiled = options.compiled and options.compiled.absolute()
+    result = RESULTS / ("cluster-alone.json" if options.alone else "cluster.json")
+    made = {"made": "compiled" if compiled else "not compiled"}
+    report = Report(state() | made, options.rounds, options.seconds)
+    names = options.cases or list(FIGURES)
+    if options.add:
+        report = previous(options.rounds, options.seconds, result)
+        report.machine |= state()
+        labels = [TIERLOG] if options.alone else [KAFKA, TIERLOG]
+        rounds = {**dict.fromkeys(LOAD_CASES, options.rounds), **dict.fromkeys(KILL_CASES, options.kills)}
+        names = options.cases or [
+            name for name in names if not report.has(name, FIGURES[name], labels, rounds[name])
+        ]
+    for name in names:
+        report.forget(name)
+    if load := [name for name in LOAD_CASES if name in names]:
+        measure_load(load, clusters(classpath, compiled, {}, load=True), report, result)
+    for tight, settings in ((False, {}), (True, TIGHT)):
+        if kills := [name for name, case in KILL_CASES.items() if name in names and case.tight == tight]:
+            measure_kills(
+                kills, clusters(classpath, compiled, settings, load=False), options.kills, report, result
+            )
+    text = section(report, options.kills)
+    print(text)
+    if options.docs and not options.alone:
+        others, _ = split(options.docs.read_text())
+        options.docs.write_text(others + text)
+        plot(bars_of(report), options.docs.parent / "img" / "benchmarks-cluster.png")
+    print(f"done in {(time.monotonic() - begin) / 60:.1f} min", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""What is measured of a cluster beside Apache Kafka's, the figures that are read from it, and their goals."""
+
+from dataclasses import dataclass
+
+from cases import LESS, MORE, P50, P99, P999, RETAINED, Case, Figure
+from failover import PARTITIONS
+
+CPU = Figure("broker_cpu_s_per_gb", "CPU s per GB", LESS)
+RATE = Figure("mb_s", "MB/s", MORE)
+GAP = Figure("gap_s", "longest gap between acknowledgements, s", LESS)
+LED = Figure("led_s", f"all of {PARTITIONS:,} partitions led again, s", LESS)
+
+REPLICATED = ("--rf", "3", "--acks", "-1")
+WRITE = ("raw-produce", "--partitions", "3", *REPLICATED, "--retain", RETAINED, "--batch")
+
+LOAD_CASES: dict[str, Case] = {
+    "produce 16 KiB, 3 partitions": Case((*WRITE, "16k"), (CPU.at_most(0.5), RATE)),
+    "produce 64 KiB, 3 partitions": Case((*WRITE, "64k"), (CPU.at_most(0.5), RATE)),
+    "librdkafka, 1 KB, as fast as it goes": Case(
+        ("rd-produce", "--rf", "3"), (RATE.at_least(1.3), CPU.at_most(0.6))
+    ),
+    "librdkafka, 2,000 records/s": Case(
+        ("rd-produce", "--rf", "3", "--rate", "2000"), (P50, P99.at_most(0.7), P999.at_most(0.7)), 2.0
+    ),
+    "librdkafka end to end, 1,000/s": Case(
+        ("rd-e2e", "--rf", "3", "--rate", "1000", "--linger", "0"), (P50.at_most(0.7), P99.at_most(0.7)), 2.0
+    ),
+}
+
+TIGHT = {
+    "broker.heartbeat.interval.ms": "250",
+    "broker.session.timeout.ms": "2000",
+    "controller.quorum.election.timeout.ms": "500",
+    "controller.quorum.fetch.timeout.ms": "1000",
+}
+"""Of both clusters."""
+
+
+@dataclass(frozen=True)
+class KillCase:
+    """SIGKILL of a leader; `controller`: it is the active controller too."""
+
+    tight: bool
+    controller: bool
+    figures: tuple[Figure, ...]
+
+
+LEADER, BOTH = "leader killed", "leader and controller killed"
+KILL_CASES: dict[str, KillCase] = {
+    f"{LEADER}, default settings": KillCase(False, False, (GAP.no_more_than(3), LED.no_more_than(3))),
+    f"{BOTH}, default settings": KillCase(False, True, (GAP.no_more_than(4), LED)),
+    f"{LEADER}, tight settings": KillCase(True, False, (GAP.no_more_than(1), LED.no_more_than(3))),
+    f"{BOTH}, tight settings": KillCase(True, True, (GAP.no_more_than(1.5), LED)),
+}
+
+FIGURES = {name: case.figures for name, case in (LOAD_CASES | KILL_CASES).items()}

@@ -1,0 +1,240 @@
+"""Judges a history: pure, no cluster needed. The rules are those of Jepsen's workload for Kafka.
+
+The last reading is taken for what the log holds. What was acknowledged must be in it, once, at the offset
+that was told and in its producer's order; what consumers saw must still be there; each group must have
+seen all of it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from havoc.history import (
+    FINAL,
+    Acked,
+    AnyEvent,
+    Began,
+    Broken,
+    Committed,
+    Ended,
+    Failed,
+    Read,
+    Sent,
+    value_of,
+)
+
+LEAST_ACKNOWLEDGED = 1000
+"""A run with fewer has shown nothing."""
+
+
+class Kind(StrEnum):
+    LOST = "lost"  # acknowledged, and not in the log
+    DOUBLED = "doubled"  # at two offsets
+    REORDERED = "reordered"  # not in its producer's order
+    INCONSISTENT = "inconsistent"  # two records at one offset
+    UNSENT = "unsent"  # nobody sent it, or not to this partition
+    VANISHED = "vanished"  # a consumer saw it, and it is gone: it was shown above the high watermark
+    REFUSED = "refused"  # written although the producer was told that it was not
+    SKIPPED = "skipped"  # in the log, and a reader went past it, or its group never got it
+    BACKWARD = "backward"  # a reader was given an offset again without having asked
+    UNCOMMITTED = "uncommitted"  # a group went back behind what it had committed
+    BROKEN = "broken"  # see history.Broken
+
+
+class Anomaly(NamedTuple):
+    kind: Kind
+    partition: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`invalid`: why the history proves nothing either way."""
+
+    acknowledged: int
+    read: int
+    anomalies: tuple[Anomaly, ...]
+    invalid: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not self.anomalies and not self.invalid
+
+    def counts(self) -> dict[str, int]:
+        """Of every kind, zeros too."""
+        found = Counter(anomaly.kind for anomaly in self.anomalies)
+        return {kind.value: found[kind] for kind in Kind}
+
+
+Log = dict[int, str]  # offset -> value
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The history by subject; by partition first."""
+
+    sent: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    acked: dict[int, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
+    refused: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    log: dict[int, Log] = field(default_factory=lambda: defaultdict(dict))
+    reads: dict[int, dict[int, set[str]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(set))
+    )
+    offsets_of: dict[str, dict[int, set[int]]] = field(default_factory=lambda: defaultdict(dict))  # by group
+    ends: dict[int, int] = field(default_factory=dict)
+
+
+def check(history: Iterable[AnyEvent], least_acknowledged: int = LEAST_ACKNOWLEDGED) -> Verdict:
+    seen, readers = _Seen(), _Readers()
+    anomalies: list[Anomaly] = []
+    for event in history:
+        match event:
+            case Sent():
+                seen.sent[event.partition].add(_value(event))
+            case Acked():
+                seen.acked[event.partition].append((event.offset, _value(event)))
+            case Failed(definite=True):
+                seen.refused[event.partition].add(_value(event))
+            case Read():
+                _note_read(seen, event)
+                anomalies += readers.read(event)
+            case Began():
+                readers.began(event)
+            case Committed():
+                readers.committed(event)
+            case Broken():
+                anomalies.append(Anomaly(Kind.BROKEN, -1, f"{event.client}: {event.error}"))
+            case Ended():
+                seen.ends[event.partition] = event.offset
+    for partition in sorted(seen.sent.keys() | seen.log.keys() | seen.reads.keys()):
+        anomalies += _judge_log(seen, partition)
+        anomalies += _judge_reads(seen, partition)
+    acknowledged = sum(map(len, seen.acked.values()))
+    read = sum(len(at) for at in seen.reads.values())
+    return Verdict(
+        acknowledged, read, tuple(anomalies), tuple(_missing(seen, acknowledged, read, least_acknowledged))
+    )
+
+
+def _value(event: Sent | Acked | Failed) -> str:
+    return value_of(event.producer, event.partition, event.number)
+
+
+def _note_read(seen: _Seen, event: Read) -> None:
+    if event.reader == FINAL:
+        for offset, value in event.records:
+            if seen.log[event.partition].setdefault(offset, value) != value:
+                seen.reads[event.partition][offset].add(value)
+        return
+    group = event.reader.partition("/")[0]
+    had = seen.offsets_of[group].setdefault(event.partition, set())
+    for offset, value in event.records:
+        seen.reads[event.partition][offset].add(value)
+        had.add(offset)
+
+
+def _judge_log(seen: _Seen, partition: int) -> Iterable[Anomaly]:
+    """Of what lies in the log in the end."""
+    log = seen.log[partition]
+    first_at: dict[str, int] = {}
+    newest: dict[str, int] = {}
+    for offset, value in sorted(log.items()):
+        if value not in seen.sent[partition]:
+            yield Anomaly(Kind.UNSENT, partition, f"{value!r} lies at {offset}, and was never sent there")
+            continue
+        if value in first_at:
+            yield Anomaly(Kind.DOUBLED, partition, f"{value} lies at {first_at[value]} and at {offset}")
+            continue
+        first_at[value] = offset
+        if value in seen.refused[partition]:
+            yield Anomaly(
+                Kind.REFUSED, partition, f"{value} lies at {offset}, and was told not to be written"
+            )
+        producer, _, number = value.partition("/")
+        at = int(number.rpartition("/")[2])
+        if at < newest.get(producer, -1):
+            yield Anomaly(
+                Kind.REORDERED, partition, f"{value} lies at {offset}, behind number {newest[producer]}"
+            )
+        newest[producer] = max(at, newest.get(producer, -1))
+    for offset, value in seen.acked[partition]:
+        if value not in first_at:
+            yield Anomaly(Kind.LOST, partition, f"{value} was acknowledged at {offset}")
+        elif offset >= 0 and log.get(offset) != value:
+            where = first_at[value]
+            yield Anomaly(
+                Kind.INCONSISTENT, partition, f"{value} was acknowledged at {offset}, and lies at {where}"
+            )
+
+
+def _judge_reads(seen: _Seen, partition: int) -> Iterable[Anomaly]:
+    """Of what consumers saw on the way."""
+    log, lies = seen.log[partition], set(seen.log[partition].values())
+    for offset, values in sorted(seen.reads[partition].items()):
+        for value in sorted(values):
+            if value not in seen.sent[partition]:
+                yield Anomaly(Kind.UNSENT, partition, f"{value!r} was read at {offset}, and never sent there")
+            elif offset in log and log[offset] != value:
+                yield Anomaly(Kind.INCONSISTENT, partition, f"{offset} held {value}, and holds {log[offset]}")
+            elif offset not in log and value in lies:
+                yield Anomaly(
+                    Kind.INCONSISTENT, partition, f"{value} was read at {offset}, and lies elsewhere"
+                )
+            elif offset not in log:
+                yield Anomaly(Kind.VANISHED, partition, f"{value} was read at {offset}, and is gone")
+        if offset not in log and len(values) > 1:
+            yield Anomaly(Kind.INCONSISTENT, partition, f"{offset} held each of {sorted(values)}")
+    for group, by_partition in sorted(seen.offsets_of.items()):
+        missed = log.keys() - by_partition.get(partition, set())
+        if missed:
+            what = f"group {group} never got {len(missed)} of {len(log)}, the first at {min(missed)}"
+            yield Anomaly(Kind.SKIPPED, partition, what)
+
+
+def _missing(seen: _Seen, acknowledged: int, read: int, least_acknowledged: int) -> Iterable[str]:
+    if acknowledged < least_acknowledged:
+        yield f"{acknowledged} records were acknowledged, fewer than {least_acknowledged}"
+    if read < acknowledged // 2:
+        yield f"consumers read {read} of {acknowledged} records: too few to have seen anything"
+    for partition in sorted(seen.sent.keys() | seen.ends.keys()):
+        end, held = seen.ends.get(partition), seen.log[partition].keys()
+        if end is None:
+            yield f"partition {partition} was not read in the end"
+        elif held != set(range(end)):
+            yield f"of partition {partition} {len(held)} of {end} offsets were read in the end"
+
+
+class _Readers:
+    """The places of readers: one goes on offset by offset from where it began."""
+
+    def __init__(self) -> None:
+        self._next: dict[tuple[str, int], int | None] = {}
+        self._least: dict[tuple[str, int], int] = {}
+        self._committed: dict[tuple[str, int], int] = defaultdict(int)
+
+    def began(self, event: Began) -> None:
+        key = (event.reader, event.partition)
+        self._next[key] = None if event.offset < 0 else event.offset
+        self._least.pop(key, None)
+        if event.offset < 0:
+            self._least[key] = self._committed[event.reader.partition("/")[0], event.partition]
+
+    def committed(self, event: Committed) -> None:
+        self._committed[event.group, event.partition] = event.offset
+
+    def read(self, event: Read) -> Iterable[Anomaly]:
+        key = (event.reader, event.partition)
+        place = f"{event.reader} of partition {event.partition}"
+        for offset, _ in event.records:
+            wanted, least = self._next.get(key), self._least.pop(key, None)
+            self._next[key] = offset + 1
+            if least is not None and offset < least:
+                yield Anomaly(
+                    Kind.UNCOMMITTED, event.partition, f"{place} began at {offset}, {least} was committed"
+                )
+            if wanted is not None and offset > wanted:
+                yield Anomaly(Kind.SKIPPED, event.partition, f"{place} got {offset} after {wanted - 1}")
+            if wanted is not None and offset < wanted:
+                yield Anomaly(Kind.BACKWARD, event.partition, f"{place} got {offset} after {wanted - 1}")

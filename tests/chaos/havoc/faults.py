@@ -1,0 +1,288 @@
+"""What is done to the cluster: each fault a context, whose entry does it and whose exit heals it.
+
+A fault of a minority leaves a majority that can talk with each other and with the clients: these must be
+served again while it lasts. The rest only has to lose nothing, and to be over when it is over.
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+
+from havoc.ground import CLIENTS
+from havoc.nodes import ChaosFailed, Cluster, Node, until
+
+LOSS = 0.05
+HOUR_S = 3600
+CHUNK = 1 << 20
+TAKE_IN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The cluster, and who is who in it: by the topic's first partition, and by the quorum."""
+
+    cluster: Cluster
+    topic: str
+
+    def leader(self) -> Node:
+        return self.cluster.nodes[self.cluster.partitions(self.topic)[0]["leader"]]
+
+    def follower(self) -> Node:
+        """Who leads least."""
+        leaders = [row["leader"] for row in self.cluster.partitions(self.topic)]
+        return min(self.cluster.nodes.values(), key=lambda node: (leaders.count(node.id), -node.id))
+
+    def controller(self) -> Node:
+        return self.cluster.controller()
+
+    def everybody(self) -> set[int]:
+        return {CLIENTS, *self.cluster.nodes}
+
+
+Play = Callable[[Stage], AbstractContextManager[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`play` gives what was done, in words. `within_s`: how long an acknowledgement may take; None:
+    it takes the majority away, or is one of STATUS.md's known gaps. `needs`: see left_out."""
+
+    name: str
+    play: Play
+    within_s: float | None
+    needs: str = ""
+
+
+FAULTS: dict[str, Fault] = {}
+DEATH_S = 10.0
+SILENCE_S = 20.0
+"""A node that hangs is noticed by its session (3 s), and by time-outs of the clients (2 s, 4 s)."""
+
+
+def _fault(
+    name: str, within_s: float | None, needs: str = ""
+) -> Callable[[Callable[[Stage], Iterator[str]]], Play]:
+    def enter(play: Callable[[Stage], Iterator[str]]) -> Play:
+        made = contextmanager(play)
+        FAULTS[name] = Fault(name, made, within_s, needs)
+        return made
+
+    return enter
+
+
+def left_out(cluster: Cluster) -> dict[str, str]:
+    """Faults that this machine does not allow, and why."""
+    reasons = {} if cluster.shim else {"shim": "there is no C compiler for the library that lies to a node"}
+    reasons |= {} if cluster.disks else {"disks": "without namespaces, nothing is mounted"}
+    return {name: reasons[fault.needs] for name, fault in FAULTS.items() if fault.needs in reasons}
+
+
+# --- processes that die
+
+
+@contextmanager
+def _killed(*nodes: Node) -> Iterator[str]:
+    for node in nodes:
+        node.kill()
+    yield f"SIGKILL of {_names(nodes)}"
+    for node in nodes:
+        node.begin()
+    for node in nodes:
+        node.wait_until_it_serves()
+
+
+@_fault("kill-leader", DEATH_S)
+def _kill_leader(stage: Stage) -> Iterator[str]:
+    with _killed(stage.leader()) as done:
+        yield done
+
+
+@_fault("kill-follower", DEATH_S)
+def _kill_follower(stage: Stage) -> Iterator[str]:
+    with _killed(stage.follower()) as done:
+        yield done
+
+
+@_fault("kill-controller", DEATH_S)
+def _kill_controller(stage: Stage) -> Iterator[str]:
+    with _killed(stage.controller()) as done:
+        yield done
+
+
+@_fault("kill-all", None)
+def _kill_all(stage: Stage) -> Iterator[str]:
+    with _killed(*stage.cluster.nodes.values()) as done:
+        yield done
+
+
+# --- processes that hang
+
+
+@contextmanager
+def _stopped(*nodes: Node) -> Iterator[str]:
+    for node in nodes:
+        node.signal(signal.SIGSTOP)
+    yield f"SIGSTOP of {_names(nodes)}"
+    for node in nodes:
+        node.signal(signal.SIGCONT)
+
+
+@_fault("stop-leader", SILENCE_S)
+def _stop_leader(stage: Stage) -> Iterator[str]:
+    with _stopped(stage.leader()) as done:
+        yield done
+
+
+@_fault("stop-follower", SILENCE_S)
+def _stop_follower(stage: Stage) -> Iterator[str]:
+    with _stopped(stage.follower()) as done:
+        yield done
+
+
+@_fault("stop-controller", SILENCE_S)
+def _stop_controller(stage: Stage) -> Iterator[str]:
+    with _stopped(stage.controller()) as done:
+        yield done
+
+
+@_fault("stop-all", None)
+def _stop_all(stage: Stage) -> Iterator[str]:
+    with _stopped(*stage.cluster.nodes.values()) as done:
+        yield done
+
+
+# --- a network that fails
+
+
+@contextmanager
+def _cut(stage: Stage, what: str, *cuts: tuple[set[int], set[int]]) -> Iterator[str]:
+    for sources, targets in cuts:
+        stage.cluster.ground.cut(sources, targets)
+    yield what
+    stage.cluster.ground.heal()
+
+
+@_fault("isolate-leader", SILENCE_S)
+def _isolate_leader(stage: Stage) -> Iterator[str]:
+    node = stage.leader()
+    one, others = {node.id}, stage.everybody() - {node.id}
+    with _cut(stage, f"{node} cut off from nodes and clients", (one, others), (others, one)) as done:
+        yield done
+
+
+@_fault("part-leader", SILENCE_S)
+def _part_leader(stage: Stage) -> Iterator[str]:
+    """The dangerous one: clients go on talking to a leader that is none any more."""
+    node = stage.leader()
+    one, others = {node.id}, stage.everybody() - {node.id, CLIENTS}
+    with _cut(
+        stage, f"{node} cut off from the other nodes, not from clients", (one, others), (others, one)
+    ) as done:
+        yield done
+
+
+@_fault("isolate-majority", None)
+def _isolate_majority(stage: Stage) -> Iterator[str]:
+    everybody = stage.everybody()
+    gone = [stage.leader().id, min(node for node in stage.cluster.nodes if node != stage.leader().id)]
+    cuts = [cut for node in gone for cut in (({node}, everybody - {node}), (everybody - {node}, {node}))]
+    with _cut(stage, f"nodes {gone} cut off from everybody", *cuts) as done:
+        yield done
+
+
+@_fault("one-way-out", SILENCE_S)
+def _one_way_out(stage: Stage) -> Iterator[str]:
+    node = stage.leader()
+    with _cut(stage, f"what {node} sends is lost", ({node.id}, stage.everybody() - {node.id})) as done:
+        yield done
+
+
+@_fault("one-way-in", SILENCE_S)
+def _one_way_in(stage: Stage) -> Iterator[str]:
+    node = stage.leader()
+    with _cut(stage, f"what is sent to {node} is lost", (stage.everybody() - {node.id}, {node.id})) as done:
+        yield done
+
+
+@_fault("loss", DEATH_S)
+def _loss(stage: Stage) -> Iterator[str]:
+    stage.cluster.ground.lose(LOSS)
+    yield f"{LOSS:.0%} of all packets lost"
+    stage.cluster.ground.heal()
+
+
+# --- clocks
+
+
+@contextmanager
+def _clock(node: Node, seconds: int) -> Iterator[str]:
+    node.control.set(clock_s=seconds)
+    yield f"wall clock of {node} {seconds:+} s"
+    node.control.set()
+
+
+@_fault("clock-forward", DEATH_S, "shim")
+def _clock_forward(stage: Stage) -> Iterator[str]:
+    with _clock(stage.leader(), HOUR_S) as done:
+        yield done
+
+
+@_fault("clock-back", DEATH_S, "shim")
+def _clock_back(stage: Stage) -> Iterator[str]:
+    with _clock(stage.controller(), -HOUR_S) as done:
+        yield done
+
+
+# --- disks
+
+
+@_fault("disk-full", None, "disks")
+def _disk_full(stage: Stage) -> Iterator[str]:
+    """Somebody else's file takes all the room, and is deleted in the end."""
+    node = stage.cluster.small_disk
+    ballast = node.data / "ballast"
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):  # ENOSPC
+        while file.write(bytes(CHUNK)):
+            pass
+    yield f"disk of {node} full"
+    ballast.unlink()
+    _restart_if_it_ended(node)
+
+
+@_fault("fsync-error", DEATH_S, "shim")
+def _fsync_error(stage: Stage) -> Iterator[str]:
+    """Healed as by an operator: the process is killed, and started on a disk that works again."""
+    node = stage.leader()
+    node.control.set(fsync_fails=True)
+    yield f"fsync of {node} fails with EIO"
+    node.control.set()
+    node.kill()
+    node.start()
+
+
+@_fault("wipe", DEATH_S)
+def _wipe(stage: Stage) -> Iterator[str]:
+    """As the runbook has it: out of the quorum, started with an empty disk, in again."""
+    node = stage.leader()
+    node.kill()
+    node.wipe()
+    yield f"{node} killed, its disk replaced"
+    api = stage.controller().admin
+    api.delete(f"/v1/quorum/voters/{node.id}")
+    node.begin()
+    address = {"id": node.id, "url": f"http://{node.place.admin}"}
+    until(lambda: stage.controller().admin.post("/v1/quorum/voters", address), "it votes again", TAKE_IN_S)
+    node.wait_until_it_serves()
+
+
+def _restart_if_it_ended(node: Node) -> None:
+    if not node.running:
+        node.kill()
+        node.start()
+
+
+def _names(nodes: tuple[Node, ...]) -> str:
+    if not nodes:
+        raise ChaosFailed("nobody to do it to")
+    return ", ".join(str(node) for node in nodes)

@@ -1,0 +1,147 @@
+"""Where the nodes live: network namespaces of their own if this machine lets us, else loopback and a proxy.
+
+The whole run is moved into new namespaces of network, mounts and processes first (`enter`). So nothing has
+to be tidied up: with the run, however it ends, the kernel ends its processes and takes its links and mounts.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+CLIENTS = 0
+"""Stands for the clients where nodes are named by their ids, which begin at 1."""
+
+UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+AS_ROOT = ("--user", "--map-root-user")
+WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
+TOOLS = ("setpriv", "unshare", "nsenter", "ip", "iptables")
+SUBNET = "10.231.0"
+KAFKA_PORT, ADMIN_PORT = 9092, 9644
+INSIDE = "CHAOS_INSIDE"
+
+
+class Place(NamedTuple):
+    """Of one node: what it binds, and what others connect to (host:port each)."""
+
+    kafka_bind: str
+    admin_bind: str
+    kafka: str
+    admin: str
+
+
+class Ground(Protocol):
+    name: str
+    places: dict[int, Place]
+
+    def command(self, node: int, words: Sequence[str]) -> list[str]:
+        """The words, to be run where the node lives."""
+
+    def is_at(self, node: int, pid: int) -> None:
+        """The process of the node, newly started."""
+
+    def cut(self, sources: Iterable[int], targets: Iterable[int]) -> None:
+        """Nothing that one of the sources sends reaches any of the targets."""
+
+    def lose(self, share: float) -> None:
+        """This share of all packets."""
+
+    def heal(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def why_not() -> str | None:
+    """What keeps this machine from having namespaces; None: nothing does."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    rules = (
+        "mount -t tmpfs tmpfs /run && ip link add b0 type bridge && ip link add v0 type veth peer name v1 && "
+    )
+    rules += "iptables -A INPUT -m statistic --mode random --probability 0.5 -j DROP"
+    probe = subprocess.run([*_unshare(), "sh", "-c", rules], capture_output=True, text=True, check=False)
+    return None if probe.returncode == 0 else probe.stderr.strip().splitlines()[-1]
+
+
+def enter() -> int:
+    """This program again, from its beginning, in new namespaces (`is_inside`); returns its exit code.
+
+    A signal ends it at once: `unshare` itself ignores those that ask. If this process is killed, it ends too.
+    """
+    command = [*WITH_PARENT, *_unshare(), sys.executable, *sys.argv]
+    process = subprocess.Popen(command, env={**os.environ, INSIDE: "1"})
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: process.kill())
+    code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+def is_inside() -> bool:
+    return INSIDE in os.environ
+
+
+def _unshare() -> tuple[str, ...]:
+    return UNSHARE if os.geteuid() == 0 else (*UNSHARE[:1], *AS_ROOT, *UNSHARE[1:])
+
+
+class Namespaces:
+    """A namespace for each node, joined by a bridge; the clients are at the bridge itself."""
+
+    name = "namespaces"
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        self._ips = {CLIENTS: f"{SUBNET}.254"} | {node: f"{SUBNET}.{node}" for node in nodes}
+        self.places = {
+            node: Place(*(f"{self._ips[node]}:{port}" for port in (KAFKA_PORT, ADMIN_PORT) * 2))
+            for node in nodes
+        }
+        _run("mount -t tmpfs tmpfs /run")  # where `ip netns` and iptables keep their files
+        Path("/run/netns").mkdir()
+        _run("ip link set lo up")
+        _run("ip link add br0 type bridge")
+        _run(f"ip addr add {self._ips[CLIENTS]}/24 dev br0")
+        _run("ip link set br0 up")
+        for node in nodes:
+            _run(f"ip netns add n{node}")
+            _run(f"ip link add v{node} type veth peer name eth0 netns n{node}")
+            _run(f"ip link set v{node} master br0 up")
+            _run(f"ip -n n{node} addr add {self._ips[node]}/24 dev eth0")
+            _run(f"ip -n n{node} link set eth0 up")
+            _run(f"ip -n n{node} link set lo up")
+
+    def command(self, node: int, words: Sequence[str]) -> list[str]:
+        return [*(["nsenter", f"--net=/run/netns/n{node}"] if node != CLIENTS else []), *words]
+
+    def is_at(self, node: int, pid: int) -> None:
+        pass
+
+    def cut(self, sources: Iterable[int], targets: Iterable[int]) -> None:
+        """Dropped where it arrives: the sender is told nothing, as by a network that fails."""
+        senders = list(sources)
+        for target in targets:
+            for source in senders:
+                if source != target:
+                    self._iptables(target, f"-A INPUT -s {self._ips[source]} -j DROP")
+
+    def lose(self, share: float) -> None:
+        for node in self._ips:
+            self._iptables(node, f"-A INPUT ! -i lo -m statistic --mode random --probability {share} -j DROP")
+
+    def heal(self) -> None:
+        for node in self._ips:
+            self._iptables(node, "-F INPUT")
+
+    def close(self) -> None:
+        """With the run, the kernel takes all of it away."""
+
+    def _iptables(self, node: int, rule: str) -> None:
+        subprocess.run(self.command(node, ["iptables", *rule.split()]), check=True, capture_output=True)
+
+
+def _run(command: str) -> None:
+    subprocess.run(command.split(), check=True, capture_output=True)

@@ -1,0 +1,261 @@
+"""The processes: three nodes, each broker and voter, that can be killed, stopped, wiped and lied to."""
+
+import errno
+import json
+import mmap
+import os
+import secrets
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+from havoc.ground import Ground, Place
+from tierlog.broker.log.checkpoints import encode_uuid
+from tierlog.broker.ports.types import random_uuid
+from tierlog.broker.settings.node import ENVIRONMENT_PREFIX
+from tierlog.cli.admin import AdminApi
+from tierlog.cli.errors import CliError
+from tierlog.cli.local_cluster import SECRET
+
+START_TIMEOUT_S = 60.0
+ASK_TIMEOUT_S = 2.0
+SHIM = Path(__file__).with_name("shim.c")
+CONTROL = "CHAOS_CONTROL"
+DISK_BYTES = 1 << 30
+"""Of the file system of the node whose disk can be full. It is in memory, and takes what is written only."""
+
+SETTINGS = {
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "offsets.topic.replication.factor": 3,
+    "offsets.topic.num.partitions": 3,
+    "group.initial.rebalance.delay.ms": 0,
+    "auto.create.topics.enable": "false",
+    "metadata.reserve.bytes": 1 << 17,  # what it gives up must not be room for records for long
+    "log.flush.offset.checkpoint.interval.ms": 2000,  # so that logs are fsynced while fsync fails
+}
+
+
+class ControlFile:
+    """What shim.c reads, of one node."""
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(bytes(16))
+        with path.open("r+b") as file:
+            self._page = mmap.mmap(file.fileno(), 16)
+        self.path = path
+
+    def set(self, *, clock_s: int = 0, fsync_fails: bool = False) -> None:
+        struct.pack_into("=qq", self._page, 0, clock_s, errno.EIO if fsync_fails else 0)
+
+
+def build_shim(directory: Path) -> Path | None:
+    """None without a C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    built = directory / "shim.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", str(built), str(SHIM)], check=True)
+    return built
+
+
+class Node:
+    def __init__(
+        self,
+        node_id: int,
+        directory: Path,
+        ground: Ground,
+        settings: Mapping[str, object],
+        environment: Mapping[str, str],
+        shim: Path | None,
+    ) -> None:
+        directory.mkdir(parents=True)
+        self.id, self.data, self.log_path = node_id, directory / "data", directory / "node.log"
+        self.data.mkdir()
+        self.control = ControlFile(directory / "control")
+        self._ground, self._settings = (
+            ground,
+            {**settings, "node.id": node_id, "log.dirs": self.data / "logs"},
+        )
+        self._environment = dict(environment)
+        if shim is not None:
+            self._environment |= {"LD_PRELOAD": str(shim), CONTROL: str(self.control.path)}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __str__(self) -> str:
+        return f"node {self.id}"
+
+    @property
+    def place(self) -> Place:
+        return self._ground.places[self.id]
+
+    @property
+    def admin(self) -> AdminApi:
+        return AdminApi(f"http://{self.place.admin}", timeout_s=ASK_TIMEOUT_S)
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def begin(self) -> None:
+        """Starts the process, and waits for nothing: one alone does not serve."""
+        words = [sys.executable, "-m", "tierlog.cli.main", "server", "--json"]
+        for name, value in self._settings.items():
+            words += ["--set", f"{name}={value}"]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._ground.command(self.id, words),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**without_settings(os.environ), **self._environment},
+            )
+        self._ground.is_at(self.id, self._process.pid)
+
+    def wait_until_it_serves(self) -> None:
+        process = self._process
+        if process is None or process.stdout is None:
+            raise ChaosFailed(f"node {self.id} was not started")
+        if not select.select([process.stdout], [], [], START_TIMEOUT_S)[0]:
+            raise ChaosFailed(f"node {self.id} did not serve within {START_TIMEOUT_S:g} s")
+        line = process.stdout.readline()
+        if not line:
+            raise ChaosFailed(f"node {self.id} ended with exit code {process.wait(10)}: see {self.log_path}")
+        json.loads(line)
+
+    def start(self) -> None:
+        self.begin()
+        self.wait_until_it_serves()
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait(10)
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            self._process = None
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.running and self._process is not None:
+            self._process.send_signal(number)
+
+    def wipe(self) -> None:
+        """An empty disk in the place of the old one."""
+        for path in self.data.iterdir():
+            shutil.rmtree(path)
+
+
+def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+
+
+class ChaosFailed(Exception):
+    """The cluster did not do what it must between faults."""
+
+
+class Cluster:
+    """`disks`: whether file systems may be mounted: node 1, a leader, gets one that can be full."""
+
+    def __init__(
+        self, directory: Path, ground: Ground, *, shim: Path | None, disks: bool, **settings: object
+    ) -> None:
+        self.ground, self.disks, self.shim = ground, disks, shim
+        voters = ",".join(f"{node}@{place.admin}" for node, place in ground.places.items())
+        common = {
+            **SETTINGS,
+            "cluster.id": encode_uuid(random_uuid(SystemRandom())),
+            "controller.quorum.voters": voters,
+            "object.store.url": f"file://{directory / 'objects'}",
+            **settings,
+        }
+        environment = {SECRET: secrets.token_hex(16)}
+        self.nodes = {
+            node: Node(
+                node,
+                directory / f"node-{node}",
+                ground,
+                {
+                    **common,
+                    "listeners": f"PLAINTEXT://{place.kafka_bind}",
+                    "advertised.listeners": f"PLAINTEXT://{place.kafka}",
+                    "admin.listener": place.admin_bind,
+                },
+                environment,
+                shim,
+            )
+            for node, place in ground.places.items()
+        }
+        self.small_disk = self.nodes[min(self.nodes)]
+        if disks:
+            mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.small_disk.data)]
+            subprocess.run(mount, check=True)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(place.kafka for place in self.ground.places.values())
+
+    def start(self) -> None:
+        for node in self.nodes.values():
+            if not node.running:
+                node.begin()
+        for node in self.nodes.values():
+            node.wait_until_it_serves()
+
+    def kill(self) -> None:
+        for node in self.nodes.values():
+            node.signal(signal.SIGCONT)
+            node.kill()
+
+    def close(self) -> None:
+        self.kill()
+        if self.disks:
+            # lazily: a process that hangs in the kernel may hold it
+            subprocess.run(["umount", "--lazy", str(self.small_disk.data)], check=False)
+
+    def ask(self, path: str, **query: object) -> Any:
+        """The answer of any node that gives one; raises ChaosFailed."""
+        for node in self.nodes.values():
+            try:
+                return node.admin.get(path, **query)
+            except (CliError, OSError):
+                continue
+        raise ChaosFailed(f"no node answers GET {path}")
+
+    def controller(self) -> Node:
+        """Who leads the quorum, in the highest term that anybody tells of."""
+        best: dict[str, Any] = {}
+        for node in self.nodes.values():
+            try:
+                told = node.admin.get("/v1/quorum")
+            except (CliError, OSError):
+                continue
+            if told["role"] == "leader" and told["term"] > best.get("term", -1):
+                best = told
+        if not best:
+            raise ChaosFailed("no node leads the quorum")
+        return self.nodes[best["node_id"]]
+
+    def partitions(self, topic: str) -> list[dict[str, Any]]:
+        return list(self.ask("/v1/partitions", topic=topic)["partitions"])
+
+
+def until(holds: Any, what: str, within_s: float) -> float:
+    """Seconds until it held; raises ChaosFailed."""
+    began = time.monotonic()
+    while True:
+        try:
+            if holds():
+                return time.monotonic() - began
+        except (CliError, OSError, ChaosFailed):
+            pass
+        if time.monotonic() - began > within_s:
+            raise ChaosFailed(f"not within {within_s:g} s: {what}")
+        time.sleep(0.2)

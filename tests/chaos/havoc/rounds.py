@@ -1,0 +1,125 @@
+"""One round after the other: all is well, a fault, its heal, and how long until all is well again."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from havoc import figures
+from havoc.faults import FAULTS, Fault, Stage
+from havoc.nodes import ChaosFailed, until
+from havoc.workload import Workload
+
+REGAIN_WITHIN_S = 30.0
+SETTLE_WITHIN_S = 60.0
+LEAST_OF_OFFERED = 0.5
+
+
+@dataclass(slots=True)
+class Round:
+    """`unavailable_s`: the longest time in which a partition acknowledged nothing, from the fault to the end
+    of the round; `after_heal_s`: from the heal until all partitions did; `regained_s`: until 95 % again."""
+
+    fault: str
+    what: str = ""
+    baseline: float = 0.0  # acknowledgements a second
+    unavailable_s: float = 0.0
+    after_heal_s: float | None = None
+    regained_s: float | None = None
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        told = f"{self.what or self.fault}: {self.baseline:.0f}/s before, {self.unavailable_s:.1f} s without"
+        told += f", served {_seconds(self.after_heal_s)} and 95 % {_seconds(self.regained_s)} after the heal"
+        return told + "".join(f"; {problem}" for problem in self.problems)
+
+
+def chosen(names: Sequence[str], rounds: int, rng: random.Random) -> list[Fault]:
+    """Each as often as the others, in an order that is drawn."""
+    found: list[str] = []
+    while len(found) < rounds:
+        found += rng.sample(list(names), len(names))
+    return [FAULTS[name] for name in found[:rounds]]
+
+
+def play(
+    stage: Stage,
+    workload: Workload,
+    fault: Fault,
+    *,
+    baseline_s: float,
+    fault_s: float,
+    offered: float,
+    tell: Callable[[str], None],
+) -> Round:
+    """`offered`: what producers send a second. Raises ChaosFailed if the cluster is not well before."""
+    done = Round(fault.name)
+    settle(stage)
+    began = workload.mark("baseline")
+    time.sleep(baseline_s)
+    hurt = workload.now()
+    # no more than is offered: what had waited for the first leaders may come within these seconds
+    done.baseline = min(figures.rate(workload.acks, began, hurt), offered)
+    if done.baseline < LEAST_OF_OFFERED * offered:
+        done.problems.append(
+            f"invalid: {done.baseline:.0f}/s were acknowledged before the fault, of {offered:g}"
+        )
+    healed = hurt
+    try:
+        with fault.play(stage) as done.what:
+            hurt = workload.mark(done.what)
+            tell(done.what)
+            time.sleep(fault_s)
+            healed = workload.mark("heal")
+        regained = until(lambda: _regained(workload, healed, done.baseline), "95 % again", REGAIN_WITHIN_S)
+        tell(f"healed; throughput is back after {regained:.1f} s")
+        until(lambda: in_sync(stage), "all replicas are in sync", SETTLE_WITHIN_S)
+    except Exception as failure:  # whatever it is, it is what the round has shown
+        done.problems.append(f"{type(failure).__name__}: {failure}")
+    _measure(done, fault, workload, hurt, healed)
+    workload.mark("end of the round")
+    return done
+
+
+def _measure(done: Round, fault: Fault, workload: Workload, hurt: float, healed: float) -> None:
+    end = workload.now()
+    done.unavailable_s = figures.unavailable_s(workload.acks, hurt, end)
+    done.after_heal_s = figures.served_again_s(workload.acks, healed, end)
+    done.regained_s = figures.regained_s(workload.acks, healed, end, done.baseline)
+    if done.regained_s is None or done.regained_s > REGAIN_WITHIN_S:
+        done.problems.append(f"not at 95 % within {REGAIN_WITHIN_S:g} s")
+    if fault.within_s is not None and done.unavailable_s > fault.within_s:
+        done.problems.append(f"{done.unavailable_s:.1f} s without, {fault.within_s:g} are allowed")
+
+
+def _regained(workload: Workload, healed: float, baseline: float) -> bool:
+    return figures.regained_s(workload.acks, healed, workload.now(), baseline) is not None
+
+
+def settle(stage: Stage) -> None:
+    """All replicas in sync, and the preferred ones lead. Raises ChaosFailed."""
+    until(lambda: in_sync(stage), "all replicas are in sync", SETTLE_WITHIN_S)
+    until(lambda: _elected(stage), "the preferred replicas lead", SETTLE_WITHIN_S)
+
+
+def in_sync(stage: Stage) -> bool:
+    rows = stage.cluster.partitions(stage.topic)
+    return all(set(row["in_sync"]) == set(row["replicas"]) for row in rows)
+
+
+def _elected(stage: Stage) -> bool:
+    rows = stage.cluster.partitions(stage.topic)
+    wanted = [[stage.topic, row["partition"]] for row in rows if row["leader"] != row["replicas"][0]]
+    if wanted:
+        stage.controller().admin.post("/v1/partitions/elect", {"partitions": wanted})
+    return not wanted
+
+
+def check_faults(names: Sequence[str]) -> None:
+    unknown = [name for name in names if name not in FAULTS]
+    if unknown:
+        raise ChaosFailed(f"no such faults: {', '.join(unknown)}; there are {', '.join(FAULTS)}")
+
+
+def _seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.1f} s"

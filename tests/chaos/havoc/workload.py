@@ -1,0 +1,275 @@
+"""The clients: idempotent producers with acks=all at a steady rate, consumers assigned and subscribed.
+
+librdkafka through confluent-kafka. Each client is a thread; all that happens to one goes into the history,
+and the moments of acknowledgements are kept for figures.py.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from havoc.history import (
+    FINAL,
+    Acked,
+    AnyEvent,
+    Began,
+    Broken,
+    Committed,
+    Ended,
+    Failed,
+    Marked,
+    Read,
+    Recorder,
+    Sent,
+    value_of,
+)
+
+PRODUCERS, ASSIGNED, SUBSCRIBED = 3, 2, 2
+RECORDS_S = 600
+"""Of all producers. It takes nodes and clients half of two cores: the rest is for what faults cost."""
+FILLER = b" " + bytes(100)
+COMMIT_EVERY_S = 0.5
+FLUSH_S, CATCH_UP_S, FINAL_S = 60.0, 60.0, 60.0
+DEFINITE = frozenset({KafkaError._QUEUE_FULL, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
+PLACE_LOST = frozenset(
+    {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION}
+)
+
+COMMON = {
+    "log_level": 0,
+    # A node that hangs is noticed by a time-out alone; the defaults are a minute.
+    "socket.timeout.ms": 4000,
+    "socket.connection.setup.timeout.ms": 3000,
+    "topic.metadata.refresh.interval.ms": 2000,
+    "reconnect.backoff.max.ms": 500,
+    "retry.backoff.max.ms": 500,
+}
+PRODUCER = {
+    **COMMON,
+    "enable.idempotence": True,
+    "acks": "all",
+    "linger.ms": 5,
+    "request.timeout.ms": 2000,
+    "message.timeout.ms": 300_000,  # an unknown fate proves little: they are sent until they are told theirs
+}
+CONSUMER = {
+    **COMMON,
+    "enable.auto.commit": False,
+    "fetch.wait.max.ms": 100,
+    "session.timeout.ms": 6000,
+    "heartbeat.interval.ms": 1000,
+}
+
+
+class Workload:
+    def __init__(self, bootstrap: str, topic: str, partitions: int, recorder: Recorder) -> None:
+        self.acks: dict[int, list[float]] = {partition: [] for partition in range(partitions)}
+        self.sent = 0
+        self.failures: list[str] = []
+        self._bootstrap, self._topic, self._partitions, self._recorder = (
+            bootstrap,
+            topic,
+            partitions,
+            recorder,
+        )
+        self._begun = time.monotonic()
+        self._sending, self._reading = threading.Event(), threading.Event()
+        self._sending.set()
+        self._reading.set()
+        self._next: dict[
+            tuple[str, int], int
+        ] = {}  # (group, partition) -> one past the last offset that it got
+        self._producers = [
+            self._thread(f"p{number}", self._produce, f"p{number}") for number in range(PRODUCERS)
+        ]
+        self._consumers = [
+            *(self._thread(f"assigned/{n}", self._read_assigned, n) for n in range(ASSIGNED)),
+            *(self._thread(f"subscribed/{n}", self._read_subscribed, n) for n in range(SUBSCRIBED)),
+        ]
+
+    def now(self) -> float:
+        """Of the clock of the history."""
+        return time.monotonic() - self._begun
+
+    @property
+    def acknowledged(self) -> int:
+        return sum(map(len, self.acks.values()))
+
+    def start(self) -> None:
+        for thread in (*self._producers, *self._consumers):
+            thread.start()
+
+    def mark(self, what: str) -> float:
+        moment = self.now()
+        self._write(Marked(self._at(), what))
+        return moment
+
+    def finish(self) -> None:
+        """What was sent gets its fate if it can; then all of it is read, and consumers come to the end."""
+        self._sending.clear()
+        for thread in self._producers:
+            thread.join()
+        ends = self._read_all()
+        deadline = time.monotonic() + CATCH_UP_S
+        while time.monotonic() < deadline and not self._have_all(ends):
+            time.sleep(0.1)
+        self.stop()
+
+    def stop(self) -> None:
+        self._sending.clear()
+        self._reading.clear()
+        for thread in (*self._producers, *self._consumers):
+            if thread.is_alive():
+                thread.join(FLUSH_S)
+
+    def _have_all(self, ends: dict[int, int]) -> bool:
+        return all(
+            self._next.get((group, partition), 0) >= end
+            for group in ("assigned", "subscribed")
+            for partition, end in ends.items()
+        )
+
+    # --- producers
+
+    def _produce(self, name: str) -> None:
+        producer = Producer(
+            {**PRODUCER, "bootstrap.servers": self._bootstrap, "error_cb": partial(self._client_failed, name)}
+        )
+        numbers = [0] * self._partitions
+        begun, sent = time.monotonic(), 0
+        while self._sending.is_set():
+            due = int((time.monotonic() - begun) * RECORDS_S / PRODUCERS)
+            while sent < due:
+                partition = sent % self._partitions
+                self._send(producer, name, partition, numbers[partition])
+                numbers[partition] += 1
+                sent += 1
+            self.sent = max(self.sent, sent)
+            producer.poll(0.005)
+        producer.flush(FLUSH_S)
+
+    def _send(self, producer: Producer, name: str, partition: int, number: int) -> None:
+        self._write(Sent(self._at(), name, partition, number))
+        value = value_of(name, partition, number).encode() + FILLER
+        told = partial(self._told, name, partition, number)
+        try:
+            producer.produce(self._topic, value, partition=partition, on_delivery=told)
+        except BufferError as full:
+            self._write(Failed(self._at(), name, partition, number, str(full), definite=True))
+        except KafkaException as refused:  # after an error that librdkafka calls fatal
+            self._write(Failed(self._at(), name, partition, number, str(refused), definite=True))
+
+    def _told(
+        self, name: str, partition: int, number: int, error: KafkaError | None, message: Message
+    ) -> None:
+        if error is None:
+            offset = message.offset()
+            self._write(Acked(self._at(), name, partition, number, -1 if offset is None else offset))
+            self.acks[partition].append(self.now())
+        else:
+            definite = error.code() in DEFINITE
+            self._write(Failed(self._at(), name, partition, number, error.str(), definite))
+
+    def _client_failed(self, name: str, error: KafkaError) -> None:
+        if error.fatal():
+            self._write(Broken(self._at(), name, error.str()))
+
+    # --- consumers
+
+    def _read_assigned(self, number: int) -> None:
+        mine = [partition for partition in range(self._partitions) if partition % ASSIGNED == number]
+        reader = f"assigned/{number}"
+        consumer = self._consumer(f"assigned-{number}", **{"auto.offset.reset": "error"})
+        for partition in mine:
+            self._write(Began(self._at(), reader, partition, 0))
+        consumer.assign([TopicPartition(self._topic, partition, 0) for partition in mine])
+        while self._reading.is_set():
+            self._take(consumer, reader)
+        consumer.close()
+
+    def _read_subscribed(self, number: int) -> None:
+        reader = f"subscribed/{number}"
+        settings = {"auto.offset.reset": "earliest", "on_commit": self._committed}
+        consumer = self._consumer("subscribed", **settings)
+
+        def assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
+            for place in partitions:
+                self._write(Began(self._at(), reader, place.partition, -1))
+
+        consumer.subscribe([self._topic], on_assign=assigned)
+        committed = time.monotonic()
+        while self._reading.is_set():
+            self._take(consumer, reader)
+            if time.monotonic() - committed > COMMIT_EVERY_S:
+                committed = time.monotonic()
+                try:
+                    consumer.commit(asynchronous=True)
+                except KafkaException:
+                    continue  # nothing to commit, or no coordinator
+        consumer.close()
+
+    def _consumer(self, group: str, **settings: object) -> Consumer:
+        return Consumer({**CONSUMER, "bootstrap.servers": self._bootstrap, "group.id": group, **settings})
+
+    def _take(self, consumer: Consumer, reader: str) -> None:
+        found: dict[int, list[tuple[int, str]]] = {}
+        for message in consumer.consume(500, 0.1):
+            error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
+            if error is None:
+                found.setdefault(partition, []).append((offset, _value(message)))
+            elif error.code() in PLACE_LOST:
+                self._write(Broken(self._at(), reader, f"partition {partition}: {error.str()}"))
+        group = reader.partition("/")[0]
+        for partition, records in found.items():
+            self._write(Read(self._at(), reader, partition, tuple(records)))
+            key = (group, partition)
+            self._next[key] = max(self._next.get(key, 0), records[-1][0] + 1)
+
+    def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        for place in places:
+            if error is None and place.error is None and place.offset >= 0:
+                self._write(Committed(self._at(), "subscribed", place.partition, place.offset))
+
+    # --- at the end
+
+    def _read_all(self) -> dict[int, int]:
+        """Partition -> its end. All from the beginning, by a consumer that knows nothing yet."""
+        consumer = self._consumer("final", **{"auto.offset.reset": "error"})
+        ends = {}
+        for partition in self.acks:
+            _, ends[partition] = consumer.get_watermark_offsets(
+                TopicPartition(self._topic, partition), FINAL_S
+            )
+            self._write(Ended(self._at(), partition, ends[partition]))
+        consumer.assign([TopicPartition(self._topic, partition, 0) for partition in ends])
+        deadline = time.monotonic() + FINAL_S
+        while time.monotonic() < deadline:
+            self._take(consumer, FINAL)
+            if all(self._next.get(("final", partition), 0) >= end for partition, end in ends.items()):
+                break
+        consumer.close()
+        return ends
+
+    # --- around them
+
+    def _thread(self, name: str, work: Callable[..., None], argument: object) -> threading.Thread:
+        def run() -> None:
+            try:
+                work(argument)
+            except Exception as failure:  # a client that ends unasked makes the run worthless: it is told
+                self.failures.append(f"{name}: {failure!r}")
+
+        return threading.Thread(target=run, name=name, daemon=True)
+
+    def _at(self) -> float:
+        return round(self.now(), 4)
+
+    def _write(self, event: AnyEvent) -> None:
+        self._recorder.write(event)
+
+
+def _value(message: Message) -> str:
+    return (message.value() or b"").partition(b" ")[0].decode(errors="replace")

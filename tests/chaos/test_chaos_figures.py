@@ -1,0 +1,55 @@
+"""What a round's figures say, from the moments of acknowledgements."""
+
+import random
+
+import pytest
+from havoc import figures
+from havoc.faults import FAULTS
+from havoc.rounds import chosen
+
+
+def steady(begin: float, end: float, each_s: float = 0.1) -> list[float]:
+    return [begin + number * each_s for number in range(int((end - begin) / each_s + 0.5))]
+
+
+def test_the_longest_wait_of_the_worst_partition_counts() -> None:
+    acks = {0: steady(0, 20), 1: [*steady(0, 6), *steady(9, 20)]}
+    assert figures.unavailable_s(acks, 5, 20) == pytest.approx(3.1)
+    assert figures.unavailable_s({0: acks[0]}, 5, 20) == pytest.approx(0.1)
+
+
+def test_a_wait_is_cut_at_the_edges_of_the_round() -> None:
+    assert figures.unavailable_s({0: steady(0, 6)}, 5, 20) == pytest.approx(14.1)
+    assert figures.unavailable_s({0: []}, 5, 20) == 15
+    assert figures.unavailable_s({}, 5, 20) == 15
+
+
+def test_served_again_means_all_partitions() -> None:
+    acks = {0: steady(0, 20), 1: [*steady(0, 6), *steady(12, 20)]}
+    assert figures.served_again_s(acks, 10, 20) == pytest.approx(2.0)
+    assert figures.served_again_s({**acks, 2: steady(0, 10)}, 10, 20) is None
+
+
+def test_throughput_is_regained_when_each_partition_has_its_share() -> None:
+    acks = {0: steady(0, 30), 1: [*steady(0, 6), *steady(12, 30)]}
+    assert figures.rate(acks, 0, 5) == pytest.approx(20, rel=0.02)
+    regained = figures.regained_s(acks, 10, 30, 20)
+    assert regained is not None and 4.5 <= regained <= 5.5
+
+
+def test_a_burst_of_one_partition_does_not_stand_for_the_others() -> None:
+    acks = {0: steady(0, 30, 0.01), 1: steady(0, 6)}
+    assert figures.regained_s(acks, 10, 30, 20) is None
+
+
+def test_a_little_less_than_before_is_not_regained() -> None:
+    assert figures.regained_s({0: steady(0, 30, 0.1)}, 10, 30, 12) is None
+    assert figures.regained_s({0: steady(0, 30, 0.1)}, 10, 30, 10) == figures.WINDOW_S
+
+
+def test_every_fault_comes_before_any_comes_again() -> None:
+    drawn = chosen(list(FAULTS), 2 * len(FAULTS), random.Random(7))
+    names = [fault.name for fault in drawn]
+    assert set(names[: len(FAULTS)]) == set(names[len(FAULTS) :]) == set(FAULTS)
+    assert names[: len(FAULTS)] != list(FAULTS)
+    assert names == [fault.name for fault in chosen(list(FAULTS), 2 * len(FAULTS), random.Random(7))]

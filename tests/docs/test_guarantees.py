@@ -1,0 +1,39 @@
+"""docs/explanation/guarantees.md: every promise is there once, and every test that it names exists."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/explanation/guarantees.md").read_text(encoding="utf-8")
+PROMISES = dict(re.findall(r"^\*\*(\d+)\. (.*?)(?=^\*\*\d+\. |^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+NAMED = sorted(set(TEST.findall(PAGE)))
+
+
+def test_no_promise_is_left_out() -> None:
+    numbers = re.findall(r"^\*\*(\d+)\. ", PAGE, re.MULTILINE)
+    assert sorted(map(int, numbers)) == list(range(1, 24))
+
+
+def test_each_names_a_test_or_says_that_it_is_not_kept_yet() -> None:
+    without = [number for number, text in PROMISES.items() if not TEST.search(text)]
+    assert [number for number in without if "Not yet:" not in PROMISES[number]] == []
+
+
+@pytest.mark.parametrize(("file", "name"), NAMED)
+def test_a_test_that_is_named_exists(file: str, name: str) -> None:
+    defined = set()
+    for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Assign):
+            defined.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    assert name in defined
+
+
+def test_words_in_code_that_look_like_tests_are_such() -> None:
+    """A name that the pattern does not know would not be looked for."""
+    assert len(re.findall(r"::", PAGE)) == len(TEST.findall(PAGE))

@@ -1,0 +1,19 @@
+"""The certificates that docs/howto/quorum-tls.md makes are such as nodes can use."""
+
+import subprocess
+from pathlib import Path
+
+from docs_pages import blocks
+
+from tierlog.metadata.tls import TlsFiles
+
+PAGE = "docs/howto/quorum-tls.md"
+
+
+def test_the_certificates_of_the_page_work(tmp_path: Path) -> None:
+    for block in blocks(PAGE):
+        for program in block.programs():
+            ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+            assert ended.returncode == 0, f"{program}\n{ended.stderr}"
+    files = TlsFiles(certificate=tmp_path / "1.crt", key=tmp_path / "1.key", ca=tmp_path / "ca.crt")
+    assert files.server().cert_store_stats()["x509_ca"] == files.client().cert_store_stats()["x509_ca"] == 1

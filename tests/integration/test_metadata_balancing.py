@@ -1,0 +1,104 @@
+"""The leader of the quorum gives brokers back what they were meant to lead, without being asked."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from metadata_quorum import Quorum, register
+
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.balancing import BalanceSettings
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage, PartitionImage
+
+PARTITIONS = 20
+
+
+@pytest.fixture
+async def quorum(tmp_path: Path) -> AsyncIterator[Quorum]:
+    quorum = Quorum(tmp_path)
+    quorum.balance = BalanceSettings(interval_ms=100, percent=10)
+    try:
+        yield quorum
+    finally:
+        await quorum.close()
+    assert quorum.failures == []
+
+
+def partitions(image: ClusterImage) -> tuple[PartitionImage, ...]:
+    found = image.topic("orders")
+    assert found is not None
+    return found.partitions
+
+
+async def fence(client: MetadataClient, broker_id: int, *, fenced: bool) -> None:
+    epoch = client.image.brokers[broker_id].broker_epoch
+    command = c.FenceBroker(broker_id=broker_id, broker_epoch=epoch, fenced=fenced)
+    assert (await client.submit(command)).error is ErrorCode.NONE
+
+
+async def rejoin(client: MetadataClient, numbers: range) -> None:
+    """Broker 2, which leads these, finds broker 1 in sync again."""
+    topic, brokers = client.image.topic("orders"), client.image.brokers
+    assert topic is not None
+    in_sync = tuple(c.InSync(n, brokers[n].broker_epoch) for n in (1, 2))
+    changes = tuple(
+        c.IsrChange(
+            topic_id=topic.topic_id,
+            partition=number,
+            leader_epoch=topic.partitions[number].leader_epoch,
+            partition_epoch=topic.partitions[number].partition_epoch,
+            in_sync=in_sync,
+        )
+        for number in numbers
+    )
+    epoch = brokers[2].broker_epoch
+    reply = await client.submit(c.AlterPartitions(broker_id=2, broker_epoch=epoch, changes=changes))
+    assert {one.error for one in reply.partitions} == {ErrorCode.NONE}
+
+
+async def led_by_the_second(client: MetadataClient) -> None:
+    """Broker 1 is preferred everywhere; it was away for a while, and is in sync nowhere."""
+    for broker_id in (1, 2):
+        await client.submit(register(broker_id))
+    placed = tuple((number, (1, 2)) for number in range(PARTITIONS))
+    await client.submit(c.CreateTopics(topics=(c.NewTopic(name="orders", assignments=placed),)))
+    await fence(client, 1, fenced=True)
+    await fence(client, 1, fenced=False)
+    assert {(p.leader, p.in_sync) for p in partitions(client.image)} == {(2, (2,))}
+
+
+async def test_a_broker_that_is_back_leads_what_prefers_it(quorum: Quorum) -> None:
+    for n in (1, 2, 3):
+        await quorum.start(n)
+    client = quorum.running[await quorum.leader()].client
+    await led_by_the_second(client)
+    await rejoin(client, range(PARTITIONS))
+    image = await client.wait_for(lambda image: {p.leader for p in partitions(image)} == {1})
+    assert {p.in_sync for p in partitions(image)} == {(1, 2)}
+
+
+async def test_the_next_leader_of_the_quorum_does_it_too(quorum: Quorum) -> None:
+    for n in (1, 2, 3):
+        await quorum.start(n)
+    first = await quorum.leader()
+    await led_by_the_second(quorum.running[first].client)
+    await quorum.kill(first)
+    client = quorum.running[await quorum.leader()].client
+    await rejoin(client, range(PARTITIONS))
+    await client.wait_for(lambda image: {p.leader for p in partitions(image)} == {1})
+
+
+async def test_a_broker_that_lacks_little_is_left_alone(quorum: Quorum) -> None:
+    """Two of twenty are ten in a hundred: not more than the percentage. With a third, all three go back."""
+    for n in (1, 2, 3):
+        await quorum.start(n)
+    client = quorum.running[await quorum.leader()].client
+    await led_by_the_second(client)
+    ledger: list[int] = []
+    client.subscribe(lambda _, new: ledger.append(sum(p.leader == 1 for p in partitions(new))))
+    await rejoin(client, range(2))
+    await rejoin(client, range(2, 3))
+    await client.wait_for(lambda image: sum(p.leader == 1 for p in partitions(image)) == 3)
+    assert set(ledger) == {0, 3}

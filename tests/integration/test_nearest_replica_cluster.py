@@ -1,0 +1,77 @@
+"""Three brokers in three racks: librdkafka reads from the replica of its own (KIP-392)."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from scraping import metric, wait_for_metric
+
+from tierlog.broker.settings.node import RACK_AWARE_SELECTOR
+from tierlog.cli.local_cluster import LocalCluster
+from tierlog.cli.process import TierlogBroker
+
+pytestmark = pytest.mark.slow
+COUNT, VALUE = 300, bytes(1000)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    local = LocalCluster(tmp_path, settings={"replica.selector.class": RACK_AWARE_SELECTOR})
+    for node_id, broker in local.nodes.items():
+        broker.settings["broker.rack"] = f"zone-{node_id}"
+    with local as running:
+        yield running
+
+
+SENT = "kafka_server_brokertopicmetrics_bytesout_total"
+
+
+def sent_to_consumers(broker: TierlogBroker) -> float:
+    return metric(broker, SENT, topic="orders")
+
+
+def write(cluster: LocalCluster) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    for _ in range(COUNT):
+        producer.produce("orders", VALUE)
+    assert producer.flush(60) == 0
+
+
+def read(consumer: Consumer) -> int:
+    found, deadline = 0, time.monotonic() + 60
+    while found < COUNT and time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        found += message is not None and message.error() is None
+    return found
+
+
+def test_a_consumer_reads_in_its_rack_and_from_the_leader_when_that_broker_is_gone(
+    cluster: LocalCluster,
+) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(30)
+    leader = int(admin.list_topics("orders", timeout=30).topics["orders"].partitions[0].leader)
+    near = next(node_id for node_id in cluster.nodes if node_id != leader)
+    write(cluster)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "readers",
+            "client.rack": f"zone-{near}",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe(["orders"])
+    assert read(consumer) == COUNT
+    assert sent_to_consumers(cluster.nodes[near]) >= COUNT * len(VALUE)
+    before = sent_to_consumers(cluster.nodes[leader])
+    assert before < COUNT * len(VALUE)
+
+    cluster.nodes[near].kill()
+    write(cluster)
+    assert read(consumer) == COUNT
+    consumer.close()
+    wait_for_metric(cluster.nodes[leader], before + COUNT * len(VALUE), SENT, topic="orders")

@@ -1,0 +1,154 @@
+"""Nodes that do not come to serve: told to stop while they wait for a quorum, or with disks that fail."""
+
+import asyncio
+import errno
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+from tierlog.broker.app import Broker, NodeFailed
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.settings.node import settings_from
+from tierlog.cli.errors import ExitCode
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.node import MetadataNode
+from tierlog.metadata.raft.messages import VoteRequest
+
+
+@pytest.fixture
+def ports() -> list[int]:
+    """Two that nobody listens at."""
+    with ExitStack() as held:
+        return [held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2)]
+
+
+@pytest.fixture
+def waiting_node(tmp_path: Path, ports: list[int]) -> Iterator["subprocess.Popen[str]"]:
+    """One of two voters; the other never comes."""
+    own, other = ports
+    command = [sys.executable, "-m", "tierlog.cli.main", "dev", "--json", "--port", "0"]
+    command += ["--admin-port", str(own), "--data-dir", str(tmp_path)]
+    for setting in (
+        "node.id=1",
+        "cluster.id=of-two",
+        f"controller.quorum.voters=1@127.0.0.1:{own},2@127.0.0.1:{other}",
+        "controller.quorum.secret=s",
+    ):
+        command += ["--set", setting]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            until(lambda: answers(own), "its admin server answers")
+            yield process
+        finally:
+            process.kill()
+
+
+def answers(port: int) -> bool:
+    """Over HTTP: a connection alone may be one that the kernel made with itself."""
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+    except urllib.error.HTTPError:
+        return True  # it says that it does not serve yet
+    except (OSError, http.client.HTTPException):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_node_that_waits_for_a_quorum_stops_when_told(
+    waiting_node: "subprocess.Popen[str]", tmp_path: Path, number: signal.Signals
+) -> None:
+    waiting_node.send_signal(number)
+    told, log = waiting_node.communicate(timeout=30)
+    assert (waiting_node.returncode, told) == (ExitCode.OK, ""), log
+    assert "stopped before it served" in log
+    assert "Traceback" not in log
+
+
+class Failing(OsFiles):
+    """Every read and write below `broken` meets an I/O error."""
+
+    def __init__(self) -> None:
+        self.broken: Path | None = None
+        self._paths: dict[int, Path] = {}
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        self._check(path)
+        fd = super().open(path, create=create, exclusive=exclusive)
+        self._paths[fd] = path
+        return fd
+
+    def read_whole(self, path: Path) -> bytes:
+        self._check(path)
+        return super().read_whole(path)
+
+    def sync(self, fd: int) -> None:  # type: ignore[override]
+        self._check(self._paths[fd])
+        os.fdatasync(fd)
+
+    def _check(self, path: Path) -> None:
+        if self.broken is not None and path.is_relative_to(self.broken):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def settings(tmp_path: Path, **more: str) -> dict[str, str]:
+    return {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "admin.listener": "127.0.0.1:0",
+        "log.dirs": str(tmp_path / "data"),
+        "metadata.log.dir": str(tmp_path / "metadata"),
+        **{name.replace("_", "."): value for name, value in more.items()},
+    }
+
+
+async def test_a_node_whose_only_disk_fails_while_it_starts_does_not_serve(tmp_path: Path) -> None:
+    files = Failing()
+    broker = Broker(settings_from(settings(tmp_path)), files=files)
+    await broker.start()
+    await broker.metadata.submit(c.CreateTopics(topics=(c.NewTopic(name="t"),)))
+    await broker.stop(clean=False)
+    files.broken = tmp_path / "data" / "t-0"
+    broker = Broker(settings_from(settings(tmp_path)), files=files)
+    with pytest.raises(NodeFailed, match=r"the last log directory: .*Input/output error"):
+        await broker.start()
+
+
+async def test_a_voter_whose_metadata_disk_fails_while_it_waits_ends(
+    tmp_path: Path, ports: list[int]
+) -> None:
+    files = Failing()
+    more = {
+        "cluster_id": "of-two",
+        "controller_quorum_voters": f"1@127.0.0.1:{ports[0]},2@127.0.0.1:{ports[1]}",
+        "controller_quorum_secret": "s",
+        "admin_listener": f"127.0.0.1:{ports[0]}",
+    }
+    broker = Broker(settings_from(settings(tmp_path, **more)), files=files)
+    starting = asyncio.ensure_future(broker.start())
+    async with asyncio.timeout(30):
+        node = await waiting(broker)
+        files.broken = tmp_path / "metadata"
+        asked = VoteRequest(term=7, sender=2, to=1, last_index=0, last_term=0)
+        node.receive((asked,))  # its answer must be on disk first
+        with pytest.raises(NodeFailed, match="Input/output error"):
+            await starting
+
+
+async def waiting(broker: Broker) -> MetadataNode:
+    """Once its files are open; it has no quorum."""
+    while True:
+        node = getattr(broker, "metadata_node", None)
+        if isinstance(node, MetadataNode) and node.started:
+            return node
+        await asyncio.sleep(0)

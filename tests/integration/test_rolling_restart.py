@@ -1,0 +1,127 @@
+"""Every node of a cluster is stopped and started in turn while producers write: they notice nothing."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from deliveries import Deliveries
+from waiting import until
+
+from tierlog.cli.admin import AdminApi
+from tierlog.cli.local_cluster import LocalCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PARTITIONS = 6
+DELIVERY_MS = 10_000
+"""Enough for the retries of a client whose leader moves, and too little to wait for a node that starts."""
+
+
+class Load:
+    """A producer with acks=all in a thread of its own, from start to `stop`."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.deliveries = Deliveries()
+        self.sent = 0
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "delivery.timeout.ms": DELIVERY_MS,
+                "linger.ms": 5,
+            }
+        )
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            value = b"%d record" % self.sent
+            self._producer.produce(
+                "orders", value, partition=self.sent % PARTITIONS, on_delivery=self.deliveries
+            )
+            self.sent += 1
+            self._producer.poll(0.001)
+
+    def goes_on(self) -> None:
+        """Returns when each partition has acknowledged a record that was sent after the call."""
+        first = self.sent
+        until(
+            lambda: (
+                {n % PARTITIONS for n in list(self.deliveries.acknowledged) if n >= first}
+                == set(range(PARTITIONS))
+            ),
+            "every partition takes records",
+        )
+
+    def stop(self) -> None:
+        self._ends.set()
+        self._thread.join()
+        assert self._producer.flush(60) == 0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Leaders go back where they belong each second, so that each node that stops leads something."""
+    with LocalCluster(tmp_path, settings={"leader.imbalance.check.interval.seconds": 1}) as running:
+        yield running
+
+
+def partitions(api: AdminApi) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.get("/v1/partitions", topic="orders")["partitions"]
+    return found
+
+
+def whole(cluster: LocalCluster) -> bool:
+    """As each node sees it: all replicas are in sync, and the preferred ones lead."""
+    return all(
+        set(row["in_sync"]) == {1, 2, 3} and row["leader"] == row["replicas"][0]
+        for node in cluster
+        for row in partitions(AdminApi(node.admin_url))
+    )
+
+
+def read(cluster: LocalCluster, partition: int, count: int) -> list[bytes]:
+    """The first so many values of the partition, or fewer if there are no more."""
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "reader", "enable.partition.eof": True}
+    )
+    consumer.assign([TopicPartition("orders", partition, 0)])
+    found: list[bytes] = []
+    while len(found) < count:
+        message = consumer.poll(60)
+        if message is None or message.error() is not None:
+            break
+        found.append(message.value())
+    consumer.close()
+    return found
+
+
+def test_no_produce_fails_in_a_rolling_restart(cluster: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic("orders", PARTITIONS, 3)])["orders"].result(30)
+    until(lambda: whole(cluster), "a new cluster is whole")
+    load = Load(cluster.bootstrap)
+    try:
+        load.goes_on()
+        for node in cluster.nodes.values():
+            node.stop()  # SIGTERM, and an exit code of 0
+            load.goes_on()
+            node.start()
+            until(lambda: whole(cluster), f"node {node.directory.name} is in sync, and leads what it led")
+    finally:
+        load.stop()
+
+    assert not load.deliveries.failures
+    assert load.sent == len(load.deliveries.acknowledged)
+    for node in cluster:
+        assert "no other took over in time" not in node.log_tail()
+    for partition in range(PARTITIONS):
+        sent = [b"%d record" % n for n in range(partition, load.sent, PARTITIONS)]
+        assert read(cluster, partition, len(sent) + 1) == sent

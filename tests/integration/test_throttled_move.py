@@ -1,0 +1,78 @@
+"""A throttled move on real brokers: it holds up the move and nothing else, and ends with it."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+)
+from waiting import until
+
+from tierlog.cli.admin import AdminApi
+from tierlog.cli.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.slow
+RATE = "leader.replication.throttled.rate"
+REPLICAS = "leader.replication.throttled.replicas"
+VALUE = bytes(100_000)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path) as running:
+        yield running
+
+
+def write(cluster: LocalCluster, count: int) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    for _ in range(count):
+        producer.produce("orders", VALUE)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+def settings(admin: AdminClient, kind: ConfigResource.Type, name: str) -> dict[str, Any]:
+    resource = ConfigResource(kind, name)
+    found: dict[str, Any] = admin.describe_configs([resource])[resource].result(30)
+    return found
+
+
+def test_a_throttle_holds_up_the_move_alone_and_can_be_changed_while_it_runs(cluster: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic("orders", 1, replica_assignment=[[1, 2]])])["orders"].result(30)
+    write(cluster, 50)
+    api = AdminApi(cluster.nodes[1].admin_url)
+    command = [sys.executable, "-m", "tierlog.cli.main", "partition", "move", "orders", "0", "--to", "1,3"]
+    moving = subprocess.Popen([*command, "--throttle", "1000", "--admin", api.url])
+    until(lambda: api.get("/v1/partitions", condition="moving")["partitions"] != [], "the move begins")
+
+    write(cluster, 10)  # 1 and 2 are in sync: nothing delays what they acknowledge
+    of_broker = settings(admin, ConfigResource.Type.BROKER, "1")[RATE]
+    assert (of_broker.value, of_broker.source) == ("1000", ConfigSource.DYNAMIC_BROKER_CONFIG.value)
+    assert settings(admin, ConfigResource.Type.TOPIC, "orders")[REPLICAS].value == "0:1,0:2"
+    logs = list(cluster.nodes[3].data_dir.glob("orders-0/*.log"))
+    assert sum(path.stat().st_size for path in logs) < 20 * len(VALUE)
+    assert moving.poll() is None
+
+    for node_id in cluster.nodes:
+        names = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+        faster = [
+            ConfigEntry(name, "100000000", incremental_operation=AlterConfigOpType.SET) for name in names
+        ]
+        resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id), incremental_configs=faster)
+        admin.incremental_alter_configs([resource])[resource].result(30)
+    assert moving.wait(60) == 0
+    [row] = api.get("/v1/partitions", topic="orders")["partitions"]
+    assert (row["replicas"], set(row["in_sync"])) == ([1, 3], {1, 3})
+    assert settings(admin, ConfigResource.Type.TOPIC, "orders")[REPLICAS].value == ""
+    assert settings(admin, ConfigResource.Type.BROKER, "1")[RATE].source == ConfigSource.DEFAULT_CONFIG.value

@@ -1,0 +1,203 @@
+"""The systemd unit and the container file of terraform/host, as far as they can be tried here."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+import urllib.request
+from collections.abc import Iterator
+from configparser import RawConfigParser
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+from tierlog.broker.net.bounds import TURNED_AWAY_MAX
+from tierlog.broker.ports import descriptors
+from tierlog.broker.settings.node import NodeSettings, read_environment, read_toml, settings_from
+from tierlog.cli.cluster_files import free_ports
+
+ROOT = Path(__file__).parents[2]
+HOST = ROOT / "terraform" / "host"
+UNIT = HOST / "tierlog@.service"
+BIN = Path(sys.executable).parent
+LAST_OF_DATAGRAM = 4096
+
+
+def unit() -> RawConfigParser:
+    parser = RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(UNIT)
+    return parser
+
+
+def instructions() -> list[tuple[str, str]]:
+    """(instruction, words) of the container file, with lines joined."""
+    text = (HOST / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in lines]
+
+
+def environment(**added: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TIERLOG_")}
+    return {**kept, "PATH": f"{BIN}:{os.environ['PATH']}", **added}
+
+
+@contextmanager
+def running(*command: str | Path, cwd: Path, env: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    """It wants the command to be there: the one of this environment stands for the installed one."""
+    text = UNIT.read_text(encoding="utf-8").replace("/opt/tierlog/bin/tierlog", str(BIN / "tierlog"))
+    (tmp_path / UNIT.name).write_text(text, encoding="utf-8")
+    instance = tmp_path / "tierlog@1.service"
+    instance.symlink_to(UNIT.name)
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", instance], capture_output=True, text=True, check=False
+    )
+    said = [line for line in verified.stderr.splitlines() if "tierlog@" in line]
+    assert (verified.returncode, said) == (0, []), verified.stderr
+
+
+def test_the_unit_leaves_time_and_descriptors_enough() -> None:
+    service, defaults = unit()["Service"], NodeSettings()
+    stop_ms = defaults.controlled_shutdown_timeout_ms + 2 * defaults.log_dirs_stop_timeout_ms
+    assert int(service["TimeoutStopSec"]) * 1000 > stop_ms
+    wanted = defaults.log_max_open_files + defaults.max_connections + TURNED_AWAY_MAX + descriptors.OTHERS
+    assert int(service["LimitNOFILE"]) >= wanted
+    assert (service["KillSignal"], service["Restart"]) == ("SIGTERM", "on-failure")
+
+
+def test_the_settings_of_the_example_make_sense() -> None:
+    texts = {**read_toml(HOST / "node.toml"), "controller.quorum.secret": "s"}
+    settings = settings_from(texts)
+    assert settings.node_id in settings.voters and len(settings.voters) == 3
+    state = unit()["Service"]["StateDirectory"].replace("%i", "1")
+    assert [Path(path).is_relative_to(Path("/var/lib") / state) for path in settings.log_dirs] == [True]
+
+
+def test_the_command_of_the_unit_says_that_it_serves_and_ends_with_sigterm(tmp_path: Path) -> None:
+    texts = read_toml(HOST / "node.toml")
+    kafka, admin = free_ports(2)
+    own = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{kafka}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{kafka}",
+        "admin.listener": f"127.0.0.1:{admin}",
+        "controller.quorum.voters": f"1@127.0.0.1:{admin}",
+        "log.dirs": str(tmp_path / "data"),
+        "object.store.url": "",
+    }
+    config = tmp_path / "1.toml"
+    config.write_text(
+        "\n".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in {**texts, **own}.items())
+    )
+    assert tomllib.loads(config.read_text())
+    command = shlex.split(unit()["Service"]["ExecStart"].replace("/etc/tierlog/%i.toml", str(config)))
+    command[0] = str(BIN / Path(command[0]).name)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        env = environment(
+            NOTIFY_SOCKET=str(tmp_path / "notify"), TIERLOG_CONTROLLER_QUORUM_SECRET="of the env file"
+        )
+        with running(*command, cwd=tmp_path, env=env) as node:
+            ready = manager.recv(LAST_OF_DATAGRAM).decode()
+            assert ready.startswith("READY=1\n") and str(kafka) in ready
+            with urllib.request.urlopen(f"http://127.0.0.1:{admin}/health", timeout=10) as answer:
+                assert answer.status == 200
+            node.send_signal(signal.SIGTERM)
+            assert node.wait(60) == 0
+
+
+def test_a_node_that_waits_for_its_quorum_ends_with_sigterm(tmp_path: Path) -> None:
+    kafka, admin, other, another = free_ports(4)
+    voters = f"1@127.0.0.1:{admin},2@127.0.0.1:{other},3@127.0.0.1:{another}"
+    settings = {
+        "controller.quorum.voters": voters,
+        "listeners": f"PLAINTEXT://127.0.0.1:{kafka}",
+        "admin.listener": f"127.0.0.1:{admin}",
+        "log.dirs": "data",
+    }
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    env = environment(TIERLOG_CONTROLLER_QUORUM_SECRET="s")
+
+    def waits() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{admin}/v1/quorum", timeout=10) as answer:
+                return json.load(answer)["leader"] == -1
+        except OSError:
+            return False
+
+    with running(BIN / "tierlog", "server", *words, cwd=tmp_path, env=env) as node:
+        until(waits, "it is there, and alone")
+        node.send_signal(signal.SIGTERM)
+        assert node.wait(60) == 0
+
+
+# --- the container file
+
+
+def test_what_the_container_file_copies_is_there() -> None:
+    copied = [
+        words.split()[:-1] for name, words in instructions() if name == "COPY" and "--from" not in words
+    ]
+    sources = [source for words in copied for source in words]
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+    links = {link.name for link in (ROOT / "src" / "tierlog").iterdir() if link.is_symlink()}
+    assert {*links, "src", "pyproject.toml", "README.md", "requirements.lock"} == set(sources)
+
+
+def test_its_constraints_pin_whatever_tierlog_needs(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "requirements.lock", tmp_path)
+    [command] = [words for name, words in instructions() if name == "RUN" and words.startswith("sed")]
+    subprocess.run(["sh", "-ec", command], cwd=tmp_path, check=True)
+    pinned = {
+        re.split(r"[=\[; ]", line)[0].lower(): line
+        for line in (tmp_path / "constraints.txt").read_text().splitlines()
+    }
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {re.split(r"[=><\[]", need)[0].lower() for need in needed} - set(pinned) == set()
+    assert [line for line in pinned.values() if "--hash" in line or line.endswith("\\")] == []
+
+
+def test_its_environment_entry_point_and_health_check_work(tmp_path: Path) -> None:
+    found = instructions()
+    given = dict(
+        words.split("=", 1) for name, words in found if name == "ENV" and words.startswith("TIERLOG_")
+    )
+    assert set(read_environment(given)) == {"log.dirs", "listeners", "admin.listener"}
+    kafka, admin = free_ports(2)
+    here = {
+        name: value.replace(":9092", f":{kafka}")
+        .replace(":9644", f":{admin}")
+        .replace("/var/lib/tierlog", str(tmp_path))
+        .replace("0.0.0.0", "127.0.0.1")
+        for name, value in given.items()
+    }
+    [entry] = [json.loads(words) for name, words in found if name == "ENTRYPOINT"]
+    [check] = [json.loads(words.partition("CMD ")[2]) for name, words in found if name == "HEALTHCHECK"]
+    check = [word.replace(":9644", f":{admin}") for word in check]
+    [stop] = [signal.Signals[words] for name, words in found if name == "STOPSIGNAL"]
+    env = environment(**here)
+    assert subprocess.run(check, env=env, capture_output=True, check=False).returncode != 0
+    with running(*entry, "--json", cwd=tmp_path, env=env) as node:
+        assert node.stdout is not None
+        served = json.loads(node.stdout.readline())
+        assert served["bootstrap"] == f"127.0.0.1:{kafka}"
+        assert subprocess.run(check, env=env, capture_output=True, check=False).returncode == 0
+        node.send_signal(stop)
+        assert node.wait(60) == 0

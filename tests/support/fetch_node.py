@@ -1,0 +1,154 @@
+"""One broker that leads a partition and follows in another, with its Fetch handler behind a socket."""
+
+import random
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pump import Client
+
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.fetch import fetch_handler
+from tierlog.broker.net.listener import Listener
+from tierlog.broker.partition.follower import Fetched
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.records.batch import assign
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.fetch_sessions import FetchSessions
+from tierlog.broker.runtime.purgatory import Purgatory
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.settings.node import settings_from
+from tierlog.broker.wire.api import FETCH_KEY
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages import fetch
+from tierlog.metadata import records as r
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage
+
+TOPIC = uuid.UUID(int=5)
+LED, FOLLOWED = 0, 1
+EPOCH = 4
+RACKS = {1: "a", 2: "b", 3: "b", 4: "c"}
+NEWEST = 18
+
+
+class Metadata:
+    """Brokers 1 to 4; of the two partitions one is led here, on broker 1, and 4 is not in sync."""
+
+    def __init__(self) -> None:
+        changes: list[Any] = [
+            r.RegisterBroker(
+                broker_id=broker_id,
+                incarnation=uuid.UUID(int=broker_id),
+                broker_epoch=broker_id,
+                host="localhost",
+                port=9_000 + broker_id,
+                admin_url="",
+                rack=rack,
+            )
+            for broker_id, rack in RACKS.items()
+        ]
+        changes += [
+            r.FenceBroker(broker_id=broker_id, broker_epoch=broker_id, fenced=False) for broker_id in RACKS
+        ]
+        changes.append(r.CreateTopic(topic_id=TOPIC, name="t"))
+        changes += [
+            r.PartitionRecord(
+                topic_id=TOPIC,
+                partition=number,
+                replicas=(1, 2, 3, 4),
+                in_sync=(1, 2, 3),
+                leader=leader,
+                leader_epoch=EPOCH,
+                partition_epoch=0,
+            )
+            for number, leader in ((LED, 1), (FOLLOWED, 2))
+        ]
+        self.image = evolve_all(ClusterImage(cluster_id="c"), changes)
+
+
+class Node:
+    """Broker 1, and what its test does to its replicas."""
+
+    def __init__(self, client: Client, deps: Dependencies) -> None:
+        self.client = client
+        self.purgatory = deps.purgatory
+        self.throttles = deps.throttles
+        self._replicas = deps.replicas
+
+    def replica(self, partition: int) -> Replica:
+        found = self._replicas.get(TOPIC, partition)
+        assert found is not None
+        return found
+
+    def lead(self, records: int) -> None:
+        """So many records of one byte are in the log that this broker leads."""
+        written = memoryview(encode_batch([NewRecord(0, None, b"v")] * records))
+        assert self.replica(LED).append(written, 0).error == 0
+
+    def hear(self, follower: int, offset: int, log_start_offset: int = 0) -> None:
+        now_ms = SystemClock().monotonic_ms()
+        self.replica(LED).follower_fetched(follower, follower, offset, now_ms, log_start_offset)
+
+    def follow(self, records: int, committed: int) -> None:
+        """So many records come from the leader of the other partition, so many of them are committed."""
+        replica = self.replica(FOLLOWED)
+        asked = replica.fetch_position()
+        assert asked is not None
+        batches = b""
+        for number in range(records):
+            one = encode_batch([NewRecord(0, None, b"v")])
+            assign(one, 0, asked.offset + number, EPOCH)
+            batches += one
+        replica.take_fetched(asked, Fetched(ErrorCode.NONE, committed, 0), memoryview(batches), 0)
+
+    async def read(self, partition: int, offset: int, *, version: int = NEWEST, **fields: Any) -> Any:
+        asked = fetch.FetchPartition(
+            partition=partition,
+            fetch_offset=offset,
+            partition_max_bytes=1_000_000,
+            current_leader_epoch=fields.pop("epoch", EPOCH),
+        )
+        topic = fetch.FetchTopic(topic="t", topic_id=TOPIC, partitions=[asked])
+        request = fetch.FetchRequest(**{"max_wait_ms": 0, "min_bytes": 1, "topics": [topic], **fields})
+        answer = await self.client.ask(FETCH_KEY, version, request)
+        return answer.responses[0].partitions[0]
+
+
+@asynccontextmanager
+async def fetch_node(directory: Path, **texts: str) -> AsyncIterator[Node]:
+    """Its settings, over those of a test."""
+    failures: list[BaseException] = []
+    tasks = TaskGroup(lambda _, failure: failures.append(failure))
+    rng, metadata = random.Random(1), Metadata()
+    settings = settings_from({"log.dirs": str(directory), **texts})
+    directories = DataDirectories([directory], OsFiles(), rng)
+    purgatory = Purgatory(10)
+    replicas = ReplicaManager(settings, directories, SystemClock(), tasks, rng, moved=purgatory.touch)
+    await replicas.open_all(metadata.image)
+    deps = Dependencies(
+        settings=settings,
+        metadata=metadata,  # type: ignore[arg-type]
+        replicas=replicas,
+        purgatory=purgatory,
+        sessions=FetchSessions(10, rng),
+        producer_ids=None,  # type: ignore[arg-type]
+        clock=SystemClock(),
+        tasks=tasks,
+    )
+    handlers = {FETCH_KEY: fetch_handler(deps)}
+    listener = Listener(handlers, tasks, error_reply, lambda _, failure: failures.append(failure))
+    client = await Client.connect(*await listener.start())
+    yield Node(client, deps)
+    client.close()
+    await listener.close()
+    purgatory.close()
+    await replicas.close(clean=False)
+    assert failures == []

@@ -1,0 +1,27 @@
+"""What other nodes are told of a node's admin server."""
+
+import pytest
+
+from tierlog.broker.gateway.admin import url_for_others
+from tierlog.broker.settings.node import settings_from
+
+TLS = {f"controller.quorum.ssl.{name}": name for name in ("certificate", "key", "ca")}
+
+
+@pytest.mark.parametrize(
+    ("url", "texts", "told"),
+    [
+        (
+            "http://10.0.0.1:9644",
+            {"advertised.listeners": "PLAINTEXT://a.example:9092"},
+            "http://10.0.0.1:9644",
+        ),
+        ("http://0.0.0.0:9644", {"advertised.listeners": "PLAINTEXT://a.example:1"}, "http://a.example:9644"),
+        ("https://[::]:9644", {"advertised.listeners": "PLAINTEXT://[fd00::1]:1"}, "https://[fd00::1]:9644"),
+        ("http://0.0.0.0:9644", {}, "http://0.0.0.0:9644"),
+        ("http://0.0.0.0:9644", {"controller.quorum.voters": "1@a:7"}, "http://a:7"),
+        ("https://0.0.0.0:9644", {"controller.quorum.voters": "1@a:7", **TLS}, "https://a:7"),
+    ],
+)
+def test_it_is_where_they_reach_it(url: str, texts: dict[str, str], told: str) -> None:
+    assert url_for_others(url, settings_from(texts)) == told

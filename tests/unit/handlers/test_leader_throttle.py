@@ -1,0 +1,69 @@
+"""What followers get of a leader that throttles them (KIP-73), over a socket."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fetch_node import EPOCH, LED, NEWEST, TOPIC, Node, fetch_node
+
+from tierlog.broker.wire.api import FETCH_KEY
+from tierlog.broker.wire.messages import fetch
+
+IN_SYNC, BEHIND = 2, 4  # brokers; their epochs are their ids
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with fetch_node(tmp_path) as made:
+        yield made
+
+
+async def replicate(node: Node, follower: int, offset: int = 0) -> Any:
+    asked = fetch.FetchPartition(
+        partition=LED, fetch_offset=offset, partition_max_bytes=1_000_000, current_leader_epoch=EPOCH
+    )
+    state = fetch.ReplicaState(replica_id=follower, replica_epoch=follower)
+    topic = fetch.FetchTopic(topic_id=TOPIC, partitions=[asked])
+    request = fetch.FetchRequest(max_wait_ms=0, min_bytes=1, topics=[topic], replica_state=state)
+    answer = await node.client.ask(FETCH_KEY, NEWEST, request)
+    told = answer.responses[0].partitions[0]
+    assert told.error_code == 0
+    return len(told.records)
+
+
+async def test_one_that_is_behind_gets_nothing_while_there_is_no_room_and_those_in_sync_everything(
+    node: Node,
+) -> None:
+    for _ in range(3):
+        node.lead(1)
+    everything = await replicate(node, BEHIND)
+    node.throttles.leader.configure(0, {"t": None})
+    assert await replicate(node, BEHIND) == 0
+    assert await replicate(node, IN_SYNC) == everything > 0
+    node.throttles.leader.configure(0, {"t": frozenset({LED + 1})})
+    assert await replicate(node, BEHIND) == everything  # not named
+
+
+async def test_an_answer_is_as_large_as_the_room_but_a_batch_at_least(node: Node) -> None:
+    for _ in range(9):
+        node.lead(1)
+    everything = await replicate(node, BEHIND)
+    batch = everything // 9
+    throttle = node.throttles.leader
+    throttle.configure(3 * batch, {"t": None})
+    assert await replicate(node, BEHIND) == 3 * batch
+    throttle.configure(1, {"t": None})
+    throttle.took(-2 * batch)  # whatever was owed is paid: there is room for a byte
+    assert await replicate(node, BEHIND) == batch
+
+
+async def test_what_passed_uses_the_room_up_and_what_those_in_sync_fetch_does_not(node: Node) -> None:
+    for _ in range(4):
+        node.lead(1)
+    batch = await replicate(node, BEHIND) // 4
+    throttle = node.throttles.leader
+    throttle.configure(batch, {"t": None})
+    assert await replicate(node, IN_SYNC) == 4 * batch
+    assert await replicate(node, BEHIND) == batch
+    assert throttle.rest_ms() > 0

@@ -1,0 +1,133 @@
+"""KIP-392 at one broker, over a socket: whom a leader names, and what a follower serves to consumers."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from fetch_node import EPOCH, FOLLOWED, LED, NEWEST, TOPIC, Node, fetch_node
+from pump import until
+
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.settings.node import RACK_AWARE_SELECTOR
+from tierlog.broker.wire.api import FETCH_KEY
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages import fetch
+
+
+@pytest.fixture
+async def node(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Node]:
+    """Brokers 1 to 4 are in the racks a, b, b and c, and 4 is not in sync."""
+    selector = getattr(request, "param", RACK_AWARE_SELECTOR)
+    async with fetch_node(tmp_path, **{"replica.selector.class": selector}) as made:
+        yield made
+
+
+# ---- the leader -----------------------------------------------------------------------------------
+
+
+async def test_a_consumer_is_sent_to_the_replica_of_its_rack_that_is_furthest(node: Node) -> None:
+    node.lead(10)
+    for follower, offset in ((2, 6), (3, 9), (4, 10)):
+        node.hear(follower, offset)
+    told = await node.read(LED, 5, rack_id="b")
+    assert (told.error_code, told.preferred_read_replica, bytes(told.records)) == (0, 3, b"")
+
+
+@pytest.mark.parametrize(
+    ("rack", "offset", "why"),
+    [
+        ("a", 5, "it is the leader's own"),
+        ("c", 5, "its replica is not in sync"),
+        ("d", 5, "nobody is there"),
+        ("", 5, "the consumer does not say where it is"),
+        ("b", 10, "no follower there has that offset yet"),
+        ("b", 1, "the followers there no longer have it"),
+    ],
+)
+async def test_otherwise_the_leader_answers(node: Node, rack: str, offset: int, why: str) -> None:
+    node.lead(12)
+    for follower in (2, 3, 4):
+        node.hear(follower, 9, log_start_offset=3)
+    told = await node.read(LED, offset, rack_id=rack)
+    assert (told.error_code, told.preferred_read_replica) == (0, -1), why
+
+
+async def test_one_that_has_left_the_in_sync_set_is_not_named(node: Node) -> None:
+    node.lead(10)
+    node.hear(2, 10)
+    node.hear(3, 9)
+    assert (await node.read(LED, 5, rack_id="b")).preferred_read_replica == 2
+    node.replica(LED).become_leader(EPOCH, 1, (1, 3), (1, 2, 3, 4), 0)
+    assert (await node.read(LED, 5, rack_id="b")).preferred_read_replica == 3
+
+
+@pytest.mark.parametrize("node", [""], indirect=True)
+async def test_without_a_selector_the_leader_answers(node: Node) -> None:
+    node.lead(10)
+    for follower in (2, 3, 4):
+        node.hear(follower, 10)
+    assert (await node.read(LED, 5, rack_id="b")).preferred_read_replica == -1
+
+
+async def test_who_is_sent_away_does_not_wait_and_hears_it_within_a_session_too(node: Node) -> None:
+    node.lead(10)
+    for follower in (2, 3):
+        node.hear(follower, 10)
+    topic = fetch.FetchTopic(
+        topic_id=TOPIC, partitions=[fetch.FetchPartition(partition=LED, partition_max_bytes=1_000_000)]
+    )
+    asked = fetch.FetchRequest(session_epoch=0, min_bytes=1, max_wait_ms=600_000, topics=[topic], rack_id="b")
+    first = await node.client.ask(FETCH_KEY, NEWEST, asked)
+    again = fetch.FetchRequest(
+        session_id=first.session_id, session_epoch=1, min_bytes=1, max_wait_ms=600_000, rack_id="b"
+    )
+    second = await node.client.ask(FETCH_KEY, NEWEST, again)
+    assert [one.responses[0].partitions[0].preferred_read_replica for one in (first, second)] == [2, 2]
+
+
+# ---- the follower ---------------------------------------------------------------------------------
+
+
+async def test_a_follower_serves_what_it_knows_to_be_committed(node: Node) -> None:
+    node.follow(records=5, committed=3)
+    one = encode_batch([NewRecord(0, None, b"v")])
+    told = await node.read(FOLLOWED, 0, version=11)
+    assert (told.error_code, told.high_watermark, len(told.records)) == (0, 3, 3 * len(one))
+    beyond = await node.read(FOLLOWED, 4)
+    assert (beyond.error_code, bytes(beyond.records)) == (0, b"")  # in range, and not committed yet
+
+
+async def test_what_a_follower_lacks_is_out_of_range_and_the_consumer_asks_the_leader(node: Node) -> None:
+    node.follow(records=5, committed=5)
+    assert (await node.read(FOLLOWED, 6)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_consumer_too_old_to_know_of_followers_is_sent_to_the_leader(node: Node) -> None:
+    node.follow(records=1, committed=1)
+    assert (await node.read(FOLLOWED, 0, version=10)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    told = await node.read(LED, 0, version=10)
+    assert told.error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [(EPOCH - 1, ErrorCode.FENCED_LEADER_EPOCH), (EPOCH + 1, ErrorCode.UNKNOWN_LEADER_EPOCH)],
+)
+async def test_a_follower_of_another_epoch_than_the_consumers_serves_nothing(
+    node: Node, epoch: int, error: ErrorCode
+) -> None:
+    node.follow(records=1, committed=1)
+    assert (await node.read(FOLLOWED, 0, epoch=epoch)).error_code == error
+
+
+async def test_a_consumer_waits_at_a_follower_until_more_is_committed(node: Node) -> None:
+    node.follow(records=2, committed=1)
+    asked = fetch.FetchPartition(partition=FOLLOWED, fetch_offset=1, partition_max_bytes=1_000_000)
+    topic = fetch.FetchTopic(topic_id=TOPIC, partitions=[asked])
+    request = fetch.FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[topic])
+    node.client.send(FETCH_KEY, NEWEST, request)
+    await until(lambda: len(node.purgatory) == 1)
+    node.follow(records=0, committed=2)
+    _, answer = await node.client.receive(FETCH_KEY, NEWEST)
+    told = answer.responses[0].partitions[0]
+    assert (told.high_watermark, len(told.records) > 0) == (2, True)

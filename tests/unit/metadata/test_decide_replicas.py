@@ -1,0 +1,208 @@
+"""What brokers tell of their replicas: disks that failed (KIP-858), and logs that begin anew."""
+
+from typing import Any
+
+import pytest
+
+from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.commands import ElectionKind
+from tierlog.metadata.controller.election import leads_others_could
+from tierlog.metadata.controller.replicas import MAX_REPLICAS_PER_REPORT
+
+World = Any
+
+
+@pytest.fixture
+def three(world: World) -> World:
+    """Two partitions on 1, 2 and 3, all in sync, the first led by 1, the second by 2; one replica may do."""
+    world.brokers(1, 2, 3)
+    world.create("t", assignments=((0, (1, 2, 3)), (1, (2, 1, 3))))
+    return world
+
+
+def report(world: World, broker_id: int, *numbers: int, kind: str = "failed", **other: Any) -> E:
+    epoch = other.get("broker_epoch", world.image.brokers[broker_id].broker_epoch)
+    named = tuple((world.image.topic_ids["t"], number) for number in numbers)
+    command = c.ReportReplicas(broker_id=broker_id, broker_epoch=epoch, **{kind: named})
+    return world.do(command).error
+
+
+def state(world: World, number: int = 0) -> tuple[int, tuple[int, ...]]:
+    partition = world.partition(number=number)
+    return partition.leader, partition.in_sync
+
+
+def restart(world: World, broker_id: int, **more: Any) -> None:
+    """As a broker of a cluster does: registers fenced; it is let in by `fence(fenced=False)`."""
+    incarnation = world.image.index + 1000
+    assert not world.register(broker_id, incarnation=incarnation, start_fenced=True, **more).error
+
+
+def elect(world: World, kind: ElectionKind) -> E:
+    return world.do(c.ElectLeaders(partitions=(("t", 0),), kind=kind)).partitions[0].error
+
+
+# --- a disk that fails
+
+
+def test_another_leads_what_lay_on_a_failed_disk_and_the_rest_stays(three: World) -> None:
+    before = three.partition(number=1)
+    assert report(three, 1, 0) == E.NONE
+    assert state(three) == (2, (2, 3))
+    assert three.partition().leader_epoch == 1
+    assert three.partition().offline == (1,)
+    assert three.partition(number=1) == before
+
+
+def test_a_follower_whose_disk_failed_is_not_waited_for(three: World) -> None:
+    report(three, 3, 0)
+    assert state(three) == (1, (1, 2))
+    assert three.partition().leader_epoch == 0
+
+
+def test_telling_it_again_changes_nothing(three: World) -> None:
+    report(three, 1, 0)
+    before = three.partition()
+    assert report(three, 1, 0, 0) == E.NONE
+    assert three.partition() == before
+
+
+def test_it_does_not_join_again_before_its_broker_registers_anew(three: World) -> None:
+    report(three, 3, 0)
+    assert three.in_sync(1, 2, 3).partitions[0].error == E.INELIGIBLE_REPLICA
+    restart(three, 3)
+    assert three.partition().offline == ()
+    three.fence(3, fenced=False)
+    assert three.in_sync(1, 2, 3).partitions[0].error == E.NONE
+    assert state(three) == (1, (1, 2, 3))
+
+
+def test_where_it_alone_was_in_sync_nobody_leads_until_it_is_back(three: World) -> None:
+    three.in_sync(1)
+    report(three, 1, 0)
+    assert state(three) == (-1, (1,))
+    for other in (2, 3):
+        three.fence(other)
+        three.fence(other, fenced=False)
+    assert state(three) == (-1, (1,))
+    restart(three, 1)
+    assert state(three) == (-1, (1,))
+    three.fence(1, fenced=False)
+    assert state(three) == (1, (1,))
+
+
+def test_an_unclean_election_passes_over_failed_disks(three: World) -> None:
+    three.in_sync(1)
+    report(three, 1, 0)
+    report(three, 2, 0)
+    change = c.ConfigChange(
+        key="unclean.leader.election.enable", operation=c.ConfigOperation.SET, value="true"
+    )
+    resource = c.ConfigResource(scope=c.ConfigScope.TOPIC, name="t", changes=(change,))
+    three.do(c.AlterConfigs(resources=(resource,)))
+    assert state(three) == (3, (3,))
+
+
+def test_what_a_failed_disk_held_is_not_vouched_for(world: World) -> None:
+    """It may be what was eligible (KIP-966), but after its return nobody knows."""
+    world.brokers(1, 2, 3)
+    world.create("t", assignments=((0, (1, 2, 3)),), configs=(("min.insync.replicas", "2"),))
+    world.in_sync(1, 2)
+    world.fence(2)
+    assert world.partition().eligible == (2,)
+    report(world, 2, 0)
+    restart(world, 2)
+    assert world.partition().eligible == ()
+
+
+def test_the_preferred_leader_is_not_elected_onto_a_failed_disk(three: World) -> None:
+    report(three, 1, 0)
+    assert elect(three, ElectionKind.PREFERRED) == E.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+def test_a_controlled_shutdown_does_not_wait_for_failed_disks(three: World) -> None:
+    report(three, 2, 0)
+    report(three, 3, 0)
+    assert leads_others_could(three.image, 1) == 0
+
+
+def test_reports_of_other_lives_and_of_other_partitions(three: World) -> None:
+    before = three.image.topics
+    assert report(three, 1, 0, broker_epoch=0) == E.STALE_BROKER_EPOCH
+    three.brokers(4)
+    assert report(three, 4, 0, 1, 7) == E.NONE
+    unknown = c.ReportReplicas(broker_id=9, broker_epoch=1)
+    assert three.do(unknown).error == E.BROKER_ID_NOT_REGISTERED
+    assert report(three, 1, *[0] * (MAX_REPLICAS_PER_REPORT + 1)) == E.INVALID_REQUEST
+    assert three.image.topics == before
+
+
+# --- a log that begins anew
+
+
+def wiped(world: World, broker_id: int, *numbers: int) -> None:
+    restart(world, broker_id, may_have_lost=True)
+    assert report(world, broker_id, *numbers, kind="emptied") == E.NONE
+    world.fence(broker_id, fenced=False)
+
+
+def test_an_empty_replica_never_leads_before_it_caught_up(three: World) -> None:
+    three.in_sync(1)
+    wiped(three, 1, 0)
+    assert state(three) == (-1, (1,))
+    assert elect(three, ElectionKind.UNCLEAN) == E.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+def test_an_unclean_election_finds_who_still_holds_something(three: World) -> None:
+    three.in_sync(1)
+    wiped(three, 1, 0)
+    change = c.ConfigChange(
+        key="unclean.leader.election.enable", operation=c.ConfigOperation.SET, value="true"
+    )
+    resource = c.ConfigResource(scope=c.ConfigScope.TOPIC, name="t", changes=(change,))
+    three.do(c.AlterConfigs(resources=(resource,)))
+    assert state(three) == (2, (2,))
+    assert three.partition().emptied == (1,)
+    assert three.in_sync(2, 1).partitions[0].error == E.NONE
+    assert three.partition().emptied == ()
+    three.fence(2)
+    assert state(three) == (1, (1,))
+
+
+def test_a_second_restart_does_not_make_it_whole(three: World) -> None:
+    three.in_sync(1)
+    wiped(three, 1, 0)
+    restart(three, 1)
+    three.fence(1, fenced=False)
+    assert state(three) == (-1, (1,))
+
+
+def test_an_eligible_replica_that_lost_all_is_not_eligible(world: World) -> None:
+    world.brokers(1, 2, 3)
+    world.create("t", assignments=((0, (1, 2, 3)),), configs=(("min.insync.replicas", "2"),))
+    world.in_sync(1, 2)
+    world.fence(2)
+    report(world, 2, 0, kind="emptied")
+    assert world.partition().eligible == ()
+    world.fence(1)
+    world.fence(2, fenced=False)
+    assert state(world) == (-1, (1,))
+
+
+def test_where_all_are_empty_nothing_is_lost_by_leading(three: World) -> None:
+    three.fence(3)
+    three.fence(2)
+    wiped(three, 2, 0)
+    wiped(three, 3, 0)
+    wiped(three, 1, 0)
+    assert state(three)[0] == 1
+    assert three.partition().emptied == ()
+
+
+def test_the_only_replica_leads_although_it_is_empty(world: World) -> None:
+    """As nobody else holds anything, there is nothing to wait for."""
+    world.brokers(1, 2)
+    world.create("t", assignments=((0, (1,)),))
+    wiped(world, 1, 0)
+    assert state(world) == (1, (1,))

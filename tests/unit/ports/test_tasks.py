@@ -1,0 +1,71 @@
+"""Groups of tasks end with all that they started."""
+
+import asyncio
+
+import pytest
+
+from tierlog.broker.ports.tasks import TaskGroup, done_before
+
+
+async def test_what_a_task_starts_while_its_group_closes_ends_too() -> None:
+    group = TaskGroup(lambda name, failure: None)
+    ended: list[str] = []
+
+    async def last_words() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("started at the end")
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            group.spawn("last words", last_words())
+            await asyncio.sleep(0)
+            ended.append("work")
+
+    group.spawn("work", work())
+    await asyncio.sleep(0)
+    await group.close()
+    assert sorted(ended) == ["started at the end", "work"]
+    assert len(group) == 0
+
+
+async def test_a_task_may_close_its_own_group() -> None:
+    group = TaskGroup(lambda name, failure: None)
+    closed = asyncio.Event()
+
+    async def close() -> None:
+        await group.close()
+        closed.set()
+
+    group.spawn("other", asyncio.Event().wait())
+    group.spawn("closing", close())
+    await closed.wait()
+
+
+async def test_work_that_an_event_overtakes_is_cancelled_and_awaited() -> None:
+    event: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ended = asyncio.Event()
+
+    async def work() -> None:
+        event.set_result(None)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.set()
+
+    assert not await done_before(event, work())
+    assert ended.is_set()
+
+
+async def test_work_that_fails_before_the_event_tells_its_caller() -> None:
+    event: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        raise OSError("no room")
+
+    with pytest.raises(OSError, match="no room"):
+        await done_before(event, work())

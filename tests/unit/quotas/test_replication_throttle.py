@@ -1,0 +1,112 @@
+"""Throttles of replicas that catch up, on a clock by hand."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.quotas.replication import REST_MS_MAX, ReplicationThrottles, Throttle
+from tierlog.broker.settings.node import UNLIMITED_RATE, settings_from
+from tierlog.metadata import records as r
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import ConfigScope
+
+EMPTY = ClusterImage(cluster_id="c")
+LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+HERE = 2
+
+
+def partition(number: int, topic: str = "t") -> TopicPartition:
+    return TopicPartition(topic, number)
+
+
+@pytest.mark.parametrize("piece", [100, 999, 10_000])
+def test_what_passes_reaches_the_rate_and_no_more_than_a_second_and_a_piece_beyond(piece: int) -> None:
+    rate, seconds = 5_000, 60
+    throttle = Throttle()
+    throttle.configure(rate, {"t": None})
+    passed = 0
+    for now_ms in range(0, seconds * 1000, 10):
+        if throttle.room(now_ms):
+            throttle.took(piece)
+            passed += piece
+    assert rate * (seconds - 1) <= passed <= rate * (seconds + 1) + piece
+
+
+def test_who_waits_as_told_finds_room() -> None:
+    throttle = Throttle()
+    throttle.configure(1_000, {"t": None})
+    now_ms = 10_000
+    assert throttle.room(now_ms) == 1_000 and throttle.rest_ms() == 0
+    throttle.took(1_300)
+    assert throttle.room(now_ms) == 0
+    now_ms += throttle.rest_ms()
+    assert throttle.room(now_ms) > 0
+    throttle.took(1_000_000)
+    assert throttle.rest_ms() == REST_MS_MAX  # a rate may be raised at any time
+
+
+def test_a_rate_of_nothing_lets_nothing_pass_until_it_is_raised() -> None:
+    throttle = Throttle()
+    throttle.configure(0, {"t": None})
+    assert (throttle.is_set, throttle.room(0), throttle.room(100_000), throttle.rest_ms()) == (
+        True,
+        0,
+        0,
+        1000,
+    )
+    throttle.configure(10, {"t": None})
+    assert throttle.room(101_000) == 10
+
+
+def configured(*changes: tuple[ConfigScope, str, str, str], **settings: str) -> ReplicationThrottles:
+    records: list[Any] = [
+        r.CreateTopic(topic_id=uuid.UUID(int=n), name=name) for n, name in ((1, "t"), (2, "u"))
+    ]
+    records += [
+        r.ConfigRecord(scope=scope, name=at, key=key, value=value) for scope, at, key, value in changes
+    ]
+    throttles = ReplicationThrottles(settings_from({"node.id": str(HERE), **settings}))
+    throttles.follow(EMPTY, evolve_all(EMPTY, records))
+    return throttles
+
+
+def test_only_the_named_replicas_of_this_broker_are_meant() -> None:
+    throttle = configured(
+        (ConfigScope.BROKER, "2", LEADER_RATE, "1000"),
+        (ConfigScope.TOPIC, "t", LEADER_REPLICAS, "0:1,0:2, 3:2,4:12"),
+        (ConfigScope.TOPIC, "u", LEADER_REPLICAS, "*"),
+    ).leader
+    assert throttle.is_set
+    assert [number for number in range(6) if throttle.names(partition(number))] == [0, 3]
+    assert throttle.names(partition(9, "u")) and not throttle.names(partition(0, "v"))
+
+
+def test_a_name_without_a_rate_and_a_rate_without_a_name_do_nothing() -> None:
+    named = configured((ConfigScope.TOPIC, "t", LEADER_REPLICAS, "*"))
+    rated = configured((ConfigScope.CLUSTER, "", LEADER_RATE, "1"))
+    assert not named.leader.is_set and not rated.leader.is_set
+
+
+def test_a_brokers_own_rate_counts_before_that_of_all_and_that_before_its_start_setting() -> None:
+    names = (ConfigScope.TOPIC, "t", "follower.replication.throttled.replicas", "*")
+    of_all = (ConfigScope.CLUSTER, "", FOLLOWER_RATE, "2000")
+    own = (ConfigScope.BROKER, "2", FOLLOWER_RATE, "3000")
+    others = (ConfigScope.BROKER, "1", FOLLOWER_RATE, "9")
+    for changes, rate in (((names,), 1000), ((names, of_all, others), 2000), ((names, of_all, own), 3000)):
+        throttle = configured(*changes, **{FOLLOWER_RATE: "1000"}).follower
+        assert throttle.room(60_000) == rate
+
+
+def test_a_throttle_ends_with_its_settings() -> None:
+    throttles = configured(
+        (ConfigScope.BROKER, "2", LEADER_RATE, "1000"), (ConfigScope.TOPIC, "t", LEADER_REPLICAS, "*")
+    )
+    assert throttles.leader.is_set
+    throttles.follow(
+        ClusterImage(cluster_id="c", configs=EMPTY.configs.set((ConfigScope.CLUSTER, "x"), {})), EMPTY
+    )  # type: ignore[arg-type]
+    assert not throttles.leader.is_set and throttles.leader.room(0) <= UNLIMITED_RATE

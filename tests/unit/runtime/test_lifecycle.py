@@ -1,0 +1,126 @@
+"""How a broker stands with the controller, on virtual time: heartbeats, lease, controlled shutdown."""
+
+import itertools
+import random
+import uuid
+
+import pytest
+from simulator.clock import SimClock
+from simulator.loop import SimLoop
+
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.runtime.lifecycle import BrokerLifecycle, Registration
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage
+
+LEASE_MS = 2700
+BROKER = Registration(
+    broker_id=1,
+    incarnation=uuid.UUID(int=1),
+    host="h",
+    port=1,
+    admin_url="",
+    rack=None,
+    may_have_lost=False,
+)
+
+
+class Controller:
+    """The metadata as a lifecycle sees it: lets every broker in, and notes when it heard of it."""
+
+    image = ClusterImage(cluster_id="c")
+
+    def __init__(self, clock: SimClock) -> None:
+        self.clock = clock
+        self.heard: list[tuple[int, c.Heartbeat]] = []
+        self.leads = 0  # partitions that it leads; one less with each heartbeat of a broker that stops
+
+    def subscribe(self, subscriber: object) -> None:
+        raise NotImplementedError
+
+    async def submit(self, command: object, timeout_s: float = 30.0) -> c.BrokerRegistered:
+        return c.BrokerRegistered(broker_epoch=7)
+
+    async def heartbeat(self, beat: c.Heartbeat, timeout_s: float = 2.0) -> c.HeartbeatReply:
+        self.heard.append((self.clock.monotonic_ms(), beat))
+        if beat.want_stop:
+            self.leads -= 1
+        return c.HeartbeatReply(
+            fenced=beat.want_fence, may_stop=beat.want_stop and self.leads <= 0, lease_ms=LEASE_MS
+        )
+
+    async def quorum(self, timeout_s: float = 30.0) -> None:
+        raise NotImplementedError
+
+
+class Bench:
+    def __init__(self, interval_ms: int) -> None:
+        self.loop = SimLoop(random.Random(1))
+        self.clock = SimClock(self.loop)
+        self.controller = Controller(self.clock)
+        self.failures: list[BaseException] = []
+        self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
+        self.lifecycle = BrokerLifecycle(
+            MetadataClient(self.controller),  # type: ignore[arg-type]
+            self.clock,
+            self.tasks,
+            interval_ms=interval_ms,
+            alone=False,
+        )
+
+    async def enter(self) -> None:
+        self.lifecycle.present(BROKER)
+        await self.lifecycle.register()
+        self.lifecycle.start()
+        await self.lifecycle.enter()
+
+    async def until(self, at_ms: int) -> None:
+        reached = self.loop.create_future()
+        self.loop.call_at(at_ms / 1000, reached.set_result, None)
+        await reached
+
+
+@pytest.mark.parametrize("interval_ms", [50, 500, 2000])
+def test_the_controller_hears_of_a_broker_each_interval(interval_ms: int) -> None:
+    bench = Bench(interval_ms)
+
+    async def main() -> None:
+        await bench.enter()
+        await bench.until(20_000)
+        assert bench.lifecycle.holds_lease()
+        await bench.lifecycle.stop()
+        assert not bench.lifecycle.holds_lease()
+
+    bench.loop.run_for(main())
+    times = [at for at, beat in bench.controller.heard if not beat.want_fence]
+    gaps = {after - before for before, after in itertools.pairwise(times)}
+    assert gaps and max(gaps) - interval_ms <= 1 and min(gaps) >= interval_ms - 1
+    assert bench.failures == []
+
+
+def test_a_broker_that_leaves_asks_until_it_leads_nothing() -> None:
+    bench = Bench(500)
+    bench.controller.leads = 3
+
+    async def main() -> bool:
+        await bench.enter()
+        left = await bench.lifecycle.leave(10)
+        await bench.lifecycle.stop()
+        return left
+
+    assert bench.loop.run_for(main())
+    assert sum(beat.want_stop for _, beat in bench.controller.heard) == 3
+
+
+def test_a_broker_from_which_nobody_takes_over_stops_in_time() -> None:
+    bench = Bench(500)
+    bench.controller.leads = 1_000_000
+
+    async def main() -> bool:
+        await bench.enter()
+        left = await bench.lifecycle.leave(10)
+        await bench.lifecycle.stop()
+        return left
+
+    assert not bench.loop.run_for(main())

@@ -1,0 +1,207 @@
+"""What a broker of a cluster tells the controller of replicas that it cannot serve, over real directories."""
+
+import asyncio
+import errno
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from controlled import Controlled
+
+from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.data_directory import DirectoryUnusable
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.replica_reports import ReplicaReports
+from tierlog.broker.settings.node import settings_from
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage
+
+PARTITIONS = 4
+
+
+class Told(Controlled):
+    """A controller that tells its subscribers, and keeps what it was told."""
+
+    def __init__(self, *brokers: int) -> None:
+        super().__init__(*brokers)
+        self.reports: list[c.ReportReplicas] = []
+        self.subscribers: list[Callable[[ClusterImage, ClusterImage], None]] = []
+
+    def subscribe(self, subscriber: Callable[[ClusterImage, ClusterImage], None]) -> Callable[[], None]:
+        self.subscribers.append(subscriber)
+        return lambda: self.subscribers.remove(subscriber)
+
+    def do(self, command: c.AnyCommand) -> Any:
+        before, reply = self.image, super().do(command)
+        if isinstance(command, c.ReportReplicas):
+            self.reports.append(command)
+        for subscriber in getattr(self, "subscribers", ()):
+            subscriber(before, self.image)
+        return reply
+
+
+class Life:
+    """One life of broker 1 on the directories `a` and `b`."""
+
+    def __init__(self, path: Path, controller: Told) -> None:
+        self.path, self.controller = path, controller
+        self.tasks = TaskGroup(lambda name, failure: None)
+        self.directories = DataDirectories([path / "a", path / "b"], OsFiles(), random.Random())
+        self.directories.claim(1, "c")
+        settings = settings_from({"log.dirs": f"{path / 'a'},{path / 'b'}"})
+        self.replicas = ReplicaManager(
+            settings, self.directories, SystemClock(), self.tasks, random.Random(1), moved=lambda name: None
+        )
+        self.reports = ReplicaReports(
+            1,
+            MetadataClient(controller),
+            self.replicas,
+            self.tasks,
+            broker_epoch=lambda: controller.image.brokers[1].broker_epoch,
+        )
+
+    async def start(self) -> "Life":
+        await self.replicas.open_all(self.controller.image)
+        self.controller.subscribe(self.replicas.follow)
+        await self.reports.tell_first()
+        self.reports.start()
+        return self
+
+    async def stop(self) -> None:
+        await self.reports.stop()
+        await self.tasks.close()
+        await self.replicas.close(clean=False)
+        self.directories.release()
+
+    def lies_in(self, name: str) -> list[int]:
+        return sorted(int(path.name[2:]) for path in (self.path / name).glob("t-?"))
+
+
+@pytest.fixture
+def controller() -> Told:
+    return Told(1, 2)
+
+
+async def first_life(path: Path, controller: Told) -> Life:
+    """Broker 1 leads all partitions of a new topic, in sync with 2."""
+    life = await Life(path, controller).start()
+    controller.create("t", *[(1, 2)] * PARTITIONS)
+    return life
+
+
+def leaders(controller: Told) -> dict[int, int]:
+    topic = controller.image.topic("t")
+    assert topic is not None
+    return {number: partition.leader for number, partition in enumerate(topic.partitions)}
+
+
+def offline(controller: Told) -> list[int]:
+    topic = controller.image.topic("t")
+    assert topic is not None
+    return [number for number, partition in enumerate(topic.partitions) if 1 in partition.offline]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0)
+
+
+async def test_others_lead_what_lay_on_a_disk_that_failed(tmp_path: Path, controller: Told) -> None:
+    life = await first_life(tmp_path, controller)
+    lost, kept = life.lies_in("b"), life.lies_in("a")
+    assert lost and kept
+    life.directories.all[1].note(OSError(errno.EIO, os.strerror(errno.EIO)))
+    await until(lambda: offline(controller) == lost)
+    assert leaders(controller) == {**dict.fromkeys(lost, 2), **dict.fromkeys(kept, 1)}
+    assert all(life.replicas.get("t", number) is not None for number in kept)
+    await life.stop()
+
+
+async def test_it_is_told_once_a_quorum_is_there_again(tmp_path: Path, controller: Told) -> None:
+    life = await first_life(tmp_path, controller)
+    controller.available = False
+    life.directories.all[1].fail("Input/output error")
+    await until(lambda: bool(life.replicas.given_up))
+    assert offline(controller) == []
+    controller.available = True
+    await until(lambda: offline(controller) == life.lies_in("b"))
+    await life.stop()
+
+
+async def test_it_is_told_again_when_the_broker_had_to_register_again(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    lost = life.lies_in("b")
+    life.directories.all[1].fail("Input/output error")
+    await until(lambda: offline(controller) == lost)
+    controller.fence(1)
+    controller.do(c.UnregisterBroker(broker_id=1))
+    controller.register(1)
+    await until(lambda: offline(controller) == lost)
+    await life.stop()
+
+
+async def test_a_log_that_cannot_be_read_is_told_before_the_broker_is_let_in(
+    tmp_path: Path, controller: Told
+) -> None:
+    await (await first_life(tmp_path, controller)).stop()
+    controller.reports.clear()
+    lost = next(tmp_path.glob("?/t-0/partition.metadata"))
+    lost.write_text("version: 7\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n")
+    life = Life(tmp_path, controller)
+    await life.replicas.open_all(controller.image)
+    await life.reports.tell_first()
+    assert offline(controller) == [0]
+    await life.stop()
+
+
+async def test_partitions_of_a_wiped_directory_are_told_and_no_others(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    wiped = life.lies_in("b")
+    await life.stop()
+    controller.reports.clear()
+    shutil.rmtree(tmp_path / "b")
+    life = await Life(tmp_path, controller).start()
+    topic_id = controller.image.topic_ids["t"]
+    assert [report.emptied for report in controller.reports] == [tuple((topic_id, n) for n in wiped)]
+    assert [report.failed for report in controller.reports] == [()]
+    assert list(life.replicas.given_up) == []
+    await life.stop()
+
+
+async def test_what_may_lie_in_a_directory_that_is_away_is_not_told_as_empty(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    away = life.lies_in("b")
+    await life.stop()
+    controller.reports.clear()
+    (tmp_path / "b").rename(tmp_path / "unplugged")
+    (tmp_path / "b").write_text("not a directory")
+    life = await Life(tmp_path, controller).start()
+    assert [report.emptied for report in controller.reports] == [()]
+    assert offline(controller) == away
+    await life.stop()
+
+
+async def test_nothing_is_opened_where_every_directory_has_failed(tmp_path: Path, controller: Told) -> None:
+    life = Life(tmp_path, controller)
+    for directory in life.directories.all:
+        directory.fail("Input/output error")
+    with pytest.raises(DirectoryUnusable, match="is offline: Input/output error"):
+        await life.replicas.open_all(controller.image)
+    life.directories.release()

@@ -1,0 +1,67 @@
+"""The processes of a soak: one that hangs is ended and counted, and what was measured until then is kept."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from apart import Apart
+from soak import run
+from tally import Tally
+
+from tierlog.cli.process import TierlogBroker
+
+TOLD = json.dumps({"counts": {"read": 3}, "faults": {"consume": "the first one"}})
+
+
+def test_a_process_that_falls_silent_is_ended_and_counted() -> None:
+    tally = Tally()
+    apart = Apart(
+        "members", ["sh", "-c", f"echo '{TOLD}'; echo '{TOLD}'; exec sleep 600"], tally, silence_s=1.0
+    )
+    apart.live()
+    assert tally.take() == {
+        "counts": {"read": 6, "hung: members": 1},
+        "faults": {"consume": "the first one"},
+    }
+
+
+def test_a_process_that_ends_by_itself_is_a_fault() -> None:
+    tally = Tally()
+    Apart("members", ["sh", "-c", "exit 3"], tally).live()
+    assert tally.take() == {
+        "counts": {"fault: members ended": 1},
+        "faults": {"members ended": "exit code 3"},
+    }
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+    """One for all; whoever kills it comes last."""
+    with TierlogBroker(tmp_path_factory.mktemp("broker")) as started:
+        yield started
+
+
+def test_a_load_that_hangs_leaves_what_was_measured(broker: TierlogBroker, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    load = ["sh", "-c", f"sleep 600 & echo $! > {note}; echo '{TOLD}'; wait"]
+    found = run(broker, 10, load, patience_s=1.0)
+    assert [sample.counts["read"] for sample in found.samples] == [3]
+    assert found.faults == {"consume": "the first one"}
+    assert found.ended_early.startswith("the load hangs")
+    with pytest.raises(ProcessLookupError):  # nor does what it started go on
+        while True:
+            os.kill(int(note.read_text()), 0)
+
+
+def test_a_load_that_ends_leaves_what_was_measured(broker: TierlogBroker) -> None:
+    found = run(broker, 10, ["sh", "-c", f"echo '{TOLD}'; exit 4"])
+    assert len(found.samples) == 1
+    assert found.ended_early == "the load ended with exit code 4"
+
+
+def test_a_broker_that_dies_ends_the_run_with_its_reason(broker: TierlogBroker) -> None:
+    load = ["sh", "-c", f"echo '{TOLD}'; kill -9 {broker.pid}; echo '{TOLD}'; exec sleep 600"]
+    found = run(broker, 10, load, patience_s=30)
+    assert found.ended_early == "the broker ended"
+    assert len(found.samples) <= 1
