@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mutants import hunt
 from simulator.safeguards import SAFEGUARDS, switched_off
 
 SIMULATE = Path(__file__).parent / "simulate.py"
+MUTANTS = SIMULATE.with_name("mutants.py")
 
 
 def simulate(seeds: int, first: int, hash_seed: str = "random") -> dict[str, Any]:
+    return play(SIMULATE, "--seeds", str(seeds), "--first-seed", str(first), hash_seed=hash_seed)
+
+
+def play(script: Path, *arguments: str, hash_seed: str = "random") -> dict[str, Any]:
     """In processes of their own: what was killed in a run is not tidied up."""
-    command = [sys.executable, str(SIMULATE), "--seeds", str(seeds), "--first-seed", str(first)]
     environment = {**os.environ, "PYTHONPATH": _path(), "PYTHONHASHSEED": hash_seed}
+    command = [sys.executable, str(script), *arguments]
     played = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=1200, check=False
     )
@@ -48,8 +52,8 @@ def test_nor_do_a_thousand() -> None:
 @pytest.mark.parametrize("name", ["pre-vote", "the high watermark waits for all in sync"])
 def test_the_loss_of_a_safeguard_is_noticed(name: str) -> None:
     """The others: `make simulate-mutants`."""
-    caught = hunt(SAFEGUARDS[name], seeds=40, processes=1)
-    assert caught.seed is not None
+    told = play(MUTANTS, "--seeds", "40", "--only", name)
+    assert (told["safeguards"], told["caught"]) == (1, 1)
 
 
 def test_no_safeguard_stays_switched_off() -> None:
