@@ -14,7 +14,6 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 import simulator.broker
-from tierlog.broker.log import recovery
 from tierlog.broker.partition import replicated
 from tierlog.broker.partition.follower import FollowerCore
 from tierlog.broker.partition.in_sync import InSyncSet
@@ -193,16 +192,6 @@ def _() -> Patches:
     yield simulator.broker, "may_have_lost", lambda *_: False
 
 
-@_safeguard("changes of the in-sync set name its partition epoch", "a late change undoes a newer one")
-def _() -> Patches:
-    check = in_sync._check
-
-    def without(image: Any, leader: int, before: Any, change: Any) -> None:
-        check(image, leader, before, replace(change, partition_epoch=before.partition_epoch))
-
-    yield in_sync, "_check", without
-
-
 @_safeguard("broker epochs of who joins the in-sync set", "what an earlier process had counts for the next")
 def _() -> Patches:
     def without(core: LeaderCore, follower: Any) -> bool:
@@ -284,11 +273,6 @@ def _unchecked(buffer: memoryview, at: int = 0, end: int | None = None) -> Any:
 @_safeguard("a follower checks what it fetched", "a flipped bit is stored")
 def _() -> Patches:
     yield replicated, "check_batch", _unchecked
-
-
-@_safeguard("checksums when a log is recovered", "a torn batch stays in the log")
-def _() -> Patches:
-    yield recovery, "check_batch", _unchecked
 
 
 @_safeguard("flush.messages before the acknowledgement", "a loss of power takes acknowledged records along")
