@@ -94,7 +94,7 @@ class NodeFailed(Exception):
 
 
 class Broker:
-    """One node. `failed` becomes done when it cannot go on."""
+    """One node. `failed` becomes done when it cannot go on. `has_logs`: they are open; it may serve later."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Broker:
         self.bootstrap = self.admin_url = ""
         self._parts = contextlib.AsyncExitStack()
         self._stops_clean = True
-        self._has_logs = self._serves = False
+        self.has_logs = self._serves = False
 
     async def start(self) -> None:
         """Returns when it serves. Raises OSError (address, directory), DamagedLog, NodeFailed; then, and if
@@ -128,7 +128,7 @@ class Broker:
             if not await done_before(self.failed, self._start_parts()) or self.failed.done():
                 raise NodeFailed(self.failed.result())
         except BaseException as why:
-            await self.stop(clean=self._has_logs and isinstance(why, asyncio.CancelledError))
+            await self.stop(clean=self.has_logs and isinstance(why, asyncio.CancelledError))
             raise
         self._serves = True
         _log.info("serving", bootstrap=self.bootstrap, admin=self.admin_url, node=self.settings.node_id)
@@ -139,7 +139,7 @@ class Broker:
             await self._start_log()
             await self._join()
             await self._start_replicas()
-            self._has_logs = True
+            self.has_logs = True
             await self._start_serving()
         except MetadataUnavailable as unavailable:
             raise NodeFailed(f"the metadata quorum did not let it in: {unavailable}") from unavailable

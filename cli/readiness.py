@@ -2,6 +2,7 @@
 
 import os
 import socket
+from contextlib import suppress
 
 
 def notify(state: str) -> None:
@@ -11,5 +12,6 @@ def notify(state: str) -> None:
         return
     if address.startswith("@"):
         address = "\0" + address[1:]  # in the abstract namespace (unix(7))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+    # a manager that does not listen is no reason not to serve
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.sendto(state.encode(), address)

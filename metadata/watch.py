@@ -18,6 +18,12 @@ RETRY_S = 0.5
 SUSPECT_S = 0.25
 """How long a broken connection alone casts doubt on a process: time for the proof, one way or the other."""
 
+STEADY_S = 1.0
+"""Only one that has stood for so long casts any: something between here and there may break each at once."""
+
+AGAIN_S = 0.005
+"""Before the next try after one that broke sooner."""
+
 Address = tuple[str, int]
 
 
@@ -29,10 +35,17 @@ def address_of(url: str) -> Address:
 
 class DeathWatch:
     def __init__(
-        self, name: str, tasks: TaskGroup, died: Callable[[int], None], suspect_s: float = SUSPECT_S
+        self,
+        name: str,
+        tasks: TaskGroup,
+        died: Callable[[int], None],
+        *,
+        suspect_s: float = SUSPECT_S,
+        steady_s: float = STEADY_S,
     ) -> None:
         """`died(node)` is called on the loop, once for each death."""
-        self._name, self._tasks, self._died, self._suspect_s = name, tasks, died, suspect_s
+        self._name, self._tasks, self._died = name, tasks, died
+        self._suspect_s, self._steady_s = suspect_s, steady_s
         self._watched: dict[int, _Watched] = {}
 
     def watch(self, addresses: Mapping[int, Address]) -> None:
@@ -43,7 +56,7 @@ class DeathWatch:
                 del self._watched[node]
         for node, address in addresses.items():
             if node not in self._watched:
-                watched = self._watched[node] = _Watched(address, self._suspect_s)
+                watched = self._watched[node] = _Watched(address, self._suspect_s, self._steady_s)
                 watched.task = self._tasks.spawn(f"{self._name} watches {node}", self._follow(node, watched))
 
     @property
@@ -93,19 +106,36 @@ class DeathWatch:
                     await line.ended.wait()
                 finally:
                     transport.close()
+                if not watched.is_steady:
+                    await watched.pause(AGAIN_S)
 
 
 class _Watched:
-    def __init__(self, address: Address, suspect_s: float) -> None:
+    def __init__(self, address: Address, suspect_s: float, steady_s: float) -> None:
         self.address = address
-        self.suspect_s = suspect_s
         self.connected = False
+        self._suspect_s, self._steady_s = suspect_s, steady_s
+        self._steady_from = 0.0  # on the loop's clock
         self.suspect_until = 0.0  # on the loop's clock
         self.try_now = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
-    async def pause(self) -> None:
-        await happens(self.try_now, RETRY_S)
+    async def pause(self, at_most_s: float = RETRY_S) -> None:
+        await happens(self.try_now, at_most_s)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether its connection has stood for long, or did until now."""
+        return asyncio.get_running_loop().time() >= self._steady_from
+
+    def met(self) -> None:
+        self.connected, self.suspect_until = True, 0.0
+        self._steady_from = asyncio.get_running_loop().time() + self._steady_s
+
+    def broke(self) -> None:
+        if self.connected and self.is_steady:
+            self.suspect_until = asyncio.get_running_loop().time() + self._suspect_s
+        self.connected = False
 
     def stop(self) -> None:
         if self.task is not None:
@@ -122,16 +152,11 @@ class _Line(asyncio.Protocol):
         self.ended = asyncio.Event()
 
     def connection_made(self, _: asyncio.BaseTransport) -> None:
-        self._watched.connected, self._watched.suspect_until = True, 0.0
+        self._watched.met()
 
     def eof_received(self) -> None:
-        self._broke()
+        self._watched.broke()
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._broke()
+        self._watched.broke()
         self.ended.set()
-
-    def _broke(self) -> None:
-        if self._watched.connected:
-            self._watched.connected = False
-            self._watched.suspect_until = asyncio.get_running_loop().time() + self._watched.suspect_s

@@ -172,7 +172,8 @@ class _Fetcher:
 
         # A key may name no partition that exists; then nobody touches it.
         keys = [(self._name(item.topic), item.partition) for item in asked.scope.partitions]
-        return self._deps.purgatory.wait(keys, max_wait_ms, attempt, expire)
+        is_follower = asked.follower is not None
+        return self._deps.purgatory.wait(keys, max_wait_ms, attempt, expire, patient=is_follower)
 
     # -- reading --
 

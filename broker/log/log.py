@@ -207,8 +207,7 @@ class PartitionLog:
 
     def append_run(self, buffer: memoryview, batches: Sequence[BatchAt], now_ms: int) -> None:
         """Appends batches as another log has them (positions are within the buffer), those for one segment in
-        one write. Raises OSError, and then a part of them may have been appended.
-        """
+        one write. Raises OSError, and then a part of them may be there."""
         while batches:
             first, active = batches[0].header, self._active
             if first.base_offset == self.flushing.recovery_point:
@@ -227,8 +226,10 @@ class PartitionLog:
             if active.size > active.reserved_to:
                 active.reserve_ahead(self.config.segment_bytes)
             self.log_end_offset = run[-1].header.next_offset
+            latest = self.epochs.latest
             for at, header in run:
-                self.assign_epoch(header.leader_epoch, header.base_offset)
+                if latest is None or header.leader_epoch != latest.epoch:
+                    self.assign_epoch(header.leader_epoch, header.base_offset)
                 if header.producer_id >= 0:
                     self._apply_producer(active, buffer[at:], header, header.base_offset, now_ms)
 
@@ -449,6 +450,10 @@ class PartitionLog:
         while self._segments:
             self._drop_last(now_ms)
         self._files.sync_directory(self.directory)
+        if producers and not self._files.exists(
+            self._snapshot_path(offset)
+        ):  # went with a segment from there
+            write_atomically(self._files, self._snapshot_path(offset), producers)
         segment = Segment(self._files, self.directory, offset, now_ms)
         self._segments.append(segment)
         self._bases.append(offset)

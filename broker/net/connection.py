@@ -531,6 +531,9 @@ class Pump:
             self._halted &= ~_IN_ORDER
         while self._waiting and self._waiting[0].done:
             self._queue(self._waiting.popleft().parts)
+        following = self._waiting[0].future if self._waiting else None
+        if following is not None and following.done():
+            return None  # its turn to complete comes at once: both leave with one system call
         return self._send()
 
     def _queue(self, parts: list[Part] | None) -> None:

@@ -32,6 +32,7 @@ class _Call(NamedTuple):
     version: int
     correlation_id: int
     answer: "asyncio.Future[Any]"
+    deadline: float
 
 
 class BrokerConnection(asyncio.BufferedProtocol):
@@ -43,6 +44,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._correlation_id = 0
         self._buffer = bytearray(BUFFER_BYTES)
         self._filled = 0
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def is_open(self) -> bool:
@@ -55,21 +57,37 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._correlation_id = self._correlation_id + 1 & 0x7FFF_FFFF
         api = APIS[api_key]
         frame = encode_request(api, version, self._correlation_id, self._client_id, request)
-        answer = asyncio.get_running_loop().create_future()
-        self._calls.append(_Call(api, version, self._correlation_id, answer))
+        loop = asyncio.get_running_loop()
+        answer, deadline = loop.create_future(), loop.time() + timeout_s
+        self._calls.append(_Call(api, version, self._correlation_id, answer, deadline))
+        if self._timer is None or deadline < self._timer.when():
+            self._arm(deadline)
         transport.write(frame)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await answer
-        except TimeoutError:
-            self._give_up(f"{self._peer} did not answer in {timeout_s:.1f} s")
-            raise Unreachable(f"{self._peer} did not answer in {timeout_s:.1f} s") from None
+            return await answer
         except asyncio.CancelledError:
             self._give_up("the caller went away")  # its answer would be taken for that of the next call
             raise
 
     def close(self) -> None:
         self._give_up("closed")
+
+    # --- time: a timer for each call would cost more than the call
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(deadline, self._look_for_overdue)
+
+    def _look_for_overdue(self) -> None:
+        self._timer = None
+        if not self._calls:
+            return
+        soonest = min(call.deadline for call in self._calls)
+        if soonest > asyncio.get_running_loop().time():
+            self._arm(soonest)
+        else:
+            self._give_up(f"{self._peer} did not answer in time")
 
     # --- what the transport calls
 
@@ -144,6 +162,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def _give_up(self, why: str) -> None:
         if self._transport is not None:
             self._transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         calls, self._calls = self._calls, deque()
         for call in calls:
             self._refuse(call, why)

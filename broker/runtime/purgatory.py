@@ -1,8 +1,10 @@
 """Requests that wait: a fetch for enough bytes, a produce for the high watermark. One timer, no tasks.
 
 A waiting operation is tried again when a key that it watches is touched, all touches of one turn of the event
-loop together, so that a produce of many partitions wakes a fetch once. At its deadline it completes with what
-there is. Called by handlers (wait) and by the replica manager (touch). Runs on the event loop only.
+loop together, so that a produce of many partitions wakes a fetch once. One that is `patient` is tried a turn
+later, with what the sockets have brought by then: a follower's fetch costs the same for one batch as for ten.
+At its deadline an operation completes with what there is. Called by handlers (wait) and by the replica
+manager (touch). Runs on the event loop only.
 """
 
 import asyncio
@@ -33,6 +35,7 @@ class Waiting:
     expire: Callable[[], Any]
     future: "asyncio.Future[Any]"
     kind: str
+    patient: bool
 
 
 class Purgatory:
@@ -65,6 +68,8 @@ class Purgatory:
         attempt: Callable[[], T | None],
         expire: Callable[[], T],
         kind: str = FETCH,
+        *,
+        patient: bool = False,
     ) -> "T | asyncio.Future[T]":
         """The answer, if there is no room or no time to wait; else a future of it.
 
@@ -77,7 +82,7 @@ class Purgatory:
         if too_many or self._waiting >= self._limit:
             self.refused[kind] += 1
             return expire()
-        operation = Waiting(watched, attempt, expire, self._loop.create_future(), kind)
+        operation = Waiting(watched, attempt, expire, self._loop.create_future(), kind, patient)
         for key in operation.keys:
             self._watchers.setdefault(key, {})[operation] = None
         self._waiting += 1
@@ -113,8 +118,14 @@ class Purgatory:
             for operation in self._watchers.get(key, ())
             if not operation.future.done()
         }
+        patient: list[Waiting] = []
         for operation in operations:
-            _settle(operation, operation.attempt)
+            if operation.patient:
+                patient.append(operation)
+            else:
+                _settle(operation, operation.attempt)
+        if patient:
+            self._loop.call_soon(_try_all, patient)
 
     def _forget(self, operation: Waiting) -> None:
         self._waiting -= 1
@@ -151,6 +162,11 @@ class Purgatory:
             self.expired[operation.kind] += not operation.future.done()
             _settle(operation, operation.expire)
         self._arm()
+
+
+def _try_all(operations: list[Waiting]) -> None:
+    for operation in operations:
+        _settle(operation, operation.attempt)
 
 
 def _settle(operation: Waiting, answer: Callable[[], Any]) -> None:

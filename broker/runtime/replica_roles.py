@@ -333,8 +333,8 @@ class ReplicaRoles:
             # The log is empty and begins within a batch of the leader, whose log start was moved into it.
             self.start_at(first, now_ms)
         if "compact" not in log.config.cleanup_policy and log.cleaned_to is None:
-            ends = (log.log_end_offset, *(batch.header.next_offset for batch in batches))
-            if any(batch.header.base_offset > end for batch, end in zip(batches, ends, strict=False)):
+            offsets = batches[-1].header.next_offset - log.log_end_offset
+            if offsets > sum(batch.header.last_offset_delta + 1 for batch in batches):
                 log.cleaned_to = log.log_start_offset  # the leader's log was compacted once: it has gaps
         log.append_run(records, batches, now_ms)
 

@@ -34,6 +34,7 @@ MESSAGE = b"x" * 256
 BEFORE_S, AFTER_S = 2.0, 2.0  # of producing before the kill, and once everything is led again
 POLL_S = 0.05
 LIMIT_S = 60.0
+CREATE_LIMIT_S = 120.0
 IN_SYNC_LIMIT_S = 120.0
 REST_S = 2.0  # a follower that asked its leader too early backs off (Kafka: 1 s)
 
@@ -184,7 +185,7 @@ def create(admin, assignment: list[list[int]]) -> str:
 
     name = f"failover-{uuid.uuid4().hex[:8]}"
     wanted = NewTopic(name, len(assignment), replica_assignment=assignment)
-    admin.create_topics([wanted], request_timeout=LIMIT_S)[name].result(LIMIT_S)
+    admin.create_topics([wanted], request_timeout=CREATE_LIMIT_S)[name].result(CREATE_LIMIT_S)
     return name
 
 

@@ -4,10 +4,14 @@ A fault of a minority leaves a majority that can talk with each other and with t
 served again while it lasts. The rest only has to lose nothing, and to be over when it is over.
 """
 
+import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from io import RawIOBase
+from pathlib import Path
 
 from havoc.ground import CLIENTS
 from havoc.nodes import ChaosFailed, Cluster, Node, until
@@ -15,6 +19,9 @@ from havoc.nodes import ChaosFailed, Cluster, Node, until
 LOSS = 0.05
 HOUR_S = 3600
 CHUNK = 1 << 20
+FILL_EVERY_S = 0.1
+LEFT_ON_DISK = 64 << 10
+"""What takes records for a second or two; then there is no room at all."""
 TAKE_IN_S = 60.0
 
 
@@ -239,15 +246,29 @@ def _clock_back(stage: Stage) -> Iterator[str]:
 
 @_fault("disk-full", None, "disks")
 def _disk_full(stage: Stage) -> Iterator[str]:
-    """Somebody else's file takes all the room, and is deleted in the end."""
-    node = stage.cluster.small_disk
+    """Somebody else's file takes all the room, also what the node gives up, and is deleted in the end."""
+    node, healed = stage.cluster.small_disk, threading.Event()
     ballast = node.data / "ballast"
-    with ballast.open("wb", buffering=0) as file, suppress(OSError):  # ENOSPC
-        while file.write(bytes(CHUNK)):
-            pass
-    yield f"disk of {node} full"
+    with ballast.open("wb", buffering=0) as file:
+        _fill(file, node.data)
+        eater = threading.Thread(target=_keep_full, args=(file, node.data, healed), daemon=True)
+        eater.start()
+        yield f"disk of {node} full"
+        healed.set()
+        eater.join()
     ballast.unlink()
     _restart_if_it_ended(node)
+
+
+def _keep_full(file: RawIOBase, disk: Path, healed: threading.Event) -> None:
+    while not healed.wait(FILL_EVERY_S):
+        _fill(file, disk)
+
+
+def _fill(file: RawIOBase, disk: Path) -> None:
+    with suppress(OSError):  # the node writes too
+        while (room := shutil.disk_usage(disk).free - LEFT_ON_DISK) > 0:
+            file.write(bytes(min(room, CHUNK)))
 
 
 @_fault("fsync-error", DEATH_S, "shim")

@@ -12,7 +12,7 @@ from havoc.workload import Workload
 
 REGAIN_WITHIN_S = 30.0
 SETTLE_WITHIN_S = 60.0
-LEAST_OF_OFFERED = 0.5
+LEAST_OF_OFFERED = 0.8
 
 
 @dataclass(slots=True)
@@ -55,6 +55,7 @@ def play(
     """`offered`: what producers send a second. Raises ChaosFailed if the cluster is not well before."""
     done = Round(fault.name)
     settle(stage)
+    until(lambda: _is_served(workload, offered), "what is offered is taken", SETTLE_WITHIN_S)
     began = workload.mark("baseline")
     time.sleep(baseline_s)
     hurt = workload.now()
@@ -94,6 +95,11 @@ def _measure(done: Round, fault: Fault, workload: Workload, hurt: float, healed:
 
 def _regained(workload: Workload, healed: float, baseline: float) -> bool:
     return figures.regained_s(workload.acks, healed, workload.now(), baseline) is not None
+
+
+def _is_served(workload: Workload, offered: float) -> bool:
+    now = workload.now()
+    return figures.rate(workload.acks, now - figures.WINDOW_S, now) >= LEAST_OF_OFFERED * offered
 
 
 def settle(stage: Stage) -> None:

@@ -67,21 +67,15 @@ CONSUMER = {
 class Workload:
     def __init__(self, bootstrap: str, topic: str, partitions: int, recorder: Recorder) -> None:
         self.acks: dict[int, list[float]] = {partition: [] for partition in range(partitions)}
-        self.sent = 0
         self.failures: list[str] = []
-        self._bootstrap, self._topic, self._partitions, self._recorder = (
-            bootstrap,
-            topic,
-            partitions,
-            recorder,
-        )
+        self._bootstrap, self._recorder = bootstrap, recorder
+        self._topic, self._partitions = topic, partitions
         self._begun = time.monotonic()
         self._sending, self._reading = threading.Event(), threading.Event()
         self._sending.set()
         self._reading.set()
-        self._next: dict[
-            tuple[str, int], int
-        ] = {}  # (group, partition) -> one past the last offset that it got
+        # (group, partition) -> one past the last offset that it got
+        self._next: dict[tuple[str, int], int] = {}
         self._producers = [
             self._thread(f"p{number}", self._produce, f"p{number}") for number in range(PRODUCERS)
         ]
@@ -147,7 +141,6 @@ class Workload:
                 self._send(producer, name, partition, numbers[partition])
                 numbers[partition] += 1
                 sent += 1
-            self.sent = max(self.sent, sent)
             producer.poll(0.005)
         producer.flush(FLUSH_S)
 

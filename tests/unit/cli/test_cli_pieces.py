@@ -1,5 +1,7 @@
 """The pure pieces of the command line: hashing, times, lines, events, sizes."""
 
+import gc
+
 import pytest
 from kafka.partitioner.default import murmur2 as reference_murmur2
 
@@ -7,6 +9,7 @@ from tierlog.cli.admin import Event, parse_events
 from tierlog.cli.commands.consume import parse_time
 from tierlog.cli.commands.produce import split_line
 from tierlog.cli.errors import CliError, ExitCode
+from tierlog.cli.node import uncollected
 from tierlog.cli.options import parse_pairs
 from tierlog.cli.output import readable, size
 from tierlog.cli.partitioner import murmur2, partition_of
@@ -97,3 +100,17 @@ def test_size() -> None:
         "17.3 MiB",
         "5.0 TiB",
     ]
+
+
+def test_nothing_is_collected_while_a_node_imports_nor_looked_at_again() -> None:
+    collected: list[str] = []
+    before = gc.get_freeze_count()
+    gc.callbacks.append(lambda phase, _: collected.append(phase))
+    try:
+        with uncollected():
+            kept = [[number] for number in range(100_000)]
+        assert collected == []
+        assert gc.isenabled() and gc.get_freeze_count() >= before + len(kept)
+    finally:
+        gc.callbacks.pop()
+        gc.unfreeze()

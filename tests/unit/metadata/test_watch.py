@@ -6,6 +6,7 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from pump import until
 
 from tierlog.broker.ports.tasks import TaskGroup
@@ -26,11 +27,13 @@ class Host:
 
 
 @asynccontextmanager
-async def watching(host: Host, suspect_s: float = 1) -> AsyncIterator[tuple[DeathWatch, asyncio.Queue[int]]]:
+async def watching(
+    host: Host, suspect_s: float = 60, steady_s: float = 0
+) -> AsyncIterator[tuple[DeathWatch, asyncio.Queue[int]]]:
     failures: list[BaseException] = []
     deaths: asyncio.Queue[int] = asyncio.Queue()
     tasks = TaskGroup(lambda name, failure: failures.append(failure))
-    watch = DeathWatch("test", tasks, deaths.put_nowait, suspect_s)
+    watch = DeathWatch("test", tasks, deaths.put_nowait, suspect_s=suspect_s, steady_s=steady_s)
     watch.watch({7: host.address})
     try:
         yield watch, deaths
@@ -56,7 +59,7 @@ async def test_a_broken_connection_and_a_refused_one_are_a_death() -> None:
 async def test_a_broken_connection_casts_doubt_until_there_is_another() -> None:
     host = Host()
     await host.listen()
-    async with watching(host, suspect_s=60) as (watch, deaths):
+    async with watching(host) as (watch, deaths):
         connection = await host.met.get()
         assert watch.suspects == frozenset()
         host.server.close()
@@ -69,10 +72,11 @@ async def test_a_broken_connection_casts_doubt_until_there_is_another() -> None:
         await until(lambda: not watch.suspects)
 
 
-async def test_doubt_does_not_last() -> None:
+@pytest.mark.parametrize("bounds", [{"suspect_s": 0}, {"steady_s": 60}])
+async def test_doubt_does_not_last_and_needs_a_connection_that_did(bounds: dict[str, float]) -> None:
     host = Host()
     await host.listen()
-    async with watching(host, suspect_s=0) as (watch, deaths):
+    async with watching(host, **bounds) as (watch, deaths):
         connection = await host.met.get()
         host.server.close()
         connection.close()

@@ -314,6 +314,35 @@ async def test_requests_in_flight_are_bounded(broker: Broker) -> None:
         assert (await client.receive(HEARTBEAT, 0))[0] == number + 1
 
 
+class CountingSocket(socket.socket):
+    sends = 0
+
+    def sendmsg(self, *arguments: Any) -> int:
+        self.sends += 1
+        return super().sendmsg(*arguments)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+async def test_answers_that_are_there_in_one_turn_leave_together(
+    broker: Broker, order: tuple[int, ...]
+) -> None:
+    await broker.start()
+    futures = broker.hold_heartbeats()
+    client = await broker.connect()
+    for _ in order:
+        client.send(HEARTBEAT, 0, HeartbeatRequest())
+    await until(lambda: len(futures) == 3)
+    (pump,) = broker.listener._pumps.values()
+    with CountingSocket(fileno=os.dup(pump._out._socket.fileno())) as counting:
+        pump._out._socket = counting
+        for number in order:
+            futures[number].set_result(HeartbeatResponse())
+        assert [(await client.receive(HEARTBEAT, 0))[0] for _ in order] == [1, 2, 3]
+        assert counting.sends == 1
+        client.close()
+        await until(lambda: not broker.listener._pumps)
+
+
 async def test_a_frame_is_not_late_while_it_was_the_broker_that_did_not_read(broker: Broker) -> None:
     await broker.start(in_flight=1, sweep_s=1000.0)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -48,6 +48,22 @@ async def test_touches_of_one_turn_make_one_attempt() -> None:
     assert box.attempts == 1
 
 
+async def test_one_that_is_patient_gets_what_the_next_turn_brings_too() -> None:
+    purgatory, box = Purgatory(10), Box(1)
+    eager = purgatory.wait(["a"], LONG_MS, box.attempt, box.expire)
+    patient = purgatory.wait(["a"], LONG_MS, box.attempt, box.expire, patient=True)
+
+    def bring() -> None:
+        box.bytes += 1
+        purgatory.touch("a")
+
+    bring()
+    asyncio.get_running_loop().call_soon(bring)  # behind those that were tried because of the first
+    assert isinstance(eager, asyncio.Future) and isinstance(patient, asyncio.Future)
+    assert (await eager, await patient) == ("1 bytes", "2 bytes")
+    assert len(purgatory) == 0
+
+
 async def test_a_deadline_answers_with_what_there_is() -> None:
     purgatory, box = Purgatory(10), Box(100)
     later = purgatory.wait(["a"], LONG_MS, box.attempt, box.expire)

@@ -292,6 +292,19 @@ async def test_a_cut_down_to_where_it_began_leaves_it_what_it_knew(pair: Pair) -
     assert pair.follower.log.producers.get(PRODUCER).batches[-1].last_offset == start - 1
 
 
+async def test_who_begins_twice_at_one_offset_forgets_nothing(pair: Pair) -> None:
+    pair.produce(60)
+    await pair.tier()
+    assert await pair.begin()
+    fetch(pair.follower, pair.leader)
+    follower, start = pair.follower, pair.follower.local_log_start_offset
+    before = follower.log.epochs.entries
+    snapshot = follower.log.directory / f"{start:020d}.snapshot"
+    follower.start_at(start, START_MS, epochs=before, producer_snapshot=snapshot.read_bytes())
+    assert follower.log_end_offset == start and follower.log.epochs.entries == before
+    assert follower.log.producers.get(PRODUCER).batches[-1].last_offset == start - 1
+
+
 async def test_a_leader_that_begins_within_a_remote_segment_is_joined_at_its_end(pair: Pair) -> None:
     pair.produce(60)
     pair.leader.roll(START_MS)
