@@ -6,6 +6,7 @@
 #   make fuzz          mutated traffic of real clients against the net layer: FUZZ_CASES=… FUZZ_SEED=…
 #   make soak          SOAK_MINUTES (10) of mixed load by real clients: do memory and descriptors stay flat?
 #   make simulate      a cluster in one process, on virtual time, under faults: SEEDS=… FIRST_SEED=…
+#   make simulate-mutants  does the simulator notice when a safeguard is missing? MUTANT_SEEDS=500; makes the table in docs
 #   make chaos         three real nodes, faults, clients and a judge: ROUNDS=… FAULTS=kill-leader,…
 #   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
 #   make compiled      tierlog with its hot modules compiled (needs a C compiler), in build/compiled
@@ -23,6 +24,7 @@ DEMO_OPTIONS ?= --picture build/demo.png
 SOAK_MINUTES ?= 10
 SEEDS ?= 100
 FIRST_SEED ?= 0
+MUTANT_SEEDS ?= 500
 FAULTS ?=
 JOBS ?= 2
 ROUNDS ?= 3
@@ -36,11 +38,11 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast slow test fuzz soak simulate chaos test-clients compiled test-compiled bench \
+.PHONY: help venv demo check fast slow test fuzz soak simulate simulate-mutants chaos test-clients compiled test-compiled bench \
   bench-alone bench-cluster bench-cluster-alone bench-calm fmt lint types layers lock docs s3-server clean
 
 help:
-	@sed -n '2,20s/^# *//p' Makefile
+	@sed -n '2,21s/^# *//p' Makefile
 
 venv: $(READY)
 
@@ -91,7 +93,12 @@ soak: venv
 	$(BIN)/python tests/soak/soak.py --minutes $(SOAK_MINUTES) $(SOAK_OPTIONS)
 
 simulate: venv
-	PYTHONPATH=tests/simulation $(BIN)/python tests/simulation/simulate.py --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+	PYTHONPATH=tests/simulation $(BIN)/python tests/simulation/simulate.py --seeds $(SEEDS) --first-seed $(FIRST_SEED) \
+	  $(SIMULATE_OPTIONS)
+
+simulate-mutants: venv
+	PYTHONPATH=tests/simulation $(BIN)/python tests/simulation/mutants.py --seeds $(MUTANT_SEEDS) \
+	  --docs docs/explanation/simulation.md
 
 chaos: venv
 	PYTHONPATH=tests/chaos $(BIN)/python tests/chaos/chaos.py --rounds $(ROUNDS) --faults "$(FAULTS)" $(CHAOS_OPTIONS)

@@ -144,6 +144,16 @@ def measure_kill(name: str, standing: Standing, report: Report) -> None:
     print(f"# {name}, {standing.label}: {time.monotonic() - begin:.1f} s", flush=True)
 
 
+def publish(report: Report, kills: int, page: Path | None) -> None:
+    """After each part of the run, so that one that is broken off leaves what it has."""
+    if page is None:
+        return
+    others, _ = split(page.read_text())
+    page.write_text(others + section(report, kills))
+    if bars := bars_of(report):
+        plot(bars, page.parent / "img" / "benchmarks-cluster.png")
+
+
 def state() -> dict[str, object]:
     """What a figure is of: the machine, the day, the source."""
     commit = subprocess.run(
@@ -175,6 +185,7 @@ def main() -> None:
     begin = time.monotonic()
     classpath = None if options.alone else jars()
     compiled = options.compiled and options.compiled.absolute()
+    page = None if options.alone else options.docs
     result = RESULTS / ("cluster-alone.json" if options.alone else "cluster.json")
     made = {"made": "compiled" if compiled else "not compiled"}
     report = Report(state() | made, options.rounds, options.seconds)
@@ -191,17 +202,14 @@ def main() -> None:
         report.forget(name)
     if load := [name for name in LOAD_CASES if name in names]:
         measure_load(load, clusters(classpath, compiled, {}, load=True), report, result)
+        publish(report, options.kills, page)
     for tight, settings in ((False, {}), (True, TIGHT)):
         if kills := [name for name, case in KILL_CASES.items() if name in names and case.tight == tight]:
             measure_kills(
                 kills, clusters(classpath, compiled, settings, load=False), options.kills, report, result
             )
-    text = section(report, options.kills)
-    print(text)
-    if options.docs and not options.alone:
-        others, _ = split(options.docs.read_text())
-        options.docs.write_text(others + text)
-        plot(bars_of(report), options.docs.parent / "img" / "benchmarks-cluster.png")
+        publish(report, options.kills, page)
+    print(section(report, options.kills))
     print(f"done in {(time.monotonic() - begin) / 60:.1f} min", file=sys.stderr)
 
 

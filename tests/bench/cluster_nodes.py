@@ -17,7 +17,6 @@ from report import KAFKA, TIERLOG
 from suite import HERE, Broker
 from versus import JVM_FLAGS
 
-from tierlog.broker.log.checkpoints import encode_uuid
 from tierlog.broker.ports.types import random_uuid
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.cli.process import BrokerFailed
@@ -113,7 +112,7 @@ class KafkaCluster:
         by_node = {node: (ports[2 * node - 2], ports[2 * node - 1]) for node in range(1, NODES + 1)}
         voters = ",".join(f"{node}@127.0.0.1:{controller}" for node, (_, controller) in by_node.items())
         common = {**ALIKE, **KAFKA_TOPICS, "controller.quorum.voters": voters, **settings}
-        cluster_id = encode_uuid(random_uuid(SystemRandom()))
+        cluster_id = str(random_uuid(SystemRandom()))  # in base64 it may begin like an option
 
         def node_process(node: int) -> KafkaProcess:
             home = directory / str(node)

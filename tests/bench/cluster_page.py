@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from cases import Figure
-from cluster_cases import FIGURES, PARTITIONS, TIGHT
+from cluster_cases import FIGURES, TIGHT
+from failover import PARTITIONS
 from page import CLUSTER, Bar, cell, failed_cases, ratio
 from report import KAFKA, TIERLOG, Report
 
@@ -19,8 +20,9 @@ case, and of {kills} of each kill. tierlog's hot modules are {made}. A ratio abo
 {met} of {goals} goals are met.
 
 *Killed* is SIGKILL of the node that leads what a librdkafka producer at its defaults writes to; beside it lie
-{partitions:,} partitions, a third of them led by that node. The log must hold all that was acknowledged, else
-the case fails. *Tight settings*, of both: {tight}.
+{partitions:,} partitions, a third of them led by that node. The gap is between two acknowledgements; *all led
+again* is of these partitions. The log must hold all that was acknowledged, else the case fails.
+*Tight settings*, of both: {tight}.
 
 ![Ratio of tierlog's cluster to Kafka's by case](img/benchmarks-cluster.png)
 

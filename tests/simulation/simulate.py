@@ -1,10 +1,12 @@
 """`make simulate SEEDS=n FIRST_SEED=k`: runs of the simulated cluster and quorum, by seed, on all cores.
 
 The last line is JSON: {"seeds": n, "failed": 0, "acknowledged": …, "faults": …, "trace": hash of all runs}. A
-seed that fails is told with the command that plays it again, and the exit code is 1.
+seed that fails is told with the command that plays it again, and the exit code is 1. With `--seconds` it
+ends after that time, and `seeds` says how many were played.
 """
 
 import argparse
+import gc
 import hashlib
 import json
 import logging
@@ -12,16 +14,23 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import time
 import warnings
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 from simulator.cluster import ClusterRun
 from simulator.quorum import QuorumRun
+from simulator.safeguards import switched_off
 
-QUORUM_EVERY = 4
+QUORUM_EVERY = 2
 """Of so many seeds, one is of the quorum alone: more happens to it in the same time."""
+
+SEEDS_A_PROCESS = 40
+"""What a run leaves is not collected: it would tidy up, as a killed process does not."""
 
 
 class Played(NamedTuple):
@@ -32,45 +41,64 @@ class Played(NamedTuple):
     trace: str
 
 
-def play(seed: int) -> Played:
-    make = QuorumRun if seed % QUORUM_EVERY == 0 else ClusterRun
+def is_of_quorum(seed: int) -> bool:
+    return seed % QUORUM_EVERY == 0
+
+
+def play(seed: int, without: str | None = None) -> Played:
+    """`without`: a safeguard that is switched off."""
+    make = QuorumRun if is_of_quorum(seed) else ClusterRun
     with tempfile.TemporaryDirectory(prefix="tierlog-simulation-", dir=_fast_directory()) as directory:
         try:
-            outcome = make(seed, Path(directory)).play()
+            with switched_off(without):
+                outcome = make(seed, Path(directory)).play()
         except Exception as failure:  # whatever it is, it is what the seed shows
             return Played(seed, f"{type(failure).__name__}: {failure}", 0, 0, "")
     return Played(seed, None, outcome.acknowledged, sum(outcome.faults.values()), outcome.trace)
+
+
+def play_all(seeds: Iterable[int], processes: int, without: str | None = None) -> Iterator[Played]:
+    """As they end; who stops early leaves the rest unplayed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["simulate"])
+    with context.Pool(processes, quiet, maxtasksperchild=SEEDS_A_PROCESS) as pool:
+        yield from pool.imap_unordered(partial(play, without=without), seeds)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Play seeds of the simulator.")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     failed = acknowledged = faults = 0
     traces: dict[int, str] = {}
+    ends = time.monotonic() + arguments.seconds
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
-    with multiprocessing.get_context("spawn").Pool(arguments.processes, _quiet) as pool:
-        for number, played in enumerate(pool.imap_unordered(play, seeds), 1):
-            acknowledged += played.acknowledged
-            faults += played.faults
-            traces[played.seed] = played.trace
-            if played.failure is not None:
-                failed += 1
-                print(f"seed {played.seed}: {played.failure}", flush=True)
-                print(f"  again: make simulate SEEDS=1 FIRST_SEED={played.seed}", flush=True)
-            if number % 100 == 0:
-                print(f"{number} of {len(seeds)} seeds", file=sys.stderr, flush=True)
-    told = {"seeds": len(seeds), "failed": failed, "acknowledged": acknowledged, "faults": faults}
+    for number, played in enumerate(play_all(seeds, arguments.processes), 1):
+        acknowledged += played.acknowledged
+        faults += played.faults
+        traces[played.seed] = played.trace
+        if played.failure is not None:
+            failed += 1
+            print(f"seed {played.seed}: {played.failure}", flush=True)
+            print(f"  again: make simulate SEEDS=1 FIRST_SEED={played.seed}", flush=True)
+        if number % 100 == 0:
+            print(f"{number} of {len(seeds)} seeds", file=sys.stderr, flush=True)
+        if time.monotonic() > ends:
+            break
+    told = {"seeds": len(traces), "failed": failed, "acknowledged": acknowledged, "faults": faults}
     trace = hashlib.sha256("".join(traces[seed] for seed in sorted(traces)).encode()).hexdigest()
     print(json.dumps({**told, "trace": trace}))
     return 1 if failed else 0
 
 
-def _quiet() -> None:
+def quiet() -> None:
     warnings.simplefilter("ignore")  # coroutines of processes that were killed are never awaited
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    gc.freeze()
+    gc.disable()
 
 
 def _fast_directory() -> str | None:

@@ -8,16 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulator.safeguards import SAFEGUARDS, switched_off
 
 SIMULATE = Path(__file__).parent / "simulate.py"
+MUTANTS = SIMULATE.with_name("mutants.py")
 
 
 def simulate(seeds: int, first: int, hash_seed: str = "random") -> dict[str, Any]:
+    return play(SIMULATE, "--seeds", str(seeds), "--first-seed", str(first), hash_seed=hash_seed)
+
+
+def play(script: Path, *arguments: str, hash_seed: str = "random") -> dict[str, Any]:
     """In processes of their own: what was killed in a run is not tidied up."""
-    command = [sys.executable, str(SIMULATE), "--seeds", str(seeds), "--first-seed", str(first)]
     environment = {**os.environ, "PYTHONPATH": _path(), "PYTHONHASHSEED": hash_seed}
+    command = [sys.executable, str(script), *arguments]
     played = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=600, check=False
+        command, env=environment, capture_output=True, text=True, timeout=1200, check=False
     )
     assert played.returncode == 0, played.stdout + played.stderr
     told: dict[str, Any] = json.loads(played.stdout.splitlines()[-1])
@@ -30,16 +36,36 @@ def _path() -> str:
 
 
 def test_no_seed_breaks_a_promise() -> None:
-    told = simulate(8, first=0)
-    assert (told["seeds"], told["failed"]) == (8, 0)
+    told = simulate(12, first=0)
+    assert (told["seeds"], told["failed"]) == (12, 0)
     assert told["acknowledged"] > 100
     assert told["faults"] > 50
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_nor_do_many() -> None:
-    assert simulate(60, first=1000)["failed"] == 0
+@pytest.mark.timeout(1300)
+def test_nor_do_a_thousand() -> None:
+    told = simulate(1000, first=0)
+    assert (told["seeds"], told["failed"]) == (1000, 0)
+
+
+@pytest.mark.parametrize("name", ["pre-vote", "the high watermark waits for all in sync"])
+def test_the_loss_of_a_safeguard_is_noticed(name: str) -> None:
+    """The others: `make simulate-mutants`."""
+    told = play(MUTANTS, "--seeds", "40", "--only", name)
+    assert (told["safeguards"], told["caught"]) == (1, 1)
+
+
+def test_no_safeguard_stays_switched_off() -> None:
+    for name, safeguard in SAFEGUARDS.items():
+        patched = [(owner, attribute) for owner, attribute, _ in safeguard.patches()]
+        before = [getattr(owner, attribute) for owner, attribute in patched]
+        with switched_off(name):
+            assert all(
+                getattr(owner, attribute) is not own
+                for (owner, attribute), own in zip(patched, before, strict=True)
+            )
+        assert [getattr(owner, attribute) for owner, attribute in patched] == before
 
 
 def test_the_same_seed_leaves_the_same_trace() -> None:

@@ -5,15 +5,15 @@ It lives on its disk through several processes. A process that fails by its disk
 
 import asyncio
 import random
-from collections.abc import Callable
 from types import CoroutineType
-from typing import Any
+from typing import Any, Protocol
 
 from simulator.clock import SimClock
 from simulator.disk import Disk, DiskFiles
 from simulator.loop import Process, SimLoop
 from simulator.network import Broken, Network, Refused
 from simulator.peers import SimPeers, address
+from simulator.witness import QuorumWitness
 from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
@@ -23,7 +23,7 @@ from tierlog.broker.net.dispatch import Dispatcher
 from tierlog.broker.ports.files import FileSlice, Part
 from tierlog.broker.ports.network import Unreachable
 from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import random_uuid
+from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.runtime.boots import may_have_lost, note_boot
 from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
@@ -42,9 +42,11 @@ from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.api import APIS, decode_response, encode_request
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
+from tierlog.broker.wire.messages.fetch import FetchRequest
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.controller.sessions import BrokerSessions
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable
 
 DEATH_SEEN_S = 0.002
@@ -52,7 +54,15 @@ DEATH_SEEN_S = 0.002
 
 DIRECTORIES = ("data", "more")
 
-Failed = Callable[["SimBroker", BaseException], None]
+
+class Observer(Protocol):
+    """The run, which hears of all that is worth checking."""
+
+    quorum: QuorumWitness
+
+    def failed(self, broker: "SimBroker", failure: BaseException) -> None: ...
+    def published(self, image: ClusterImage) -> None: ...
+    def serves(self, broker: "SimBroker") -> None: ...
 
 
 class SimBroker:
@@ -65,19 +75,21 @@ class SimBroker:
         network: Network,
         brokers: "dict[int, SimBroker]",
         rng: random.Random,
-        failed: Failed,
+        observer: Observer,
     ) -> None:
         self.node_id, self.name = node_id, address(node_id)
         self.settings, self.disk = settings, disk
         self.clock = SimClock(loop)
         self.boot = 0  # of the machine: another after its power was lost
         self._loop, self._network, self._brokers, self._rng = loop, network, brokers, rng
-        self._failed = failed
+        self._observer = observer
         self.process: Process | None = None
         self.dispatcher: Dispatcher | None = None
         self.metadata: MetadataNode | None = None
         self.replicas: ReplicaManager | None = None
         self.lifecycle: BrokerLifecycle | None = None
+        self._known: dict[TopicPartition, Replica] = {}
+        self._held: dict[TopicPartition, int] = {}
 
     # --- its lives
 
@@ -94,22 +106,51 @@ class SimBroker:
         self.process.spawn(self._run())
 
     def kill(self) -> None:
+        if self._end():
+            self._network.listen(self.name, None)
+            for other in self._brokers.values():
+                if other.metadata is not None and other.process is not None:
+                    see, context = other.peers.saw_death, other.process.context
+                    self._loop.call_later(DEATH_SEEN_S, see, self.node_id, context=context)
+
+    def lose_power(self) -> None:
+        """The host is silent until it starts again."""
+        self._end()
+        self._network.vanish(self.name)
+        self.boot += 1
+        self.disk.lose_power(self._rng)
+
+    def _end(self) -> bool:
+        """Of its process; False if there is none."""
         if self.process is None or not self.process.alive:
-            return
+            return False
         self.process.kill()
+        self._held.update({name: self.held(*name) for name in self._known})
+        self._known.clear()
         self.files.die()
         self.directories.release()
         self.dispatcher = self.metadata = self.replicas = self.lifecycle = None
-        self._network.listen(self.name, None)
-        for other in self._brokers.values():
-            if other.metadata is not None and other.process is not None:
-                see, context = other.peers.saw_death, other.process.context
-                self._loop.call_later(DEATH_SEEN_S, see, self.node_id, context=context)
+        return True
 
-    def lose_power(self, keep: float | None = None) -> None:
-        self.kill()
-        self.boot += 1
-        self.disk.lose_power(self._rng, keep=keep)
+    @property
+    def broker_epoch(self) -> int:
+        """Of its live process; -1 if it is not registered."""
+        return -1 if self.lifecycle is None else self.lifecycle.broker_epoch
+
+    def replica(self, topic: str, partition: int) -> Replica | None:
+        """Of the live process; also after it gave the replica up, since its disk failed."""
+        name = TopicPartition(topic, partition)
+        replica = None if self.replicas is None else self.replicas.get(topic, partition)
+        if replica is not None:
+            self._known[name] = replica
+        return self._known.get(name)
+
+    def held(self, topic: str, partition: int) -> int:
+        """Where the log of its replica ends, or ever did when the process died, as far as it is as durable as
+        flush.messages asks: an answer may still be under way when who gave it dies."""
+        replica = self.replica(topic, partition)
+        before = self._held.get(TopicPartition(topic, partition), 0)
+        return before if replica is None else max(before, replica.settled_offset)
 
     @property
     def lacks_directories(self) -> bool:
@@ -132,7 +173,7 @@ class SimBroker:
         if isinstance(failure, OSError):
             self.kill()
         else:
-            self._failed(self, failure)
+            self._observer.failed(self, failure)
 
     async def _run(self) -> None:
         try:
@@ -140,14 +181,14 @@ class SimBroker:
         except (OSError, MetadataUnavailable):
             self.kill()  # a disk that fails, or no quorum was to be had: whoever watches starts it anew
         except Exception as failure:
-            self._failed(self, failure)
+            self._observer.failed(self, failure)
 
     async def _start(self) -> None:
         settings, rng = self.settings, random.Random(self._rng.getrandbits(64))
         self.directories = DataDirectories([self.disk.root / name for name in DIRECTORIES], self.files, rng)
         identity = self.directories.claim(self.node_id, settings.cluster_id, metadata=None)
         tasks = TaskGroup(self._report)
-        self.peers = SimPeers(self._network, self.node_id, self._brokers)
+        self.peers = SimPeers(self._network, self.node_id, self._brokers, self._observer.quorum)
         node = MetadataNode(
             self.node_id,
             settings.voters,
@@ -163,7 +204,9 @@ class SimBroker:
             keep_entries=20,
             sessions=BrokerSessions(settings.broker_session_timeout_ms),
         )
+        node.subscribe(lambda _, image: self._observer.published(image))
         await node.start()
+        self._observer.quorum.wakes(node.core)
         self.metadata = node
         await self._start_broker(node, tasks, rng)
 
@@ -223,7 +266,7 @@ class SimBroker:
             producer_ids=ProducerIds(allocate),
             clock=self.clock,
             tasks=tasks,
-            lease=lifecycle,
+            lease=_WatchedLease(self, lifecycle, self._observer),
             isr_due=updater.due,
         )
         upkeep = Upkeep(settings, replicas, self.files, self.clock, tasks, commits, node)
@@ -291,6 +334,17 @@ class SimBroker:
         return b"".join(map(_bytes, parts))
 
 
+class _WatchedLease:
+    def __init__(self, broker: SimBroker, lifecycle: BrokerLifecycle, observer: Observer) -> None:
+        self._broker, self._lifecycle, self._observer = broker, lifecycle, observer
+
+    def holds_lease(self) -> bool:
+        holds = self._lifecycle.holds_lease()
+        if holds:
+            self._observer.serves(self._broker)
+        return holds
+
+
 def _bytes(part: Part) -> bytes:
     return part.read() if isinstance(part, FileSlice) else bytes(part)
 
@@ -347,7 +401,10 @@ class SimCaller:
             self.is_open = False
             asking.cancel()
             raise
-        return decode_response(api, version, bytearray(answer), 4, len(answer))[1]
+        response = decode_response(api, version, bytearray(answer), 4, len(answer))[1]
+        if isinstance(request, FetchRequest) and request.replica_state.replica_id >= 0:
+            self._network.garble(part.records for topic in response.responses for part in topic.partitions)
+        return response
 
     def close(self) -> None:
         self.is_open = False

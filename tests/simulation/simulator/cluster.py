@@ -9,44 +9,36 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import lt
 from pathlib import Path
 
 from simulator.broker import SimBroker
 from simulator.disk import Disk
+from simulator.faults import DOWN_S, KINDS, Faults, Victim
 from simulator.loop import Process, SimLoop
 from simulator.network import Network
+from simulator.partitions import PartitionWitness
 from simulator.peers import address
-from simulator.workload import TOPIC, Client, History, Violation, consume, produce, values_of
+from simulator.witness import QuorumWitness, Violation
+from simulator.workload import TOPIC, Client, History, consume, produce, values_of
 from tierlog.broker.ports.types import InvariantViolation
-from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.settings.node import settings_from
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller.commands import CreateTopics, NewTopic, TopicsChanged
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataUnavailable
 
-FAULTS_S = 20.0
+FAULTS_S = (5.0,) * 8 + (10.0, 20.0)
+FAULTS_A_SECOND = 2.0
 HEAL_S = 30.0
 """Virtual seconds within which all is as it should be, once nothing fails any more."""
 
 PARTITIONS = 3
+MIN_IN_SYNC = 2
 CHECK_S = 0.05
-FAULTS = (
-    "kill",
-    "kill leader",
-    "power",
-    "pause",
-    "isolate",
-    "one way",
-    "clog",
-    "heal",
-    "sync",
-    "write",
-    "directory",
-    "wipe",
-    "skew",
-)
 
 
 @dataclass(slots=True)
@@ -58,6 +50,26 @@ class Outcome:
     virtual_s: float = 0.0
 
 
+class _ClusterFaults(Faults):
+    """And those of log directories."""
+
+    may_wipe: Callable[[Victim], bool]
+
+    def strike_further(self, kind: str, node: SimBroker) -> None:
+        if kind == "directory":
+            node.lose_directory(self._rng)
+            self._loop.call_later(self._rng.uniform(1, DOWN_S), self.kill, node)
+        elif kind == "wipe" and self.may_wipe(node):
+            self.kill(node)
+            node.wipe_directory(self._rng)
+
+    def end(self) -> None:
+        for node in self._nodes.values():
+            if node.lacks_directories:
+                node.kill()
+        super().end()
+
+
 class ClusterRun:
     def __init__(self, seed: int, directory: Path) -> None:
         self.rng = random.Random(seed)
@@ -66,18 +78,33 @@ class ClusterRun:
         self.outcome = Outcome(seed)
         self.history = History()
         self.flushes = self.rng.random() < 0.5
-        nodes = range(1, self.rng.choice((3, 3, 5)) + 1)
+        self.session_ms = self.rng.choice((1000, 3000))
+        self.fetch_bytes = self.rng.choice((200, 1 << 20))
+        nodes = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)
+        self._violations: list[BaseException] = []
+        self._forgot: Victim | None = None  # whose unsynced bytes may be gone
+        self.quorum = QuorumWitness(self.loop.time, len(nodes), self._violations, lambda node: None)
         self.brokers: dict[int, SimBroker] = {}
+        self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
+        self.history.given = self.partitions.given
         for number in nodes:
             path = directory / str(number)
             path.mkdir()
             self.brokers[number] = SimBroker(
                 number, self._settings(number, nodes), Disk(path), self.loop, self.network,
-                self.brokers, self._fork(), self._failed,
+                self.brokers, self._fork(), self,
             )  # fmt: skip
-        self._violations: list[BaseException] = []
-        self._high_watermarks: dict[int, tuple[int, int]] = {}
-        self._leaders: dict[tuple[int, int], int] = {}
+        self.faults_s = self.rng.choice(FAULTS_S)
+        self.faults = _ClusterFaults(
+            self._fork(),
+            self.loop,
+            self.network,
+            self.brokers,
+            self._powerless,
+            self.outcome.faults,
+            (*KINDS, "directory", "wipe"),
+        )
+        self.faults.may_wipe = self._may_wipe
         self._trace = hashlib.sha256()
 
     def play(self) -> Outcome:
@@ -85,8 +112,8 @@ class ClusterRun:
             self.loop.run_for(self._main())
         finally:
             self.outcome.virtual_s = self.loop.time()
-            for broker in self.brokers.values():
-                broker.kill()
+        for broker in self.brokers.values():
+            broker.kill()
         self.outcome.acknowledged = self.history.count
         self.outcome.trace = self._trace.hexdigest()
         return self.outcome
@@ -104,8 +131,11 @@ class ClusterRun:
                 "log.flush.offset.checkpoint.interval.ms": "3000",
                 "log.segment.bytes": str(self.rng.choice((700, 4000, 1 << 20))),
                 "log.index.interval.bytes": "200",
-                "replica.lag.time.max.ms": "4000",
-                "min.insync.replicas": "2",
+                "replica.lag.time.max.ms": "2000",
+                "replica.fetch.max.bytes": str(self.fetch_bytes),
+                "broker.session.timeout.ms": str(self.session_ms),
+                "broker.heartbeat.interval.ms": "250",
+                "min.insync.replicas": str(MIN_IN_SYNC),
             }
         )
 
@@ -118,17 +148,14 @@ class ClusterRun:
         await self._create_topic()
         for n in range(4):
             client = Client(f"producer-{n}", self.network, self.brokers, self.history, self._fork())
-            self._watch(clients, produce(client, n, n % PARTITIONS, self.rng.uniform(0.01, 0.2)))
+            self._watch(clients, produce(client, n, n % PARTITIONS, self.rng.uniform(0.03, 0.3)))
         for n in range(3):
             client = Client(f"consumer-{n}", self.network, self.brokers, self.history, self._fork())
-            self._watch(clients, consume(client, n % PARTITIONS, 0.05))
+            self._watch(clients, consume(client, n % PARTITIONS, 0.1))
         checking = asyncio.ensure_future(self._check_again())
-        weather = self.network.weather
-        weather.loss = self.rng.choice((0.0, 0.0, 0.05, 0.3))
-        weather.repetition = self.rng.choice((0.0, 0.1, 0.5))
-        weather.overtaking = self.rng.choice((0.0, 0.1, 0.5))
+        self.faults.weather()
         await self._faults()
-        self._heal()
+        self.faults.end()
         await self._settle()
         clients.kill()
         checking.cancel()
@@ -141,8 +168,28 @@ class ClusterRun:
 
         process.spawn(work).add_done_callback(ended)  # type: ignore[arg-type]
 
-    def _failed(self, broker: SimBroker, failure: BaseException) -> None:
+    # --- what brokers tell
+
+    def failed(self, broker: SimBroker, failure: BaseException) -> None:
         self._violations.append(failure)
+
+    def published(self, image: ClusterImage) -> None:
+        with self._noting():
+            self.partitions.published(image)
+
+    def serves(self, broker: SimBroker) -> None:
+        with self._noting():
+            self.partitions.serves(broker)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """It is a broker that calls, and would take it for a failure of its own."""
+        try:
+            yield
+        except Violation as failure:
+            self._violations.append(failure)
+
+    # --- the topic
 
     async def _create_topic(self) -> None:
         configs = (("flush.messages", "1"),) if self.flushes else ()
@@ -162,82 +209,31 @@ class ClusterRun:
             if isinstance(reply, TopicsChanged) and reply.topics[0].error is ErrorCode.NONE:
                 return
 
-    # --- faults
-
     async def _faults(self) -> None:
-        until = self.loop.time() + FAULTS_S
+        until = self.loop.time() + self.faults_s
         while self.loop.time() < until:
-            await asyncio.sleep(self.rng.expovariate(1.2))
+            await asyncio.sleep(self.rng.expovariate(FAULTS_A_SECOND))
             self._raise_violation()
-            self._fault(self.rng.choice(FAULTS))
+            self.faults.strike()
 
-    def _fault(self, fault: str) -> None:
-        rng = self.rng
-        broker = self.brokers[rng.choice(sorted(self.brokers))]
-        other = self.brokers[rng.choice(sorted(self.brokers))]
-        self.outcome.faults[fault] += 1
-        match fault:
-            case "kill":
-                broker.kill()
-                self._start_later(broker)
-            case "kill leader":
-                leading = [
-                    b for b in self.brokers.values() if b.metadata is not None and b.metadata.is_leader
-                ]
-                for one in leading:
-                    one.kill()
-                    self._start_later(one)
-            case "power":
-                if self.flushes and rng.random() < 0.2:
-                    for one in self.brokers.values():
-                        one.lose_power()
-                        self._start_later(one)
-                elif self.flushes or self._all_in_sync():
-                    broker.lose_power()
-                    self._start_later(broker)
-            case "pause":
-                if broker.process is not None:
-                    broker.process.pause()
-                    self.loop.call_later(rng.uniform(0, 6), broker.process.go_on)
-            case "isolate":
-                self.network.isolate(broker.name)
-            case "one way":
-                self.network.cut(broker.name, other.name)
-            case "clog":
-                self.network.clog(broker.name, other.name)
-            case "heal":
-                weather = self.network.weather
-                self.network.heal()
-                self.network.weather = weather
-            case "sync" | "write":
-                broker.disk.fails_at[fault] = 5  # EIO
-                self._start_later(broker)
-            case "directory":
-                broker.lose_directory(rng)
-                self._restart_later(broker)
-            case "wipe":
-                if self._all_in_sync():
-                    broker.wipe_directory(rng)
-                    self._start_later(broker)
-            case "skew":
-                broker.clock.skew_ms = rng.randrange(-600_000, 600_000)
+    def _powerless(self, struck: Victim) -> Sequence[Victim]:
+        """What is synced may lose power everywhere at once. Of what is not, one disk may forget; the next one
+        only after the first is in sync again."""
+        if self.flushes:
+            return list(self.brokers.values()) if self.rng.random() < 0.2 else [struck]
+        return [struck] if self._may_forget(struck) else []
 
-    def _start_later(self, broker: SimBroker) -> None:
-        self.loop.call_later(self.rng.uniform(0, 4), broker.start)
+    def _may_wipe(self, struck: Victim) -> bool:
+        """Not what may be all that is left to elect: who lost power is not eligible, whatever it has."""
+        return self._all_in_sync() and self._may_forget(struck)
 
-    def _restart_later(self, broker: SimBroker) -> None:
-        self.loop.call_later(self.rng.uniform(1, 6), broker.kill)
-        self._start_later(broker)
-
-    def _heal(self) -> None:
-        self.network.heal()
-        for broker in self.brokers.values():
-            broker.disk.fails_at.clear()
-            if broker.lacks_directories:
-                broker.kill()
-            if broker.process is not None and broker.process.paused:
-                broker.process.go_on()
-            broker.start()
+    def _may_forget(self, struck: Victim) -> bool:
+        """Whether one disk may lose what it has: the last one that did has caught up. It is noted."""
+        forgot = self._forgot
+        if forgot is None or forgot is struck or self.partitions.is_in_sync(forgot):
+            self._forgot = struck
+            return True
+        return False
 
     async def _settle(self) -> None:
         """All in sync, and every partition takes records, within HEAL_S. Nodes that end are started again."""
@@ -269,31 +265,11 @@ class ClusterRun:
                 return
 
     def _check(self) -> None:
-        for number, broker in sorted(self.brokers.items()):
-            if broker.metadata is None or broker.replicas is None:
-                continue
-            broker.metadata.core.check()
-            for partition in range(PARTITIONS):
-                replica = broker.replicas.get(TOPIC, partition)
-                if replica is None or replica.failed is not None:
-                    continue
-                replica.check()
-                self._trace.update(
-                    f"{self.loop.time():.6f} {number} {partition} {replica.leader_epoch} "
-                    f"{replica.log_end_offset} {replica.high_watermark}\n".encode()
-                )
-                if replica.leads:
-                    self._check_leader(number, partition, replica)
-
-    def _check_leader(self, number: int, partition: int, replica: Replica) -> None:
-        epoch = (partition, replica.leader_epoch)
-        if self._leaders.setdefault(epoch, number) != number:
-            raise Violation(f"two leaders of partition {partition} in epoch {replica.leader_epoch}")
-        known_epoch, known = self._high_watermarks.get(partition, (-1, 0))
-        if replica.leader_epoch == known_epoch and replica.high_watermark < known:
-            raise Violation(f"the high watermark of partition {partition} went back from {known}")
-        if replica.leader_epoch >= known_epoch:
-            self._high_watermarks[partition] = (replica.leader_epoch, replica.high_watermark)
+        for line in self.partitions.check():
+            self._trace.update(f"{self.loop.time():.6f} {line}\n".encode())
+        for broker in self.brokers.values():
+            if broker.metadata is not None and broker.process is not None:
+                self.quorum.check(broker.metadata.core, paused=broker.process.paused)
 
     def _all_in_sync(self) -> bool:
         for partition in range(PARTITIONS):

@@ -20,6 +20,7 @@ from tierlog.broker.ports.open_files import OpenFiles
 OPEN_FILES = 64
 """Small on purpose: descriptors of logs are closed and opened again all the time."""
 
+PLENTY = 1 << 40
 SECTOR = 512
 """Bytes that a disk writes whole."""
 
@@ -39,7 +40,7 @@ class Disk:
         self.root = root
         self.unsynced: dict[int, _Unsynced] = {}  # by inode
         self.names: list[tuple[Path, Callable[[], None]]] = []  # (directory, what takes the change back)
-        self.room = 1 << 40
+        self.room = PLENTY
         self.fails_at: dict[str, int] = {}
         """Operation -> errno of its next call."""
         self._kept = root / ".unlinked"
@@ -57,10 +58,13 @@ class Disk:
         os.rename(path, aside)
         return aside
 
+    def make_room(self) -> None:
+        self.room = PLENTY
+
     def lose_power(self, rng: random.Random, *, keep: float | None = None) -> None:
         """`keep`: the share of unsynced changes that are there all the same; drawn if not given. All
         processes over it must be dead."""
-        share = rng.choice((0.0, 0.0, rng.random(), 1.0)) if keep is None else keep
+        share = rng.choice((0.0, rng.random(), rng.random(), 1.0)) if keep is None else keep
         stays = int(len(self.names) * share)
         for _, take_back in reversed(self.names[stays:]):
             take_back()
@@ -75,19 +79,8 @@ class Disk:
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         path.write_bytes(content)
 
-    def wipe(self) -> None:
-        """A new disk in the place of the old one."""
-        for path in sorted(self.root.rglob("*"), reverse=True):
-            if path.is_dir():
-                path.rmdir()
-            else:
-                path.unlink()
-        self.unsynced.clear()
-        self.names.clear()
-        self._kept.mkdir()
-
     def wipe_directory(self, path: Path) -> None:
-        """The same for a part of it."""
+        """It is on a disk of its own, and there is a new one in its place. Its processes must be dead."""
         for below in path.rglob("*"):
             self.unsynced.pop(below.stat().st_ino, None)
         shutil.rmtree(path, ignore_errors=True)
@@ -105,9 +98,11 @@ def _take_back(path: Path, undo: list[tuple[int, bytes, int]], share: float, rng
     try:
         for number, (position, before, size) in reversed(list(enumerate(undo))[stays:]):
             end = os.fstat(fd).st_size
-            torn = number == stays and share > 0 and end > size and rng.random() < 0.5
-            kept = rng.randrange(end - position) // SECTOR * SECTOR if torn and end > position else 0
-            os.ftruncate(fd, max(size, position + kept) if torn else size)
+            torn = number == stays and share > 0 and end > max(size, position)
+            cut = rng.randrange(position, end) // SECTOR * SECTOR if torn else 0
+            os.ftruncate(fd, max(size, cut))
+            if torn and rng.random() < 0.5:
+                os.ftruncate(fd, end)  # its length was written before its bytes
             if before and not torn:
                 os.pwrite(fd, before, position)
     finally:
@@ -227,4 +222,4 @@ class DiskFiles(OsFiles):
         self._disk.names = [(where, undo) for where, undo in self._disk.names if where != path]
 
     def space(self, path: Path) -> Space:
-        return Space(1 << 40, max(self._disk.room, 0))
+        return Space(PLENTY, max(self._disk.room, 0))

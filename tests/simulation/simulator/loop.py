@@ -10,9 +10,11 @@ import asyncio
 import contextvars
 import random
 from asyncio import events
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
 from contextvars import Context
+from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -36,7 +38,9 @@ class Process:
         self.name = name
         self.alive = True
         self.paused = False
-        self._deferred: list[tuple[Callable[..., object], tuple[Any, ...], Context]] = []
+        self.runs = True
+        self.deferred: list[Handle] = []
+        """What was due while it was paused."""
         self._tasks: list[asyncio.Task[Any]] = []
         loop.processes.append(self)  # of a dead one nothing may be collected: its coroutines would tidy up
         self.context = contextvars.copy_context()
@@ -51,25 +55,16 @@ class Process:
         return self.context.run(callback, *args)
 
     def kill(self) -> None:
-        self.alive = False
-        self._deferred.clear()
+        self.alive = self.runs = False
+        self.deferred.clear()
 
     def pause(self) -> None:
-        self.paused = True
+        self.paused, self.runs = True, False
 
     def go_on(self) -> None:
-        self.paused = False
-        deferred, self._deferred = self._deferred, []
-        for callback, args, context in deferred:
-            self.loop.call_soon(callback, *args, context=context)
-
-    def run(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
-        if not self.alive:
-            return
-        if self.paused:
-            self._deferred.append((callback, args, contextvars.copy_context()))
-        else:
-            callback(*args)
+        self.paused, self.runs = False, self.alive
+        deferred, self.deferred = self.deferred, []
+        self.loop.go_on_with(deferred)
 
     def owns(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.append(task)
@@ -82,27 +77,40 @@ def current_process() -> Process | None:
     return _process.get()
 
 
-class _Jump:
-    """The selector of BaseEventLoop, which waits until something is due: here that time passes at once."""
+class Handle:
+    """A callback that is due some time, with the process that it belongs to; as asyncio's, and lighter."""
 
-    def __init__(self, loop: "SimLoop") -> None:
-        self._loop = loop
+    __slots__ = ("args", "callback", "context", "process", "when_s")
 
-    def select(self, timeout: float | None) -> list[Any]:
-        self._loop.jump(timeout)
-        return []
+    def __init__(
+        self, when_s: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context
+    ) -> None:
+        self.when_s = when_s
+        self.callback: Callable[..., object] | None = callback
+        self.args = args
+        self.context = context
+        self.process = context.get(_process)
 
-    def close(self) -> None:
-        return
+    def cancel(self) -> None:
+        self.callback = None
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+    def when(self) -> float:
+        return self.when_s
 
 
 class SimLoop(asyncio.BaseEventLoop):
+    """Of asyncio's own loop it has the tasks and futures; what is due when is its own."""
+
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
         self._rng = rng
         self._now = 0.0
-        self._selector = _Jump(self)
-        self._at_this_time = 0
+        self._due: deque[Handle] = deque()
+        self._later: list[tuple[float, int, Handle]] = []  # a heap; of one moment, first come, first served
+        self._number = 0
         self._over = False
         self.processes: list[Process] = []
         self.unhandled: list[dict[str, Any]] = []
@@ -116,39 +124,68 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def jump(self, timeout: float | None) -> None:
-        if timeout:
-            self._now += timeout
-            self._at_this_time = 0
-            return
-        self._at_this_time += 1
-        if timeout is None:
+    def _run_once(self) -> None:
+        """Many turns, until the loop is stopped."""
+        due = self._due
+        at_this_time = 0
+        while not self._stopping:  # type: ignore[attr-defined]
+            if not due:
+                self._jump()
+                at_this_time = 0
+            at_this_time += 1
+            if at_this_time > STALLED:
+                raise Stalled(f"time stands still at {self._now:.6f} s")
+            handle = due.popleft()
+            callback, process = handle.callback, handle.process
+            if callback is None:
+                continue
+            if process is None or process.runs:
+                try:
+                    handle.context.run(callback, *handle.args)
+                except Exception as failure:
+                    self.call_exception_handler({"message": f"in {callback!r}", "exception": failure})
+            elif process.alive:
+                process.deferred.append(handle)
+
+    def _jump(self) -> None:
+        """To the next moment at which something is due."""
+        later, due = self._later, self._due
+        while later and later[0][2].callback is None:
+            heappop(later)
+        if not later:
             raise Stalled("nothing is due any more, and the run has not ended")
-        if self._at_this_time > STALLED:
-            raise Stalled(f"time stands still at {self._now:.6f} s")
+        self._now = now = max(self._now, later[0][0])
+        while later and later[0][0] <= now:
+            due.append(heappop(later)[2])
 
-    def call_soon(
+    def go_on_with(self, handles: Iterable[Handle]) -> None:
+        self._due.extend(handles)
+
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        if self._over:  # what is collected now tidies up, and nobody looks
-            return asyncio.Handle(callback, args, self, context)
-        return super().call_soon(*self._guarded(callback, args, context), context=context)
+    ) -> Handle:
+        handle = Handle(self._now, callback, args, contextvars.copy_context() if context is None else context)
+        if not self._over:  # what is collected after it tidies up, and nobody looks
+            self._due.append(handle)
+        return handle
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        if self._over:
-            return asyncio.TimerHandle(when, callback, args, self, context)
-        return super().call_at(when, *self._guarded(callback, args, context), context=context)
+    ) -> Handle:
+        handle = Handle(when, callback, args, contextvars.copy_context() if context is None else context)
+        if not self._over:
+            self._number += 1
+            heappush(self._later, (when, self._number, handle))
+        return handle
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> Handle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
-    def call_soon_threadsafe(
+    def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
+    ) -> Handle:
         return self.call_soon(callback, *args, context=context)
 
     def run_in_executor(  # type: ignore[override]
@@ -177,20 +214,6 @@ class SimLoop(asyncio.BaseEventLoop):
         finally:
             self._over = True
             events.set_event_loop(None)
-
-    def _guarded(
-        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
-    ) -> tuple[Any, ...]:
-        process = _process.get() if context is None else context.get(_process)
-        return (callback, *args) if process is None else (process.run, callback, args)
-
-    # --- what BaseEventLoop leaves to those that wait for sockets
-
-    def _process_events(self, event_list: list[Any]) -> None:
-        return
-
-    def _write_to_self(self) -> None:
-        return
 
 
 def _make_task(

@@ -7,15 +7,20 @@ cut for long, or an end dies, and then nobody knows whether it was carried out.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from simulator.loop import Process, SimLoop
+from tierlog.broker.records.batch import HEADER_SIZE, read_header
 
 T = TypeVar("T")
 
 DELAY_S = (0.0001, 0.003)
+ECHO_S = (0.01, 6.0)
+HELD_UP_S = (0.05, 0.05, 0.05, 3.0)
+"""A message that others overtake; a few of them by an election."""
+
 CLOGGED_S = (0.05, 1.5)
 APART_S = 1e-6
 """Between two requests of a connection: what is due at one and the same time comes in any order."""
@@ -39,6 +44,10 @@ class Weather:
     loss: float = 0.0
     repetition: float = 0.0
     overtaking: float = 0.0
+    echo: float = 0.0
+    """Of requests between nodes: a copy that arrives long after it, or after the caller gave it up."""
+    garbling: float = 0.0
+    """Of fetched records: the checksums of TCP are weak."""
 
 
 class Network:
@@ -49,16 +58,24 @@ class Network:
         self._loop = loop
         self._rng = rng
         self._listening: dict[str, Process | None] = {}
+        self._gone: set[str] = set()  # hosts without power
         self._cut: set[tuple[str, str]] = set()
         self._clogged: set[tuple[str, str]] = set()
         self._last: dict[tuple[str, str, int], float] = {}
         self._changed = loop.create_future()
-        self.carried = 0
+        self.carried = self.garbled = 0
 
     # --- who is there, and what the links are like
 
     def listen(self, name: str, process: Process | None) -> None:
         self._listening[name] = process
+        self._gone.discard(name)
+        self._tell()
+
+    def vanish(self, name: str) -> None:
+        """Its host answers nothing, not even that nobody listens, until somebody listens again."""
+        self._listening[name] = None
+        self._gone.add(name)
         self._tell()
 
     def cut(self, sender: str, receiver: str) -> None:
@@ -99,7 +116,7 @@ class Network:
                 continue
             delay = self._delay(sender, receiver)
             if rng.random() < weather.overtaking:
-                delay += rng.uniform(0, 0.05)
+                delay += rng.random() * rng.choice(HELD_UP_S)
             self._loop.call_later(delay, self._deliver, sender, receiver, deliver)
 
     def _deliver(self, sender: str, receiver: str, deliver: Callable[[], object]) -> None:
@@ -107,6 +124,24 @@ class Network:
         if process is not None and process.alive and (sender, receiver) not in self._cut:
             self.carried += 1
             self._loop.call_soon(deliver, context=process.context)
+
+    def echoes(self) -> bool:
+        return self._rng.random() < self.weather.echo
+
+    def echo_delay(self) -> float:
+        return self._rng.uniform(*ECHO_S)
+
+    def connection(self) -> int:
+        """A new one."""
+        return self._rng.getrandbits(48)
+
+    def garble(self, records: Iterable[object]) -> None:
+        """A bit of the first batch flips, now and then; not of what no CRC covers."""
+        for content in records:
+            if isinstance(content, memoryview) and self._rng.random() < self.weather.garbling:
+                end = read_header(content).size
+                content[self._rng.randrange(HEADER_SIZE, end)] ^= 1 << self._rng.randrange(8)
+                self.garbled += 1
 
     # --- requests
 
@@ -145,7 +180,7 @@ class Network:
     async def _way(self, sender: str, receiver: str) -> Process:
         """Waits for the link, as TCP does; raises Refused or Broken."""
         deadline = self._loop.time() + PATIENCE_S
-        while (sender, receiver) in self._cut:
+        while (sender, receiver) in self._cut or receiver in self._gone:
             left = deadline - self._loop.time()
             if left <= 0:
                 raise Broken(f"no way from {sender} to {receiver}")

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -16,9 +17,11 @@ import msgspec
 
 from simulator.clock import SimClock
 from simulator.disk import Disk, DiskFiles
+from simulator.faults import Faults, Victim
 from simulator.loop import Process, SimLoop
 from simulator.network import Broken, Network, Refused
 from simulator.peers import SimPeers, address
+from simulator.witness import QuorumWitness, Violation
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import InvariantViolation
 from tierlog.broker.wire.errors import ErrorCode
@@ -28,6 +31,8 @@ from tierlog.metadata.node import MetadataNode, MetadataUnavailable
 
 CLUSTER_ID = "simulated"
 FAULTS_S = 20.0
+FAULTS_A_SECOND = 1.5
+POWER_AFTER_VOTE = 0.1
 HEAL_S = 30.0
 """Virtual seconds within which everything is as it should be, once nothing fails any more."""
 
@@ -36,10 +41,6 @@ CLIENTS = 3
 _BROKER = c.RegisterBroker(
     broker_id=1, incarnation=UUID(int=1), host="node-1", port=9092, admin_url="http://node-1"
 )
-
-
-class Violation(AssertionError):
-    """A promise was broken; the seed says how to see it again."""
 
 
 @dataclass(slots=True)
@@ -65,6 +66,8 @@ class Node:
         return self.process is not None and self.process.alive
 
     def start(self) -> None:
+        if self.is_up:
+            return
         self.process = Process(self.run.loop, self.name)
         self.files: DiskFiles = self.disk.attach()
         self.run.network.listen(self.name, self.process)
@@ -82,7 +85,7 @@ class Node:
             random.Random(run.rng.getrandbits(64)),
             tasks,
             CLUSTER_ID,
-            peers=SimPeers(run.network, self.node_id, run.members),
+            peers=SimPeers(run.network, self.node_id, run.members, run.witness),
             snapshot_entries=run.snapshot_entries,
             keep_entries=run.keep_entries,
         )
@@ -92,6 +95,7 @@ class Node:
         except OSError as failure:
             self._failed(failure)
         else:
+            run.witness.wakes(node.core)
             self.metadata = node
 
     def _failed(self, failure: BaseException) -> None:
@@ -109,7 +113,9 @@ class Node:
             self.run.network.listen(self.name, None)
 
     def lose_power(self) -> None:
+        """The host is silent until it starts again."""
         self.kill()
+        self.run.network.vanish(self.name)
         self.disk.lose_power(self.run.rng)
 
 
@@ -123,9 +129,12 @@ class QuorumRun:
         self.keep_entries = self.rng.choice((0, 2, 1000))
         self.members = {number: Node(self, number, directory / str(number)) for number in self.voters}
         self.outcome = Outcome(seed)
+        self.faults = Faults(
+            self.rng, self.loop, self.network, self.members, self._powerless, self.outcome.faults
+        )
         self.violations: list[BaseException] = []
+        self.witness = QuorumWitness(self.loop.time, len(self.voters), self.violations, self._voted)
         self._entries: dict[int, tuple[int, bytes]] = {}
-        self._leaders: dict[int, int] = {}
         self._known: dict[str, bool] = {}  # topic -> acknowledged to stand, or to be gone
         self._trace = hashlib.sha256()
 
@@ -147,59 +156,30 @@ class QuorumRun:
     async def _main(self) -> None:
         for member in self.members.values():
             member.start()
-        self.network.weather.loss = self.rng.choice((0.0, 0.0, 0.05, 0.3))
-        self.network.weather.repetition = self.rng.choice((0.0, 0.1, 0.5))
-        self.network.weather.overtaking = self.rng.choice((0.0, 0.1, 0.5))
+        self.faults.weather()
         process = Process(self.loop, "clients")
         self.network.listen("clients", process)
         clients = [process.spawn(self._client(number)) for number in range(CLIENTS)]
         await self._faults()
-        self.network.heal()
-        for member in self.members.values():
-            member.disk.fails_at.clear()
-            if member.process is not None and member.process.paused:
-                member.process.go_on()
-            if not member.is_up:
-                member.start()
+        self.faults.end()
         for client in clients:
             client.cancel()
         await self._settle()
 
     async def _faults(self) -> None:
         while self.loop.time() < FAULTS_S:
-            await asyncio.sleep(self.rng.expovariate(1.0))
-            member = self.members[self.rng.choice(self.voters)]
-            other = self.members[self.rng.choice(self.voters)]
-            fault = self.rng.choice(
-                ("kill", "power", "pause", "isolate", "one way", "clog", "heal", "sync", "write", "skew")
-            )
-            self.outcome.faults[fault] += 1
-            match fault:
-                case "kill" | "power":
-                    member.kill() if fault == "kill" else member.lose_power()
-                    self.loop.call_later(self.rng.uniform(0, 3), self._start, member)
-                case "pause" if member.process is not None:
-                    member.process.pause()
-                    self.loop.call_later(self.rng.uniform(0, 4), member.process.go_on)
-                case "isolate":
-                    self.network.isolate(member.name)
-                case "one way":
-                    self.network.cut(member.name, other.name)
-                case "clog":
-                    self.network.clog(member.name, other.name)
-                case "heal":
-                    weather = self.network.weather
-                    self.network.heal()
-                    self.network.weather = weather
-                case "sync" | "write":
-                    member.disk.fails_at[fault] = 5  # EIO
-                    self.loop.call_later(self.rng.uniform(0.5, 3), self._start, member)
-                case "skew":
-                    member.clock.skew_ms = self.rng.randrange(-600_000, 600_000)
+            await asyncio.sleep(self.rng.expovariate(FAULTS_A_SECOND))
+            self.faults.strike()
+            for member in self.members.values():
+                if member.metadata is not None and member.process is not None:
+                    self.witness.check(member.metadata.core, paused=member.process.paused)
+            self._raise_violation()
 
-    def _start(self, member: Node) -> None:
-        if not member.is_up:
-            member.start()
+    def _raise_violation(self) -> None:
+        for failure in self.violations:
+            raise failure
+        for what in self.loop.unhandled:
+            raise InvariantViolation(str(what)) from what.get("exception")
 
     async def _client(self, number: int) -> None:
         """Makes and deletes topics of its own, through whichever node."""
@@ -211,14 +191,34 @@ class QuorumRun:
             made += 1
             if await self._ask(c.CreateTopics(topics=(c.NewTopic(name=name, assignments=((0, (1,)),)),))):
                 self._known[name] = True
-                if self.rng.random() < 0.3:
+                await self._check_known(name)
+                if self.rng.random() < 0.5:
                     self._known.pop(name)
                     if await self._ask(c.DeleteTopics(topics=(c.TopicRef(name=name),))):
                         self._known[name] = False
-            await asyncio.sleep(self.rng.expovariate(5.0))
+                        await self._check_known(name)
+            await asyncio.sleep(self.rng.expovariate(10.0))
+
+    async def _check_known(self, name: str) -> None:
+        """What changes nothing is answered without an entry, but never from an old state."""
+        stands = self._known[name]
+        topic = c.NewTopic(name=name, assignments=((0, (1,)),))
+        expected = ErrorCode.TOPIC_ALREADY_EXISTS if stands else ErrorCode.NONE
+        reply = await self._reply(c.CreateTopics(topics=(topic,), validate_only=True))
+        if isinstance(reply, c.TopicsChanged) and reply.topics[0].error is not expected:
+            told = f"{reply.topics[0].error.name} is answered"
+            self.violations.append(Violation(f"{told}, but topic {name} was acknowledged to {_be(stands)}"))
 
     async def _ask(self, command: c.AnyCommand) -> bool:
         """Whether it was acknowledged; otherwise nobody knows."""
+        reply = await self._reply(command)
+        if reply is None or (isinstance(reply, c.TopicsChanged) and reply.topics[0].error):
+            return False
+        self.outcome.acknowledged += 1
+        return True
+
+    async def _reply(self, command: c.AnyCommand) -> c.AnyReply | None:
+        """Of whichever node."""
         node_id = self.rng.choice(self.voters)
 
         async def serve() -> c.AnyReply:
@@ -226,18 +226,30 @@ class QuorumRun:
 
         try:
             async with asyncio.timeout(6.0):
-                reply = await self.network.call("clients", address(node_id), self.rng.getrandbits(32), serve)
+                return await self.network.call("clients", address(node_id), self.rng.getrandbits(32), serve)
         except (MetadataUnavailable, Broken, Refused, TimeoutError, KeyError):
             await asyncio.sleep(0.1)
-            return False
-        if isinstance(reply, c.TopicsChanged) and reply.topics[0].error is not ErrorCode.NONE:
-            return False
-        self.outcome.acknowledged += 1
-        return True
+            return None
+
+    def _voted(self, node_id: int) -> None:
+        """The worst moment to lose power: somebody else counts on it now."""
+        if self.loop.time() < FAULTS_S and self.rng.random() < POWER_AFTER_VOTE:
+            self.outcome.faults["power after a vote"] += 1
+            self.faults.power(self.members[node_id])
+
+    def _powerless(self, struck: Victim) -> Sequence[Victim]:
+        """All that was answered is synced."""
+        return list(self.members.values()) if self.rng.random() < 0.2 else [struck]
 
     # --- what must hold
 
     def applied(self, member: Node, node: MetadataNode, old: ClusterImage, new: ClusterImage) -> None:
+        try:
+            self._check_applied(member, node, old, new)
+        except (Violation, InvariantViolation) as failure:
+            self.violations.append(failure)
+
+    def _check_applied(self, member: Node, node: MetadataNode, old: ClusterImage, new: ClusterImage) -> None:
         core = node.core
         if new.index < old.index:
             raise Violation(f"{member.name} went back from {old.index} to {new.index}")
@@ -246,8 +258,6 @@ class QuorumRun:
             known = self._entries.setdefault(index, (entry.term, entry.payload))
             if known != (entry.term, entry.payload):
                 raise Violation(f"{member.name} applied another entry {index} than the others")
-        if core.is_leader and self._leaders.setdefault(core.term, member.node_id) != member.node_id:
-            raise Violation(f"two leaders in term {core.term}")
         core.check()
         self._trace.update(f"{self.loop.time():.9f} {member.name} {new.index} {core.term}\n".encode())
 
@@ -259,14 +269,11 @@ class QuorumRun:
                 standing = [msgspec.to_builtins(node.status()) for node in self.nodes.values()]
                 raise Violation(f"no agreement {HEAL_S} s after everything was healed: {standing}")
             await asyncio.sleep(0.1)
-        for failure in self.violations:
-            raise failure
-        for what in self.loop.unhandled:
-            raise InvariantViolation(str(what)) from what.get("exception")
+        self._raise_violation()
         image = next(iter(self.nodes.values())).image
         for name, stands in sorted(self._known.items()):
             if (image.topic(name) is not None) != stands:
-                raise Violation(f"topic {name} was acknowledged to {'stand' if stands else 'be gone'}")
+                raise Violation(f"topic {name} was acknowledged to {_be(stands)}")
 
     def _agree(self) -> bool:
         images = [node.image for node in self.nodes.values()]
@@ -278,3 +285,7 @@ class QuorumRun:
             and images[0].index == leaders[0].core.log.last_index
             and all(image == images[0] for image in images)
         )
+
+
+def _be(stands: bool) -> str:
+    return "stand" if stands else "be gone"

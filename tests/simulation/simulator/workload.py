@@ -8,10 +8,12 @@ its order shows. Consumers read what leaders let them see, and note it by offset
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from simulator.broker import SimBroker, SimCaller, SimDialler
 from simulator.network import Network
+from simulator.witness import Violation
 from tierlog.broker.ports.network import Unreachable
 from tierlog.broker.records.batch import iter_batches
 from tierlog.broker.records.record import iter_records
@@ -29,20 +31,18 @@ RETRY_S = (0.02, 0.2)
 MAX_RECORDS = 1 << 20
 
 
-class Violation(AssertionError):
-    """A promise was broken; the seed says how to see it again."""
-
-
 @dataclass(slots=True)
 class History:
     """By partition: acknowledged values by offset, what consumers saw, and what was ever sent."""
 
     acknowledged: dict[int, dict[int, bytes]] = field(default_factory=dict)
     seen: dict[int, dict[int, bytes]] = field(default_factory=dict)
-    refused: set[bytes] = field(default_factory=set)
     errors: Counter[str] = field(default_factory=Counter)
+    given: Callable[[int, int, str], None] = lambda partition, offset, kind: None
+    """Told of each: partition, offset, kind."""
 
     def note(self, partition: int, offset: int, value: bytes, kind: str) -> None:
+        self.given(partition, offset, kind)
         known = (self.acknowledged if kind == "acknowledged" else self.seen).setdefault(partition, {})
         if known.setdefault(offset, value) != value:
             raise Violation(

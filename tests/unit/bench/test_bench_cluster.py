@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
-from cluster import Standing, measure_kill
+from cluster import Standing, measure_kill, publish
 from cluster_cases import FIGURES, GAP, KILL_CASES, LED, LOAD_CASES
 from cluster_page import bars_of, section
 from failover import Sent, check
@@ -70,6 +70,15 @@ def test_both_writers_of_the_page_leave_each_others_part() -> None:
     first, cluster = "# Benchmarks\n\ntext\n", section(report(), kills=1)
     assert split(first + cluster) == (first, cluster)
     assert split(first) == (first, "")
+
+
+def test_a_run_that_is_broken_off_leaves_its_part_of_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks.md"
+    page.write_text("# Benchmarks\n\ntext\n")
+    for made in (Report(dict(MACHINE), rounds=1, seconds=3), report()):
+        publish(made, 1, page)
+    assert page.read_text() == "# Benchmarks\n\ntext\n" + section(report(), kills=1)
+    assert (tmp_path / "img" / "benchmarks-cluster.png").stat().st_size > 0
 
 
 def test_the_plot_shows_a_bound_as_the_ratio_it_takes(tmp_path: Path) -> None:

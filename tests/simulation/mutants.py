@@ -1,0 +1,79 @@
+"""`make simulate-mutants`: each safeguard is switched off in turn, and seeds are played until one notices.
+
+Prints a table; its last line is JSON: {"safeguards": n, "caught": n, "seeds": most seeds that one took}. The
+exit code is 1 if one was not caught. `--docs FILE` puts the table between its markers there.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from simulate import is_of_quorum, play, play_all, quiet
+from simulator.safeguards import SAFEGUARDS, Safeguard
+
+BEGIN, END = "<!-- safeguards: made by make simulate-mutants -->", "<!-- end of safeguards -->"
+LONGEST = 90
+
+
+class Caught(NamedTuple):
+    seed: int | None
+    by: str
+
+
+def hunt(safeguard: Safeguard, seeds: int, processes: int) -> Caught:
+    """The first seed in their order that notices, and fails only then, however fast others end; of the runs
+    that may show it."""
+    fitting = [seed for seed in range(seeds) if is_of_quorum(seed) == safeguard.of_quorum]
+    caught: dict[int, str] = {}
+    ended = set()
+    for played in play_all(fitting, processes, safeguard.name):
+        ended.add(played.seed)
+        if played.failure is not None and play(played.seed).failure is None:
+            caught[played.seed] = played.failure
+        if caught and ended.issuperset(seed for seed in fitting if seed < min(caught)):
+            return Caught(min(caught), caught[min(caught)])
+    return Caught(None, "")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Switch safeguards off, one at a time.")
+    parser.add_argument("--seeds", type=int, default=500)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--docs", type=Path)
+    arguments = parser.parse_args()
+    quiet()
+    rows, found = [], []
+    for name, safeguard in SAFEGUARDS.items():
+        if not any(word in name for word in arguments.only.split(",")):
+            continue
+        caught = hunt(safeguard, arguments.seeds, arguments.processes)
+        found.append(caught)
+        seed = "none" if caught.seed is None else str(caught.seed)
+        rows.append(f"| {name} | {safeguard.breaks} | {seed} | {_brief(caught.by)} |")
+        print(rows[-1], flush=True)
+    missed = sum(caught.seed is None for caught in found)
+    if arguments.docs is not None and not arguments.only:
+        _write(arguments.docs, rows)
+    most = max((caught.seed or 0 for caught in found), default=0) + 1
+    print(json.dumps({"safeguards": len(found), "caught": len(found) - missed, "seeds": most}))
+    return 1 if missed else 0
+
+
+def _brief(failure: str) -> str:
+    text = " ".join(failure.split()).replace("|", "/")
+    return text if len(text) <= LONGEST else text[:LONGEST] + "…"
+
+
+def _write(page: Path, rows: list[str]) -> None:
+    before, _, rest = page.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    head = ["| without | what could happen | first seed that notices | how |", "| --- | --- | --- | --- |"]
+    page.write_text("\n".join([before + BEGIN, "", *head, *rows, "", END + after]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

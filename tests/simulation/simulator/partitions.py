@@ -1,0 +1,138 @@
+"""What must hold of partitions at every moment, over all nodes at once; looked at where something changed."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from simulator.broker import SimBroker
+from simulator.faults import Victim
+from simulator.witness import Violation
+from tierlog.broker.runtime.replica import Replica
+from tierlog.metadata.image import ClusterImage, PartitionImage
+
+State = tuple[object, ...]
+
+
+class PartitionWitness:
+    """`least`: min.insync.replicas of the topic."""
+
+    def __init__(self, topic: str, partitions: int, least: int, brokers: Mapping[int, SimBroker]) -> None:
+        self._topic, self._partitions, self._least, self._brokers = topic, partitions, least, brokers
+        self._image: ClusterImage | None = None  # the newest that any node has had
+        self._committed: defaultdict[int, int] = defaultdict(int)  # the highest of all high watermarks
+        self._leaders: dict[tuple[int, int], int] = {}  # (partition, epoch) -> broker
+        self._in_epoch: dict[tuple[int, int], int] = {}  # (partition, epoch) -> high watermark
+        self._closed: dict[tuple[int, int, int], int] = {}  # with too few in sync -> log end
+        self._looked_at: dict[tuple[int, int], State] = {}
+
+    def published(self, image: ClusterImage) -> None:
+        """To some node. Raises Violation."""
+        if self._image is None or image.index > self._image.index:
+            before, self._image = self._image, image
+            if before is None or before.topic(self._topic) is not image.topic(self._topic):
+                self._check_electable()
+
+    def check(self) -> list[str]:
+        """What changed since the last call, a line each, for the trace. Raises Violation."""
+        told = []
+        for number, broker in self._brokers.items():
+            for partition in range(self._partitions):
+                replica = _replica(broker, self._topic, partition)
+                if replica is None:
+                    continue
+                state = _state(replica)
+                if self._looked_at.get((number, partition)) == state:
+                    continue
+                self._looked_at[number, partition] = state
+                replica.check()
+                told.append(f"{number} {partition} {state}")
+                if replica.leads:
+                    self._check_leader(number, partition, replica)
+        if told:
+            self._check_electable()
+        return told
+
+    def is_in_sync(self, victim: Victim) -> bool:
+        """Whether it has caught up everywhere with all that is committed."""
+        image = self._image
+        topic = None if image is None else image.topic(self._topic)
+        broker = next(broker for broker in self._brokers.values() if broker is victim)
+        known = None if image is None else image.brokers.get(broker.node_id)
+        return (
+            topic is not None
+            and known is not None
+            and broker.broker_epoch == known.broker_epoch
+            and all(
+                broker.node_id in one.in_sync for one in topic.partitions if broker.node_id in one.replicas
+            )
+        )
+
+    def given(self, partition: int, offset: int, kind: str) -> None:
+        """A record was acknowledged to a producer or shown to a consumer: enough replicas have it."""
+        holders = [n for n, broker in self._brokers.items() if broker.held(self._topic, partition) > offset]
+        if len(holders) < self._least:
+            raise Violation(f"{kind}: only {holders} hold offset {offset} of partition {partition}")
+
+    def serves(self, broker: SimBroker) -> None:
+        """It takes itself to hold a lease: then nobody may have fenced it, and given its partitions away."""
+        known = None if self._image is None else self._image.brokers.get(broker.node_id)
+        if known is not None and known.fenced and broker.broker_epoch == known.broker_epoch:
+            raise Violation(f"{broker.name} serves although it is fenced")
+
+    def _check_leader(self, number: int, partition: int, replica: Replica) -> None:
+        epoch = (partition, replica.leader_epoch)
+        if self._leaders.setdefault(epoch, number) != number:
+            raise Violation(f"partition {partition} has two leaders in epoch {replica.leader_epoch}")
+        before = self._in_epoch.get(epoch, 0)
+        if replica.high_watermark < before:
+            raise Violation(f"the high watermark of partition {partition} went from {before} back")
+        self._in_epoch[epoch] = replica.high_watermark
+        if len(replica.in_sync) < self._least:
+            end = self._closed.setdefault((*epoch, replica.partition_epoch), replica.log_end_offset)
+            if replica.log_end_offset > end:
+                raise Violation(
+                    f"partition {partition} took records in with {sorted(replica.in_sync)} in sync"
+                )
+
+    def _note_committed(self, partition: int) -> None:
+        for broker in self._brokers.values():
+            replica = _replica(broker, self._topic, partition)
+            if replica is not None and replica.leads:
+                self._committed[partition] = max(self._committed[partition], replica.high_watermark)
+
+    def _check_electable(self) -> None:
+        """Whoever may be elected has all that any leader ever called committed."""
+        topic = None if self._image is None else self._image.topic(self._topic)
+        if self._image is None or topic is None:
+            return
+        for number, partition in enumerate(topic.partitions):
+            self._note_committed(number)
+            for member in (*partition.in_sync, *partition.eligible):
+                broker, known = self._brokers[member], self._image.brokers.get(member)
+                replica = _replica(broker, self._topic, number)
+                if replica is None or known is None or broker.broker_epoch != known.broker_epoch:
+                    continue
+                if replica.log_end_offset < self._committed[number]:
+                    raise Violation(_behind(member, number, replica, partition, self._committed[number]))
+
+
+def _behind(member: int, number: int, replica: Replica, partition: PartitionImage, committed: int) -> str:
+    return (
+        f"node {member} may be elected for partition {number} and ends at {replica.log_end_offset}, "
+        f"but {committed} is committed: {partition}"
+    )
+
+
+def _replica(broker: SimBroker, topic: str, partition: int) -> Replica | None:
+    replica = broker.replica(topic, partition)
+    return None if replica is None or replica.failed is not None else replica
+
+
+def _state(replica: Replica) -> State:
+    return (
+        replica.leads,
+        replica.leader_epoch,
+        replica.partition_epoch,
+        replica.log_end_offset,
+        replica.high_watermark,
+        sorted(replica.in_sync),
+    )

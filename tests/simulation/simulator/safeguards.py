@@ -1,0 +1,300 @@
+"""Safeguards of production code that can be switched off one at a time: the test of the simulator itself.
+
+Each is a patch of a production class from outside; production code has no switches. What a safeguard is for
+is said by `breaks`: what could happen without it. A simulator that does not notice its loss lacks a fault or
+an invariant.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from msgspec.structs import replace
+
+import simulator.broker
+from tierlog.broker.partition import replicated
+from tierlog.broker.partition.follower import FollowerCore
+from tierlog.broker.partition.in_sync import InSyncSet
+from tierlog.broker.partition.leader import LeaderCore
+from tierlog.broker.partition.producers import ProducerState
+from tierlog.broker.ports.types import NO_EPOCH
+from tierlog.broker.records.batch import read_header
+from tierlog.broker.runtime.lifecycle import BrokerLifecycle
+from tierlog.broker.runtime.replica import Replica
+from tierlog.metadata import wal
+from tierlog.metadata.controller import election, in_sync, settle
+from tierlog.metadata.controller.rules import Rules
+from tierlog.metadata.leadership import Leadership
+from tierlog.metadata.raft import messages as m
+from tierlog.metadata.raft.core import RaftCore
+from tierlog.metadata.raft.log import RaftLog
+from tierlog.metadata.raft.messages import Entry
+from tierlog.metadata.raft.replication import Replication
+from tierlog.metadata.storage import MetadataStorage
+
+Patches = Iterator[tuple[Any, str, object]]
+
+
+class Safeguard(NamedTuple):
+    """`patches`: (owner, attribute, what takes its place). `of_quorum`: runs of the quorum alone show it."""
+
+    name: str
+    breaks: str
+    patches: Callable[[], Patches]
+    of_quorum: bool
+
+
+SAFEGUARDS: dict[str, Safeguard] = {}
+
+
+@contextmanager
+def switched_off(name: str | None) -> Iterator[None]:
+    with ExitStack() as stack:
+        for owner, attribute, replacement in SAFEGUARDS[name].patches() if name is not None else ():
+            stack.enter_context(patch.object(owner, attribute, replacement))
+        yield
+
+
+def _safeguard(name: str, breaks: str, *, of_quorum: bool = False) -> Callable[[Callable[[], Patches]], None]:
+    def note(patches: Callable[[], Patches]) -> None:
+        SAFEGUARDS[name] = Safeguard(name, breaks, patches, of_quorum)
+
+    return note
+
+
+def _yes(*_: object, **__: object) -> bool:
+    return True
+
+
+# --- the quorum
+
+
+def _unsynced(concerned: Callable[[tuple[Any, ...]], bool]) -> object:
+    """`MetadataStorage._write` without its fsync, for some writes."""
+    write = MetadataStorage._write
+
+    def without(storage: MetadataStorage, records: tuple[Any, ...]) -> None:
+        if not concerned(records):
+            write(storage, records)
+            return
+        with patch.object(storage._files, "sync", lambda fd: None):
+            write(storage, records)
+
+    return without
+
+
+@_safeguard("a vote is synced before it is given", "a node votes twice in a term", of_quorum=True)
+def _() -> Patches:
+    yield (
+        MetadataStorage,
+        "_write",
+        _unsynced(lambda records: not any(isinstance(record, Entry) for record in records)),
+    )
+
+
+@_safeguard("entries are synced before they are acknowledged", "what a majority had is lost", of_quorum=True)
+def _() -> Patches:
+    yield (
+        MetadataStorage,
+        "_write",
+        _unsynced(lambda records: any(isinstance(record, Entry) for record in records)),
+    )
+
+
+@_safeguard("pre-vote", "a node that was cut off deposes leaders", of_quorum=True)
+def _() -> Patches:
+    yield RaftCore, "_become_pre_candidate", lambda core: core._become_candidate(transfer=False)
+
+
+@_safeguard("check-quorum", "a leader that is cut off leads on", of_quorum=True)
+def _() -> Patches:
+    yield Replication, "hears_majority", _yes
+
+
+@_safeguard("appends of older terms are refused", "a deposed leader overwrites logs", of_quorum=True)
+def _() -> Patches:
+    step = RaftCore.step
+
+    def without(core: RaftCore, message: m.AnyMessage) -> None:
+        if isinstance(message, m.Append) and message.term < core.term and not core.is_leader:
+            message = replace(message, term=core.term)
+        step(core, message)
+
+    yield RaftCore, "step", without
+
+
+@_safeguard("an append follows an entry that both have", "logs differ at the same index", of_quorum=True)
+def _() -> Patches:
+    on_append, matches = RaftCore._on_append, RaftLog.matches
+
+    def without(core: RaftCore, append: m.Append) -> None:
+        def lenient(log: RaftLog, index: int, term: int) -> bool:
+            found = log.term_at(index)
+            return found is not None if index == append.prev_index else matches(log, index, term)
+
+        with patch.object(RaftLog, "matches", lenient):
+            on_append(core, append)
+
+    yield RaftCore, "_on_append", without
+
+
+@_safeguard("a vote goes to logs that are up to date", "a leader lacks what was committed", of_quorum=True)
+def _() -> Patches:
+    yield RaftLog, "is_behind", _yes
+
+
+@_safeguard("ReadIndex", "a deposed leader answers from its old state", of_quorum=True)
+def _() -> Patches:
+    async def without(_: Leadership) -> None:
+        return
+
+    yield Leadership, "confirm", without
+
+
+@_safeguard("checksums of the write-ahead log", "a torn write is taken for an entry", of_quorum=True)
+def _() -> Patches:
+    def without(segment: bytes, at: int) -> wal.Frame | None:
+        if at + wal.FRAME_HEADER > len(segment):
+            return None
+        length, _, back, number = wal._FRAME.unpack_from(segment, at)
+        end = at + wal.FRAME_HEADER + length
+        if end > len(segment):
+            return None
+        record = wal._DECODERS[wal.FrameType(number)].decode(segment[at + wal.FRAME_HEADER : end])
+        return wal.Frame(record, at, end, at - back)
+
+    yield wal, "read_frame", without
+
+
+# --- the controller
+
+
+@_safeguard("eligible replicas left when nothing more was committed", "a replica leads that lacks records")
+def _() -> Patches:
+    yield Rules, "effective_min", lambda rules, replicas: 100
+
+
+@_safeguard("unclean election is off", "a replica leads that lacks records")
+def _() -> Patches:
+    settled = settle.settle
+
+    def without(before: Any, wanted: Any, rules: Rules, **how: Any) -> Any:
+        return settled(before, wanted, dataclasses.replace(rules, unclean=True), **how)
+
+    for module in (settle, election, in_sync):
+        yield module, "settle", without
+
+
+@_safeguard("what may have lost its records says so", "a replica leads that lacks records")
+def _() -> Patches:
+    yield simulator.broker, "may_have_lost", lambda *_: False
+
+
+@_safeguard("broker epochs of who joins the in-sync set", "what an earlier process had counts for the next")
+def _() -> Patches:
+    def without(core: LeaderCore, follower: Any) -> bool:
+        lives = follower.broker_id in core._live and follower.end_offset >= 0
+        return follower.broker_id in core._replicas and lives and core._fits(follower)
+
+    check = in_sync._check_member
+
+    def check_without(image: Any, before: Any, member: Any) -> None:
+        check(image, before, replace(member, broker_epoch=-1))
+
+    yield LeaderCore, "_may_join", without
+    yield in_sync, "_check_member", check_without
+
+
+# --- leaders and followers
+
+
+@_safeguard("the high watermark waits for all in sync", "one disk takes acknowledged records along")
+def _() -> Patches:
+    yield LeaderCore, "_in_sync_end", lambda core: core.log_end_offset
+
+
+@_safeguard("nothing is committed below min.insync.replicas", "one disk takes acknowledged records along")
+def _() -> Patches:
+    recount = LeaderCore._recount
+
+    def without(core: LeaderCore) -> bool:
+        moved = recount(core)
+        core.may_commit = core.leads
+        return core._advance() or moved
+
+    yield LeaderCore, "_recount", without
+
+
+@_safeguard("appends are refused below min.insync.replicas", "records are taken in that nobody acknowledges")
+def _() -> Patches:
+    decide = LeaderCore.decide_append
+
+    def without(core: LeaderCore, header: Any, producers: Any, *, acks: int, from_client: bool = True) -> Any:
+        return decide(core, header, producers, acks=1, from_client=from_client)
+
+    yield LeaderCore, "decide_append", without
+
+
+@_safeguard("who may be in sync already counts", "a replica leads that lacks records")
+def _() -> Patches:
+    def without(members: InSyncSet) -> None:
+        members.maximal = members.committed
+
+    yield InSyncSet, "_changed", without
+    yield LeaderCore, "_is_joining", lambda *_: False
+
+
+@_safeguard("who joins has what was there when the leader began", "a replica leads that lacks records")
+def _() -> Patches:
+    yield LeaderCore, "_fits", lambda core, follower: follower.end_offset >= core.high_watermark
+
+
+@_safeguard("leases", "a broker serves whose partitions were given to others")
+def _() -> Patches:
+    yield BrokerLifecycle, "holds_lease", lambda lifecycle: not lifecycle.fenced
+
+
+@_safeguard("logs are cut by leader epoch", "replicas differ at the same offset")
+def _() -> Patches:
+    position = FollowerCore.position
+    yield (
+        FollowerCore,
+        "position",
+        lambda core, log: position(core, log)._replace(last_fetched_epoch=NO_EPOCH),
+    )
+
+
+def _unchecked(buffer: memoryview, at: int = 0, end: int | None = None) -> Any:
+    return read_header(buffer, at)
+
+
+@_safeguard("a follower checks what it fetched", "a flipped bit is stored")
+def _() -> Patches:
+    yield replicated, "check_batch", _unchecked
+
+
+@_safeguard("flush.messages before the acknowledgement", "a loss of power takes acknowledged records along")
+def _() -> Patches:
+    yield Replica, "wants_flush", property(lambda replica: False)
+
+
+# --- producers
+
+
+@_safeguard("sequences of producers", "a retry is written twice")
+def _() -> Patches:
+    yield ProducerState, "judge", lambda producers, header: None
+
+
+@_safeguard("followers know producers", "a retry after a failover is written twice")
+def _() -> Patches:
+    become = Replica.become_leader
+
+    def without(replica: Replica, leader_epoch: int, *rest: Any, **named: Any) -> None:
+        if leader_epoch > replica.leader_epoch:
+            replica.log.producers._producers.clear()
+        become(replica, leader_epoch, *rest, **named)
+
+    yield Replica, "become_leader", without
