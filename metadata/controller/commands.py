@@ -123,7 +123,7 @@ class UpdateFormat(Command, frozen=True, kw_only=True, tag=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """`image_index`: of the image that the broker works by."""
+    """`image_index`: of the image that the broker works by. `want_fence`: do not let me in yet."""
 
     broker_id: int
     broker_epoch: int

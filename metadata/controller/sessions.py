@@ -168,14 +168,16 @@ def _fence(broker: BrokerImage, *, fenced: bool) -> FenceBroker:
 def _taken_out(
     image: ClusterImage, broker: BrokerImage, heartbeat: Heartbeat
 ) -> FenceBroker | StopBroker | None:
-    """It asks not to serve; one that may stop is fenced at once, so that nobody waits for its session."""
-    if broker.fenced:
+    """It asks to stop; one that may is fenced at once, so that nobody waits for its session.
+
+    That it wants to stay fenced it says only before it is let in: of a broker that serves, such a heartbeat
+    is late, and to fence it would let another lead while its lease runs.
+    """
+    if broker.fenced or not heartbeat.want_stop:
         return None
-    if heartbeat.want_fence or (heartbeat.want_stop and _may_stop(image, broker)):
+    if _may_stop(image, broker):
         return _fence(broker, fenced=True)
-    if heartbeat.want_stop:
-        return StopBroker(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
-    return None
+    return StopBroker(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
 
 
 def _may_stop(image: ClusterImage, broker: BrokerImage) -> bool:

@@ -103,7 +103,7 @@ class SimPeers:
             asked = msgspec.msgpack.decode(body, type=Heartbeat)
             return msgspec.msgpack.encode(await node.heartbeat(asked, forward=False))
 
-        self._echo(leader, serve, only_if=not heartbeat.want_fence)  # see the known gaps in docs/STATUS.md
+        self._echo(leader, serve)
         return msgspec.msgpack.decode(await self._ask(leader, serve), type=HeartbeatReply)
 
     async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
@@ -130,9 +130,9 @@ class SimPeers:
         except Broken as failure:
             raise MetadataUnavailable(str(failure), applied_unknown=True) from None
 
-    def _echo(self, node_id: int, serve: Callable[[], Awaitable[T]], only_if: bool = True) -> None:
+    def _echo(self, node_id: int, serve: Callable[[], Awaitable[T]]) -> None:
         """Of what epochs fence, a copy comes much later, now and then: a proxy on the way tried again."""
-        if self._network.echoes() and only_if:
+        if self._network.echoes():
             asyncio.get_running_loop().create_task(self._ask_again(node_id, serve))
 
     async def _ask_again(self, node_id: int, serve: Callable[[], Awaitable[T]]) -> None:

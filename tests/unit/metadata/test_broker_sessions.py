@@ -130,9 +130,11 @@ def test_a_new_leader_lets_a_fenced_broker_in_once_it_has_seen_all_that_it_knows
     assert sessions.unfence(pair.image, beat(pair, 1)) is not None
 
 
-def test_a_broker_can_ask_to_be_fenced(pair: World, sessions: BrokerSessions) -> None:
-    command = sessions.heartbeat(pair.image, beat(pair, 1, want_fence=True), 0).command
-    assert (command.broker_id, command.fenced) == (1, True)
+def test_a_late_heartbeat_of_its_start_does_not_fence_a_broker_that_serves(
+    pair: World, sessions: BrokerSessions
+) -> None:
+    heard = sessions.heartbeat(pair.image, beat(pair, 1, want_fence=True), 0)
+    assert (heard.command, heard.reply.fenced) == (None, False)
 
 
 def test_a_stop_is_allowed_when_nobody_is_left_to_take_over(pair: World, sessions: BrokerSessions) -> None:
