@@ -31,7 +31,7 @@ class TaskGroup:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.sleep(0)  # gather of what has ended does not wait, and the group has yet to hear of it
+            await asyncio.sleep(0)  # gather does not wait for those that have just ended
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -72,7 +72,7 @@ async def test_work_that_fails_before_the_event_tells_its_caller() -> None:
 
 
 async def test_a_group_closes_at_the_very_moment_in_which_a_task_ends() -> None:
-    """The task has ended, and the group has not heard of it yet: from Python 3.12 on gather does not wait then."""
+    """The group has not heard of the end yet: from Python 3.12 on gather does not wait then."""
     group = TaskGroup(lambda name, failure: None)
     ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
