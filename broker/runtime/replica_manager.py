@@ -27,13 +27,14 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.runtime.checkpoint_writer import CheckpointWriter
+from tierlog.broker.runtime.closing import Closing
 from tierlog.broker.runtime.data_directories import DataDirectories, holds
 from tierlog.broker.runtime.data_directory import (
     NO_CHECKPOINTS,
     DataDirectory,
     DirectoryUnusable,
 )
-from tierlog.broker.runtime.disk_threads import all_end, portions
+from tierlog.broker.runtime.disk_threads import portions
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, flush_at_once
 from tierlog.broker.settings.node import NodeSettings
@@ -284,44 +285,14 @@ class ReplicaManager:
         replicas = dict(self._all)
         self._all.clear()
         self._replicas.clear()
-        await asyncio.gather(
-            *(self._close_in(directory, replicas, clean=clean) for directory in self.directories.online)
+        closing = Closing(
+            self.directories,
+            self.checkpoints,
+            replicas,
+            frozenset({*self._offline, *self._missing}),
+            self._settings.log_dirs_stop_timeout_ms / 1000,
         )
-
-    async def _close_in(
-        self, directory: DataDirectory, replicas: dict[TopicPartition, Replica], *, clean: bool
-    ) -> None:
-        loop, patience_s = asyncio.get_running_loop(), self._settings.log_dirs_stop_timeout_ms / 1000
-        closing = {
-            name: loop.run_in_executor(directory.threads, partial(replica.close, clean=clean))
-            for name, replica in replicas.items()
-            if replica.room is directory
-        }
-        hangs = not await all_end(closing.values(), patience_s)
-        unclean = {*self._offline, *self._missing}
-        for name, end in closing.items():
-            if end.done() and (failure := end.exception()) is not None:
-                _log.error("a log did not close clean", partition=str(name), error=str(failure))
-                unclean.add(name)
-        if clean and not hangs:
-            mark = partial(self._mark_clean, directory, replicas, unclean)
-            hangs = not await all_end([loop.run_in_executor(directory.threads, mark)], patience_s)
-        if hangs:
-            directory.found_hanging(patience_s)
-            _log.error("no clean end for a directory: it hangs", directory=str(directory.path))
-
-    def _mark_clean(
-        self,
-        directory: DataDirectory,
-        replicas: dict[TopicPartition, Replica],
-        unclean: set[TopicPartition],
-    ) -> None:
-        try:
-            self.checkpoints.write_last(directory, replicas)
-            if directory.failure is None and unclean.isdisjoint(self.directories.held_by(directory)):
-                directory.mark_clean()
-        except OSError as failure:
-            _log.error("no clean end for a directory", directory=str(directory.path), error=str(failure))
+        await asyncio.gather(*(closing.close_in(one, clean=clean) for one in self.directories.online))
 
     # -- trouble --
 
