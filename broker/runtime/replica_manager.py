@@ -15,7 +15,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -61,6 +61,8 @@ CONFIGS_KEPT = 1000
 UNREADABLE = (CorruptLog, RecordsError, ValueError)
 """What opening a log raises that no disk and no waiting will change."""
 
+Opened = list[tuple[TopicPartition, Replica | Exception]]
+Opening = asyncio.Future[Opened]
 Fatal = Callable[[str, BaseException], None]
 Moved = Callable[[TopicPartition], None]
 _log = structlog.get_logger("tierlog.replicas")
@@ -183,37 +185,47 @@ class ReplicaManager:
             return
         loop = asyncio.get_running_loop()
         threads = self._settings.num_recovery_threads_per_data_dir
-        with ExitStack() as stack:
-            pools = {
-                directory: stack.enter_context(ThreadPoolExecutor(threads, "recovery"))
-                for directory in self.directories.all
-            }
-            places = {
-                name: self.directories.directory_of(name) or self.directories.choose(name) for name in wanted
-            }
-            opening = [
-                loop.run_in_executor(pool, self._try_open_all, image, wanted, names)
-                for directory, pool in pools.items()
-                for names in portions(
-                    [name for name in wanted if places[name] is directory],
-                    OPENED_AT_A_TIME if directory.checkpoints.clean else 1,
-                )
-            ]
-            opened = logged = 0
-            for future in asyncio.as_completed(opening):
-                for name, replica in await future:
-                    self._take(name, replica)
-                    opened += 1
-                if opened - logged >= PROGRESS_EVERY or opened == len(wanted):
-                    _log.info("logs opened", opened=opened, of=len(wanted))
-                    logged = opened
+        pools = {directory: ThreadPoolExecutor(threads, "recovery") for directory in self.directories.all}
+        places = {
+            name: self.directories.directory_of(name) or self.directories.choose(name) for name in wanted
+        }
+        opening = [
+            loop.run_in_executor(pool, self._try_open_all, image, wanted, names)
+            for directory, pool in pools.items()
+            for names in portions(
+                [name for name in wanted if places[name] is directory],
+                OPENED_AT_A_TIME if directory.checkpoints.clean else 1,
+            )
+        ]
+        try:
+            await self._take_opened(opening, len(wanted))
+        except (Exception, asyncio.CancelledError):
+            # The start ends here, once threads are through with the logs that they are at; the loop, on which
+            # this node votes, goes on meanwhile.
+            for pool in pools.values():
+                pool.shutdown(wait=False, cancel_futures=True)
+            await asyncio.wait(opening)
+            raise
+        finally:
+            for pool in pools.values():
+                pool.shutdown(wait=False)
+
+    async def _take_opened(self, opening: Sequence[Opening], count: int) -> None:
+        opened = logged = 0
+        for future in asyncio.as_completed(opening):
+            for name, replica in await future:
+                self._take(name, replica)
+                opened += 1
+            if opened - logged >= PROGRESS_EVERY or opened == count:
+                _log.info("logs opened", opened=opened, of=count)
+                logged = opened
 
     def _try_open_all(
         self,
         image: ClusterImage,
         topics: Mapping[TopicPartition, TopicImage],
         names: Sequence[TopicPartition],
-    ) -> list[tuple[TopicPartition, Replica | Exception]]:
+    ) -> Opened:
         """In a thread."""
         return [self._try_open(image, topics[name], name) for name in names]
 
