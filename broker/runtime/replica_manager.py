@@ -13,7 +13,7 @@ import asyncio
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -63,9 +63,14 @@ UNREADABLE = (CorruptLog, RecordsError, ValueError)
 
 Opened = list[tuple[TopicPartition, Replica | Exception]]
 Opening = asyncio.Future[Opened]
+TellEmpty = Callable[[Sequence[tuple[uuid.UUID, int]]], Awaitable[None]]
 Fatal = Callable[[str, BaseException], None]
 Moved = Callable[[TopicPartition], None]
 _log = structlog.get_logger("tierlog.replicas")
+
+
+async def tell_nobody(empty: Sequence[tuple[uuid.UUID, int]]) -> None:
+    """Of a broker that is alone."""
 
 
 class ReplicaManager:
@@ -87,8 +92,6 @@ class ReplicaManager:
         """Called after partitions of this broker have gone offline."""
         self.gave_up: list[Callable[[], None]] = []
         """Called after partitions were given up until the next start, for whatever reason."""
-        self.begun_anew: tuple[tuple[uuid.UUID, int], ...] = ()
-        """(Topic id, partition) of which nothing was found at the start, on directories that all serve."""
         self.came: list[Callable[[], None]] = []
         """Called after partitions were made later than the image that has them."""
         self.former_traffic = NO_TRAFFIC
@@ -144,8 +147,11 @@ class ReplicaManager:
 
     # -- start and stop --
 
-    async def open_all(self, image: ClusterImage) -> None:
-        """Opens what the image places here, in threads; sets aside what it does not know."""
+    async def open_all(self, image: ClusterImage, tell_empty: TellEmpty = tell_nobody) -> None:
+        """Opens what the image places here, in threads; sets aside what it does not know. Of what it places
+        here nothing may be found, on directories that all serve: `tell_empty` returns once that is known
+        elsewhere, and only then is any of it made; a later start finds an empty log, and has nothing to tell.
+        """
         self._loop = asyncio.get_running_loop()
         for directory in self.directories.all:
             directory.on_failure = self._failed_anywhere
@@ -166,10 +172,12 @@ class ReplicaManager:
             _log.warning("the cluster does not know this partition; kept aside", directory=str(target))
         for name, why in refused.items():
             self._give_up(name, why)
-        self.begun_anew = tuple(
-            (topic.topic_id, name.partition)
-            for name, topic in wanted.items()
-            if name not in refused and self.directories.directory_of(name) is None
+        await tell_empty(
+            [
+                (topic.topic_id, name.partition)
+                for name, topic in wanted.items()
+                if name not in refused and self.directories.directory_of(name) is None
+            ]
         )
         await self._open_in_threads(image, {name: wanted[name] for name in wanted if name not in refused})
         for directory in self.directories.all:
