@@ -58,7 +58,7 @@ from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
-from tierlog.broker.runtime.replica_manager import ReplicaManager, tell_nobody
+from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
@@ -287,7 +287,7 @@ class Broker:
     async def _start_replicas(self) -> None:
         settings = self.settings
         opened = self.metadata.image
-        await self.replicas.open_all(opened, tell_nobody if self._is_alone else self.reports.tell_empty)
+        await self.replicas.open_all(opened, None if self._is_alone else self.reports.tell_empty)
         self._parts.callback(self.metadata.subscribe(self._follow))
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
         self._parts.callback(self.metadata.subscribe(self.throttling.follow))

@@ -36,6 +36,7 @@ from tierlog.broker.runtime.data_directory import (
 )
 from tierlog.broker.runtime.disk_threads import portions
 from tierlog.broker.runtime.partition_roles import PartitionRoles
+from tierlog.broker.runtime.postponed_leads import PostponedLeads
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, flush_at_once
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
@@ -67,10 +68,6 @@ TellEmpty = Callable[[Sequence[tuple[uuid.UUID, int]]], Awaitable[None]]
 Fatal = Callable[[str, BaseException], None]
 Moved = Callable[[TopicPartition], None]
 _log = structlog.get_logger("tierlog.replicas")
-
-
-async def tell_nobody(empty: Sequence[tuple[uuid.UUID, int]]) -> None:
-    """Of a broker that is alone."""
 
 
 class ReplicaManager:
@@ -112,6 +109,7 @@ class ReplicaManager:
         self._configs: dict[Mapping[str, str], TopicConfig] = {}  # by the overrides of a topic
         self._offline: dict[TopicPartition, str] = {}  # until the next start; and why
         self._missing: dict[TopicPartition, bool] = {}  # not open for now (no room): whether one is at it
+        self._postponed = PostponedLeads(tasks, self._lead_again)
         self.checkpoints = CheckpointWriter(directories, self._all, self._making, tasks)
 
     def __len__(self) -> int:
@@ -147,10 +145,11 @@ class ReplicaManager:
 
     # -- start and stop --
 
-    async def open_all(self, image: ClusterImage, tell_empty: TellEmpty = tell_nobody) -> None:
+    async def open_all(self, image: ClusterImage, tell_empty: TellEmpty | None = None) -> None:
         """Opens what the image places here, in threads; sets aside what it does not know. Of what it places
         here nothing may be found, on directories that all serve: `tell_empty` returns once that is known
         elsewhere, and only then is any of it made; a later start finds an empty log, and has nothing to tell.
+        None: of a broker that is alone.
         """
         self._loop = asyncio.get_running_loop()
         for directory in self.directories.all:
@@ -172,13 +171,13 @@ class ReplicaManager:
             _log.warning("the cluster does not know this partition; kept aside", directory=str(target))
         for name, why in refused.items():
             self._give_up(name, why)
-        await tell_empty(
-            [
-                (topic.topic_id, name.partition)
-                for name, topic in wanted.items()
-                if name not in refused and self.directories.directory_of(name) is None
-            ]
-        )
+        empty = [
+            (topic.topic_id, name.partition)
+            for name, topic in wanted.items()
+            if name not in refused and self.directories.directory_of(name) is None
+        ]
+        if tell_empty is not None:
+            await tell_empty(empty)
         await self._open_in_threads(image, {name: wanted[name] for name in wanted if name not in refused})
         for directory in self.directories.all:
             directory.untrust()
@@ -376,9 +375,10 @@ class ReplicaManager:
         self._make(new, {name: topic for topic in changed for name in self._lead_topic(topic)})
 
     async def make_missing(self) -> None:
-        """Tries again to open or make the logs for which there was no room; in threads: some are large."""
+        """Tries again what found no room: to open or make logs (in threads: some are large), and to lead."""
         if all(directory.is_full for directory in self.directories.online):
             return
+        self._postponed.try_again()
         for name in [name for name, at_it in self._missing.items() if not at_it]:
             image = self._image
             topic = image.topic(name.topic) if image is not None else None
@@ -508,17 +508,23 @@ class ReplicaManager:
             try:
                 self._skip_remote(self._image, replica)
             except OSError as failure:
-                _log.error("cannot lead behind what is remote", partition=str(name), error=str(failure))
-                replica.failed = f"{name}: {failure}"
+                self._postponed.postpone(replica, failure)
+                return
+        self._postponed.settled(replica)
         self._roles.take(replica, partition)
+
+    def _lead_again(self, name: TopicPartition) -> None:
+        if self._image is not None and (topic := self._image.topic(name.topic)) is not None:
+            self._lead(topic, name)
 
     def _skip_remote(self, image: ClusterImage, replica: Replica) -> None:
         """Who is to lead with a disk that is new or has lost its end must use no offset of what is remote
-        again; a follower learns from its leader where to go on. Raises OSError. May run in a thread.
+        again; a follower learns from its leader where to go on. Raises OSError, above all BlockingIOError
+        while a flush is under way. May run in a thread.
         """
         remote = image.remote_partition(replica.topic_id, replica.name.partition)
         used_end = remote.end_offset or remote.copied_end_offset or 0
-        if replica.log_end_offset < used_end and not replica.leads:
+        if replica.log_end_offset < used_end and not replica.is_elected:
             replica.start_at(used_end, self._clock.now_ms())
 
     def _adopt(self, replica: Replica) -> None:
@@ -538,6 +544,7 @@ class ReplicaManager:
     def _drop(self, replica: Replica) -> None:
         self.former_traffic += replica.traffic
         self._roles.forget(replica)
+        self._postponed.settled(replica)
         self._all.pop(replica.name, None)
         self._replicas.pop(replica.name, None)
         self._replicas.pop((replica.topic_id, replica.name.partition), None)
