@@ -287,7 +287,7 @@ class Broker:
     async def _start_replicas(self) -> None:
         settings = self.settings
         opened = self.metadata.image
-        await self.replicas.open_all(opened)
+        await self.replicas.open_all(opened, None if self._is_alone else self.reports.tell_empty)
         self._parts.callback(self.metadata.subscribe(self._follow))
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
         self._parts.callback(self.metadata.subscribe(self.throttling.follow))

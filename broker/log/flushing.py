@@ -129,6 +129,11 @@ class Flushing:
             if taken:
                 self._lock.release()
 
+    def wait(self) -> None:
+        """Returns once the flush that is under way has ended, if there is one; in a thread."""
+        with self._lock:
+            return
+
     def flush_clean(self, log: Flushed) -> None:
         """As `flush`, and of the active segment, whose files were just written, the indexes and the snapshot
         too. Raises OSError.

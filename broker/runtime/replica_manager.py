@@ -13,9 +13,9 @@ import asyncio
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -27,14 +27,16 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.runtime.checkpoint_writer import CheckpointWriter
+from tierlog.broker.runtime.closing import Closing
 from tierlog.broker.runtime.data_directories import DataDirectories, holds
 from tierlog.broker.runtime.data_directory import (
     NO_CHECKPOINTS,
     DataDirectory,
     DirectoryUnusable,
 )
-from tierlog.broker.runtime.disk_threads import all_end, portions
+from tierlog.broker.runtime.disk_threads import portions
 from tierlog.broker.runtime.partition_roles import PartitionRoles
+from tierlog.broker.runtime.postponed_leads import PostponedLeads
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, flush_at_once
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
@@ -60,6 +62,9 @@ CONFIGS_KEPT = 1000
 UNREADABLE = (CorruptLog, RecordsError, ValueError)
 """What opening a log raises that no disk and no waiting will change."""
 
+Opened = list[tuple[TopicPartition, Replica | Exception]]
+Opening = asyncio.Future[Opened]
+TellEmpty = Callable[[Sequence[tuple[uuid.UUID, int]]], Awaitable[None]]
 Fatal = Callable[[str, BaseException], None]
 Moved = Callable[[TopicPartition], None]
 _log = structlog.get_logger("tierlog.replicas")
@@ -84,8 +89,6 @@ class ReplicaManager:
         """Called after partitions of this broker have gone offline."""
         self.gave_up: list[Callable[[], None]] = []
         """Called after partitions were given up until the next start, for whatever reason."""
-        self.begun_anew: tuple[tuple[uuid.UUID, int], ...] = ()
-        """(Topic id, partition) of which nothing was found at the start, on directories that all serve."""
         self.came: list[Callable[[], None]] = []
         """Called after partitions were made later than the image that has them."""
         self.former_traffic = NO_TRAFFIC
@@ -106,6 +109,7 @@ class ReplicaManager:
         self._configs: dict[Mapping[str, str], TopicConfig] = {}  # by the overrides of a topic
         self._offline: dict[TopicPartition, str] = {}  # until the next start; and why
         self._missing: dict[TopicPartition, bool] = {}  # not open for now (no room): whether one is at it
+        self._postponed = PostponedLeads(tasks, self._lead_again)
         self.checkpoints = CheckpointWriter(directories, self._all, self._making, tasks)
 
     def __len__(self) -> int:
@@ -141,8 +145,12 @@ class ReplicaManager:
 
     # -- start and stop --
 
-    async def open_all(self, image: ClusterImage) -> None:
-        """Opens what the image places here, in threads; sets aside what it does not know."""
+    async def open_all(self, image: ClusterImage, tell_empty: TellEmpty | None = None) -> None:
+        """Opens what the image places here, in threads; sets aside what it does not know. Of what it places
+        here nothing may be found, on directories that all serve: `tell_empty` returns once that is known
+        elsewhere, and only then is any of it made; a later start finds an empty log, and has nothing to tell.
+        None: of a broker that is alone.
+        """
         self._loop = asyncio.get_running_loop()
         for directory in self.directories.all:
             directory.on_failure = self._failed_anywhere
@@ -163,11 +171,13 @@ class ReplicaManager:
             _log.warning("the cluster does not know this partition; kept aside", directory=str(target))
         for name, why in refused.items():
             self._give_up(name, why)
-        self.begun_anew = tuple(
+        empty = [
             (topic.topic_id, name.partition)
             for name, topic in wanted.items()
             if name not in refused and self.directories.directory_of(name) is None
-        )
+        ]
+        if tell_empty is not None:
+            await tell_empty(empty)
         await self._open_in_threads(image, {name: wanted[name] for name in wanted if name not in refused})
         for directory in self.directories.all:
             directory.untrust()
@@ -182,37 +192,47 @@ class ReplicaManager:
             return
         loop = asyncio.get_running_loop()
         threads = self._settings.num_recovery_threads_per_data_dir
-        with ExitStack() as stack:
-            pools = {
-                directory: stack.enter_context(ThreadPoolExecutor(threads, "recovery"))
-                for directory in self.directories.all
-            }
-            places = {
-                name: self.directories.directory_of(name) or self.directories.choose(name) for name in wanted
-            }
-            opening = [
-                loop.run_in_executor(pool, self._try_open_all, image, wanted, names)
-                for directory, pool in pools.items()
-                for names in portions(
-                    [name for name in wanted if places[name] is directory],
-                    OPENED_AT_A_TIME if directory.checkpoints.clean else 1,
-                )
-            ]
-            opened = logged = 0
-            for future in asyncio.as_completed(opening):
-                for name, replica in await future:
-                    self._take(name, replica)
-                    opened += 1
-                if opened - logged >= PROGRESS_EVERY or opened == len(wanted):
-                    _log.info("logs opened", opened=opened, of=len(wanted))
-                    logged = opened
+        pools = {directory: ThreadPoolExecutor(threads, "recovery") for directory in self.directories.all}
+        places = {
+            name: self.directories.directory_of(name) or self.directories.choose(name) for name in wanted
+        }
+        opening = [
+            loop.run_in_executor(pool, self._try_open_all, image, wanted, names)
+            for directory, pool in pools.items()
+            for names in portions(
+                [name for name in wanted if places[name] is directory],
+                OPENED_AT_A_TIME if directory.checkpoints.clean else 1,
+            )
+        ]
+        try:
+            await self._take_opened(opening, len(wanted))
+        except (Exception, asyncio.CancelledError):
+            # The start ends here, once threads are through with the logs that they are at; the loop, on which
+            # this node votes, goes on meanwhile.
+            for pool in pools.values():
+                pool.shutdown(wait=False, cancel_futures=True)
+            await asyncio.wait(opening)
+            raise
+        finally:
+            for pool in pools.values():
+                pool.shutdown(wait=False)
+
+    async def _take_opened(self, opening: Sequence[Opening], count: int) -> None:
+        opened = logged = 0
+        for future in asyncio.as_completed(opening):
+            for name, replica in await future:
+                self._take(name, replica)
+                opened += 1
+            if opened - logged >= PROGRESS_EVERY or opened == count:
+                _log.info("logs opened", opened=opened, of=count)
+                logged = opened
 
     def _try_open_all(
         self,
         image: ClusterImage,
         topics: Mapping[TopicPartition, TopicImage],
         names: Sequence[TopicPartition],
-    ) -> list[tuple[TopicPartition, Replica | Exception]]:
+    ) -> Opened:
         """In a thread."""
         return [self._try_open(image, topics[name], name) for name in names]
 
@@ -284,44 +304,14 @@ class ReplicaManager:
         replicas = dict(self._all)
         self._all.clear()
         self._replicas.clear()
-        await asyncio.gather(
-            *(self._close_in(directory, replicas, clean=clean) for directory in self.directories.online)
+        closing = Closing(
+            self.directories,
+            self.checkpoints,
+            replicas,
+            frozenset({*self._offline, *self._missing}),
+            self._settings.log_dirs_stop_timeout_ms / 1000,
         )
-
-    async def _close_in(
-        self, directory: DataDirectory, replicas: dict[TopicPartition, Replica], *, clean: bool
-    ) -> None:
-        loop, patience_s = asyncio.get_running_loop(), self._settings.log_dirs_stop_timeout_ms / 1000
-        closing = {
-            name: loop.run_in_executor(directory.threads, partial(replica.close, clean=clean))
-            for name, replica in replicas.items()
-            if replica.room is directory
-        }
-        hangs = not await all_end(closing.values(), patience_s)
-        unclean = {*self._offline, *self._missing}
-        for name, end in closing.items():
-            if end.done() and (failure := end.exception()) is not None:
-                _log.error("a log did not close clean", partition=str(name), error=str(failure))
-                unclean.add(name)
-        if clean and not hangs:
-            mark = partial(self._mark_clean, directory, replicas, unclean)
-            hangs = not await all_end([loop.run_in_executor(directory.threads, mark)], patience_s)
-        if hangs:
-            directory.found_hanging(patience_s)
-            _log.error("no clean end for a directory: it hangs", directory=str(directory.path))
-
-    def _mark_clean(
-        self,
-        directory: DataDirectory,
-        replicas: dict[TopicPartition, Replica],
-        unclean: set[TopicPartition],
-    ) -> None:
-        try:
-            self.checkpoints.write_last(directory, replicas)
-            if directory.failure is None and unclean.isdisjoint(self.directories.held_by(directory)):
-                directory.mark_clean()
-        except OSError as failure:
-            _log.error("no clean end for a directory", directory=str(directory.path), error=str(failure))
+        await asyncio.gather(*(closing.close_in(one, clean=clean) for one in self.directories.online))
 
     # -- trouble --
 
@@ -385,9 +375,10 @@ class ReplicaManager:
         self._make(new, {name: topic for topic in changed for name in self._lead_topic(topic)})
 
     async def make_missing(self) -> None:
-        """Tries again to open or make the logs for which there was no room; in threads: some are large."""
+        """Tries again what found no room: to open or make logs (in threads: some are large), and to lead."""
         if all(directory.is_full for directory in self.directories.online):
             return
+        self._postponed.try_again()
         for name in [name for name, at_it in self._missing.items() if not at_it]:
             image = self._image
             topic = image.topic(name.topic) if image is not None else None
@@ -517,17 +508,23 @@ class ReplicaManager:
             try:
                 self._skip_remote(self._image, replica)
             except OSError as failure:
-                _log.error("cannot lead behind what is remote", partition=str(name), error=str(failure))
-                replica.failed = f"{name}: {failure}"
+                self._postponed.postpone(replica, failure)
+                return
+        self._postponed.settled(replica)
         self._roles.take(replica, partition)
+
+    def _lead_again(self, name: TopicPartition) -> None:
+        if self._image is not None and (topic := self._image.topic(name.topic)) is not None:
+            self._lead(topic, name)
 
     def _skip_remote(self, image: ClusterImage, replica: Replica) -> None:
         """Who is to lead with a disk that is new or has lost its end must use no offset of what is remote
-        again; a follower learns from its leader where to go on. Raises OSError. May run in a thread.
+        again; a follower learns from its leader where to go on. Raises OSError, above all BlockingIOError
+        while a flush is under way. May run in a thread.
         """
         remote = image.remote_partition(replica.topic_id, replica.name.partition)
         used_end = remote.end_offset or remote.copied_end_offset or 0
-        if replica.log_end_offset < used_end and not replica.leads:
+        if replica.log_end_offset < used_end and not replica.is_elected:
             replica.start_at(used_end, self._clock.now_ms())
 
     def _adopt(self, replica: Replica) -> None:
@@ -547,6 +544,7 @@ class ReplicaManager:
     def _drop(self, replica: Replica) -> None:
         self.former_traffic += replica.traffic
         self._roles.forget(replica)
+        self._postponed.settled(replica)
         self._all.pop(replica.name, None)
         self._replicas.pop(replica.name, None)
         self._replicas.pop((replica.topic_id, replica.name.partition), None)

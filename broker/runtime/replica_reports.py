@@ -2,8 +2,9 @@
 
 What failed is told until the image says it: the difference between the image and what is offline here is
 found anew each time, so nothing is forgotten while no quorum answers, or if the broker has to register again.
-What was nowhere to be found at the start is told once. Both before the broker is let in: else it would be
-elected for what it has not got. Called by app.py; a broker that is alone tells nobody.
+What was nowhere to be found at the start is told once, before anything is made in its place: of an empty log
+that is there nobody knows what it has lost. Both before the broker is let in: else it would be elected for
+what it has not got. Called by app.py and the replica manager; a broker that is alone tells nobody.
 """
 
 import asyncio
@@ -45,11 +46,13 @@ class ReplicaReports:
         self._unsubscribe: Callable[[], None] = lambda: None
         self._telling: asyncio.Task[None] | None = None
 
+    async def tell_empty(self, empty: Names) -> None:
+        """Before they are made: returns when the controller knows that nothing of them was found."""
+        for at in range(0, len(empty), REPORT_REPLICAS_MAX):
+            await self._send((), empty[at : at + REPORT_REPLICAS_MAX])
+
     async def tell_first(self) -> None:
-        """Once the logs are open: returns when the controller knows what is missing of them."""
-        begun = self._replicas.begun_anew
-        for at in range(0, len(begun), REPORT_REPLICAS_MAX):
-            await self._send((), begun[at : at + REPORT_REPLICAS_MAX])
+        """Once the logs are open: returns when the controller knows which of them failed."""
         await self._tell_failed()
 
     def start(self) -> None:

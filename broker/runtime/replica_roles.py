@@ -76,6 +76,11 @@ class ReplicaRoles:
         return self._core.leads and self.failed is None
 
     @property
+    def is_elected(self) -> bool:
+        """Whether it has taken the lead: also if it has failed since, and serves nobody."""
+        return self._core.leads
+
+    @property
     def leader(self) -> int:
         """Whom it follows; -1 while it leads or stands by."""
         return self._follower.leader

@@ -297,15 +297,15 @@ class SimBroker:
         note_boot(self.files, paths, str(self.boot))
         lifecycle.start()
         opened = metadata.image
-        await replicas.open_all(opened)
+        reports = ReplicaReports(
+            self.node_id, metadata, replicas, tasks, broker_epoch=lambda: lifecycle.broker_epoch
+        )
+        await replicas.open_all(opened, reports.tell_empty)
         metadata.subscribe(replicas.follow)
         replicas.follow(opened, metadata.image)
         groups.start()
         upkeep.start()
         updater.start()
-        reports = ReplicaReports(
-            self.node_id, metadata, replicas, tasks, broker_epoch=lambda: lifecycle.broker_epoch
-        )
         reports.start()
         self.replicas, self.lifecycle = replicas, lifecycle
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)

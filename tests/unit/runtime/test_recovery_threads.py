@@ -1,5 +1,8 @@
-"""A start opens logs side by side, as many at a time as the setting says, and reports how far it is."""
+"""A start opens logs side by side, as many at a time as the setting says, and reports how far it is; one that
+is cancelled leaves the rest.
+"""
 
+import asyncio
 import random
 import threading
 import uuid
@@ -35,6 +38,21 @@ class Meeting(OsFiles):
             self.all_here.wait()
             with self.lock:
                 self.opening -= 1
+        return super().list_directory(path)
+
+
+class Held(OsFiles):
+    """Who begins to open a log waits for `go_on`; `begun` counts them, `held_up` those it never came for."""
+
+    def __init__(self) -> None:
+        self.begun = self.held_up = 0
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def list_directory(self, path: Path) -> list[str]:
+        if path.name.startswith("t-"):
+            self.begun += 1
+            self.entered.set()
+            self.held_up += not self.go_on.wait(5)
         return super().list_directory(path)
 
 
@@ -83,3 +101,20 @@ async def test_progress_is_told(tmp_path: Path) -> None:
     lines = [(line["opened"], line["of"]) for line in told if line["event"] == "logs opened"]
     assert lines == [(PROGRESS_EVERY, count), (2 * PROGRESS_EVERY, count), (count, count)]
     await manager.close(clean=False)
+
+
+async def test_a_start_that_is_cancelled_opens_no_other_log_and_leaves_the_loop_free(tmp_path: Path) -> None:
+    manager = manager_on(tmp_path, OsFiles(), 1)
+    await manager.open_all(image_of(6))
+    await manager.close(clean=False)
+    disk = Held()
+    again = manager_on(tmp_path, disk, 1)
+    start = asyncio.create_task(again.open_all(image_of(6)))
+    assert await asyncio.to_thread(disk.entered.wait, 30)
+    start.cancel()
+    for _ in range(5):  # turns of the loop, which it would not have if it were held up
+        await asyncio.sleep(0)
+    disk.go_on.set()
+    await asyncio.wait([start])
+    assert (start.cancelled(), disk.begun, disk.held_up) == (True, 1, 0)
+    await again.close(clean=False)

@@ -365,6 +365,86 @@ async def test_a_follower_with_a_lost_disk_asks_its_leader_until_it_is_to_lead_i
     assert append(node.replica, 1) == 100
 
 
+class FullFor(OsFiles):
+    """Creates no file while `full`."""
+
+    full = False
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if self.full and (create or exclusive):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().open(path, create=create, exclusive=exclusive)
+
+
+class HeldSync(OsFiles):
+    """In threads an fsync waits for `go`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop, self.entered, self.go = threading.get_ident(), threading.Event(), threading.Event()
+
+    def sync(self, fd: int) -> None:
+        if threading.get_ident() != self.loop:
+            self.entered.set()
+            assert self.go.wait(30)
+        super().sync(fd)
+
+
+async def following(path: Path, files: OsFiles) -> tuple[Node, ClusterImage, ClusterImage]:
+    """Its log ends at 5, of what is remote at 100; the image in which it follows, and one that elects it."""
+    alone = with_topic(1, configs=TIERED)
+    node = await started(path, alone, files)
+    append(node.replica, 5)
+    remote = with_topic(1, remote=REMOTE, configs=TIERED)
+    followed, elected = led_by(remote, 2, leader_epoch=3), led_by(remote, 1, leader_epoch=4)
+    node.manager.follow(alone, followed)
+    assert (node.replica.follows, node.replica.log_end_offset) == (True, 5)
+    return node, followed, elected
+
+
+async def test_one_elected_while_its_log_is_flushed_leads_after_that(tmp_path: Path) -> None:
+    files = HeldSync()
+    node, followed, elected = await following(tmp_path, files)
+    flush = asyncio.create_task(asyncio.to_thread(node.replica.flush))
+    assert await asyncio.to_thread(files.entered.wait, 30)
+    node.manager.follow(followed, elected)
+    again = led_by(elected, 1, leader_epoch=5)
+    node.manager.follow(elected, again)
+    assert (node.replica.leads, node.replica.failed) == (False, None)
+    waiting = [one for one in asyncio.all_tasks() if one.get_name().startswith("lead ")]
+    assert len(waiting) == 1
+    files.go.set()
+    await asyncio.gather(flush, *waiting)
+    assert (node.replica.leads, node.replica.leader_epoch) == (True, 5)
+    assert append(node.replica, 1) == 100
+    assert node.failures == []
+
+
+async def test_one_elected_on_a_full_disk_leads_once_there_is_room(tmp_path: Path) -> None:
+    files = FullFor()
+    node, followed, elected = await following(tmp_path, files)
+    files.full = True
+    node.manager.follow(followed, elected)
+    await node.manager.make_missing()
+    again = led_by(elected, 1, leader_epoch=5)
+    node.manager.follow(elected, again)
+    assert (node.replica.leads, node.replica.failed) == (False, None)
+    files.full = False
+    node.directory.has_room()
+    await node.manager.make_missing()
+    assert (node.replica.leads, node.replica.leader_epoch) == (True, 5)
+    assert append(node.replica, 1) == 100
+
+
+async def test_a_leader_that_has_failed_is_not_moved_on_when_it_is_elected_again(tmp_path: Path) -> None:
+    alone = with_topic(1, configs=TIERED)
+    node = await started(tmp_path, alone)
+    append(node.replica, 5)
+    node.replica.failed = "fsync failed"
+    node.manager.follow(alone, led_by(with_topic(1, remote=REMOTE, configs=TIERED), 1, leader_epoch=4))
+    assert (node.replica.leads, node.replica.leader_epoch, node.replica.log_end_offset) == (False, 4, 5)
+
+
 def led_by(image: ClusterImage, leader: int, *, leader_epoch: int) -> ClusterImage:
     topic = image.topics[uuid.UUID(int=1)]
     partition = PartitionImage(

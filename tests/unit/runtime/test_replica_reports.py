@@ -32,12 +32,17 @@ class Told(Controlled):
 
     def __init__(self, *brokers: int) -> None:
         super().__init__(*brokers)
+        self.asked = 0  # also while no quorum answers
         self.reports: list[c.ReportReplicas] = []
         self.subscribers: list[Callable[[ClusterImage, ClusterImage], None]] = []
 
     def subscribe(self, subscriber: Callable[[ClusterImage, ClusterImage], None]) -> Callable[[], None]:
         self.subscribers.append(subscriber)
         return lambda: self.subscribers.remove(subscriber)
+
+    async def submit(self, command: c.AnyCommand, timeout_s: float = 30.0) -> Any:
+        self.asked += 1
+        return await super().submit(command, timeout_s)
 
     def do(self, command: c.AnyCommand) -> Any:
         before, reply = self.image, super().do(command)
@@ -69,7 +74,7 @@ class Life:
         )
 
     async def start(self) -> "Life":
-        await self.replicas.open_all(self.controller.image)
+        await self.replicas.open_all(self.controller.image, self.reports.tell_empty)
         self.controller.subscribe(self.replicas.follow)
         await self.reports.tell_first()
         self.reports.start()
@@ -161,7 +166,7 @@ async def test_a_log_that_cannot_be_read_is_told_before_the_broker_is_let_in(
     lost = next(tmp_path.glob("?/t-0/partition.metadata"))
     lost.write_text("version: 7\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n")
     life = Life(tmp_path, controller)
-    await life.replicas.open_all(controller.image)
+    await life.replicas.open_all(controller.image, life.reports.tell_empty)
     await life.reports.tell_first()
     assert offline(controller) == [0]
     await life.stop()
@@ -180,6 +185,30 @@ async def test_partitions_of_a_wiped_directory_are_told_and_no_others(
     assert [report.emptied for report in controller.reports] == [tuple((topic_id, n) for n in wiped)]
     assert [report.failed for report in controller.reports] == [()]
     assert list(life.replicas.given_up) == []
+    await life.stop()
+
+
+async def test_a_start_that_ends_before_it_could_tell_leaves_the_next_one_to_tell_it(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    wiped = life.lies_in("b")
+    await life.stop()
+    shutil.rmtree(tmp_path / "b")
+    controller.reports.clear()
+    controller.asked, controller.available = 0, False
+    life = Life(tmp_path, controller)
+    start = life.tasks.spawn("start", life.start())
+    await until(lambda: controller.asked > 0)
+    start.cancel()
+    await asyncio.wait([start])
+    assert life.lies_in("b") == []
+    await life.stop()
+    controller.available = True
+    life = await Life(tmp_path, controller).start()
+    topic_id = controller.image.topic_ids["t"]
+    assert [report.emptied for report in controller.reports] == [tuple((topic_id, n) for n in wiped)]
+    assert all(leader == 2 for number, leader in leaders(controller).items() if number in wiped)
     await life.stop()
 
 
