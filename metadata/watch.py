@@ -39,12 +39,13 @@ class DeathWatch:
         name: str,
         tasks: TaskGroup,
         died: Callable[[int], None],
+        met: Callable[[int], None] = lambda node: None,
         *,
         suspect_s: float = SUSPECT_S,
         steady_s: float = STEADY_S,
     ) -> None:
-        """`died(node)` is called on the loop, once for each death."""
-        self._name, self._tasks, self._died = name, tasks, died
+        """Called on the loop: `died(node)` once for each death, `met(node)` for each connection."""
+        self._name, self._tasks, self._died, self._met = name, tasks, died, met
         self._suspect_s, self._steady_s = suspect_s, steady_s
         self._watched: dict[int, _Watched] = {}
 
@@ -103,6 +104,8 @@ class DeathWatch:
                 met = transport.get_extra_info("peername")  # None if it broke at once
                 seen = met[:2] if met else seen
                 try:
+                    if watched.connected:
+                        self._met(node)
                     await line.ended.wait()
                 finally:
                     transport.close()

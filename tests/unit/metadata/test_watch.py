@@ -18,6 +18,7 @@ class Host:
 
     def __init__(self) -> None:
         self.met: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+        self.found: list[int] = []  # whom the watch told of, for each connection
         self.address: Address = ("127.0.0.1", 0)
         self.server: asyncio.Server | None = None
 
@@ -33,7 +34,9 @@ async def watching(
     failures: list[BaseException] = []
     deaths: asyncio.Queue[int] = asyncio.Queue()
     tasks = TaskGroup(lambda name, failure: failures.append(failure))
-    watch = DeathWatch("test", tasks, deaths.put_nowait, suspect_s=suspect_s, steady_s=steady_s)
+    watch = DeathWatch(
+        "test", tasks, deaths.put_nowait, host.found.append, suspect_s=suspect_s, steady_s=steady_s
+    )
     watch.watch({7: host.address})
     try:
         yield watch, deaths
@@ -70,6 +73,7 @@ async def test_a_broken_connection_casts_doubt_until_there_is_another() -> None:
         watch.is_up(7)
         await host.met.get()
         await until(lambda: not watch.suspects)
+        await until(lambda: host.found == [7, 7])  # so the death is taken back
 
 
 @pytest.mark.parametrize("bounds", [{"suspect_s": 0}, {"steady_s": 60}])
