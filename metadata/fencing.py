@@ -117,7 +117,8 @@ class Fencing:
             return
         for node_id, epoch in list(self._dead.items()):
             before, after = old.brokers.get(node_id), new.brokers.get(node_id)
-            if after is None or after.broker_epoch != epoch or (before and before.fenced and not after.fenced):
+            let_in = before is not None and before.fenced and after is not None and not after.fenced
+            if let_in or after is None or after.broker_epoch != epoch:
                 del self._dead[node_id]
 
     def _lose(self, node_id: int) -> None:

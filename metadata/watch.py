@@ -2,11 +2,14 @@
 
 The kernel of the host does both within milliseconds when a process is killed, so nobody has to wait for a
 time-out; and since a host that hangs or is cut off does neither, there are no false alarms. One idle
-connection to each watched address; nothing is sent on it.
+connection to each watched address; nothing is sent on it, but for the handshake of TLS, without which a
+server that awaits one breaks it after a minute.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from tierlog.broker.ports.tasks import TaskGroup
@@ -24,13 +27,18 @@ STEADY_S = 1.0
 AGAIN_S = 0.005
 """Before the next try after one that broke sooner."""
 
-Address = tuple[str, int]
+
+class Address(NamedTuple):
+    host: str
+    port: int
+    tls: bool = False
 
 
 def address_of(url: str) -> Address:
     """Of the server behind an http URL."""
     parts = urlsplit(url)
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    tls = parts.scheme == "https"
+    return Address(parts.hostname or "", parts.port or (443 if tls else 80), tls)
 
 
 class DeathWatch:
@@ -41,10 +49,13 @@ class DeathWatch:
         died: Callable[[int], None],
         met: Callable[[int], None] = lambda node: None,
         *,
+        tls: ssl.SSLContext | None = None,
         suspect_s: float = SUSPECT_S,
         steady_s: float = STEADY_S,
     ) -> None:
-        """Called on the loop: `died(node)` once for each death, `met(node)` for each connection."""
+        """Called on the loop: `died(node)` once for each death, `met(node)` for each connection. `tls`: for
+        addresses that speak it; None: as clients of the web do."""
+        self._tls = tls or True
         self._name, self._tasks, self._died, self._met = name, tasks, died, met
         self._suspect_s, self._steady_s = suspect_s, steady_s
         self._watched: dict[int, _Watched] = {}
@@ -84,21 +95,26 @@ class DeathWatch:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, node: int, watched: "_Watched") -> None:
-        seen: Address | None = None  # the very address at which the process was met: a name may have several
+        address = watched.address
+        tls = self._tls if address.tls else None
+        seen: tuple[str, int] | None = None  # the very address where it was met: a name may have several
         loop = asyncio.get_running_loop()
         while True:
             watched.try_now.clear()
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     transport, line = await loop.create_connection(
-                        lambda: _Line(watched), *(seen or watched.address)
+                        lambda: _Line(watched),
+                        *(seen or address[:2]),
+                        ssl=tls,
+                        server_hostname=address.host if tls else None,
                     )
             except ConnectionRefusedError:
                 if seen is not None:
                     seen = None
                     self._died(node)
                 await watched.pause()
-            except (OSError, TimeoutError):
+            except (OSError, TimeoutError, ValueError):  # the last: that is no name of a host
                 await watched.pause()  # proves nothing
             else:
                 met = transport.get_extra_info("peername")  # None if it broke at once
@@ -108,7 +124,7 @@ class DeathWatch:
                         self._met(node)
                     await line.ended.wait()
                 finally:
-                    transport.close()
+                    transport.abort()  # nothing is left to send, nor anyone to wait for TLS's farewell
                 if not watched.is_steady:
                     await watched.pause(AGAIN_S)
 

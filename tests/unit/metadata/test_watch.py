@@ -2,11 +2,14 @@
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+from certificates import Authority
 from pump import until
 
 from tierlog.broker.ports.tasks import TaskGroup
@@ -19,23 +22,32 @@ class Host:
     def __init__(self) -> None:
         self.met: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
         self.found: list[int] = []  # whom the watch told of, for each connection
-        self.address: Address = ("127.0.0.1", 0)
+        self.address = Address("127.0.0.1", 0)
+        self.tls: ssl.SSLContext | None = None
         self.server: asyncio.Server | None = None
 
     async def listen(self) -> None:
-        self.server = await asyncio.start_server(lambda _, writer: self.met.put_nowait(writer), *self.address)
-        self.address = self.server.sockets[0].getsockname()
+        self.server = await asyncio.start_server(
+            lambda _, writer: self.met.put_nowait(writer), *self.address[:2], ssl=self.tls
+        )
+        self.address = Address(*self.server.sockets[0].getsockname(), tls=self.tls is not None)
 
 
 @asynccontextmanager
 async def watching(
-    host: Host, suspect_s: float = 60, steady_s: float = 0
+    host: Host, suspect_s: float = 60, steady_s: float = 0, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[DeathWatch, asyncio.Queue[int]]]:
     failures: list[BaseException] = []
     deaths: asyncio.Queue[int] = asyncio.Queue()
     tasks = TaskGroup(lambda name, failure: failures.append(failure))
     watch = DeathWatch(
-        "test", tasks, deaths.put_nowait, host.found.append, suspect_s=suspect_s, steady_s=steady_s
+        "test",
+        tasks,
+        deaths.put_nowait,
+        host.found.append,
+        tls=tls,
+        suspect_s=suspect_s,
+        steady_s=steady_s,
     )
     watch.watch({7: host.address})
     try:
@@ -57,6 +69,18 @@ async def test_a_broken_connection_and_a_refused_one_are_a_death() -> None:
         connection.close()
         assert await deaths.get() == 7
         assert watch.connected == frozenset()
+
+
+async def test_who_listens_for_tls_is_spoken_to_in_it_lest_it_breaks_the_connection(tmp_path: Path) -> None:
+    host, files = Host(), Authority(tmp_path).issue("node")
+    host.tls = files.server()
+    await host.listen()
+    async with watching(host, tls=files.client()) as (watch, deaths), asyncio.timeout(20):
+        connection = await host.met.get()  # not before the handshake
+        await until(lambda: watch.connected == {7})
+        host.server.close()
+        connection.transport.abort()  # without a farewell, as of a process that is killed
+        assert await deaths.get() == 7
 
 
 async def test_a_broken_connection_casts_doubt_until_there_is_another() -> None:
@@ -104,7 +128,7 @@ async def test_a_connection_that_is_reset_at_once_proves_nothing_and_breaks_noth
     resets: asyncio.Queue[None] = asyncio.Queue()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
-        host.address = listening.getsockname()
+        host.address = Address(*listening.getsockname())
 
         def reset() -> None:
             try:
@@ -154,6 +178,6 @@ async def test_who_is_no_longer_watched_dies_unnoticed() -> None:
 
 
 def test_addresses() -> None:
-    assert address_of("http://h:1/") == ("h", 1)
-    assert address_of("http://[::1]:9644") == ("::1", 9644)
-    assert address_of("https://h") == ("h", 443)
+    assert address_of("http://h:1/") == ("h", 1, False)
+    assert address_of("http://[::1]:9644") == ("::1", 9644, False)
+    assert address_of("https://h") == ("h", 443, True)
