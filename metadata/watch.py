@@ -25,7 +25,8 @@ STEADY_S = 1.0
 """Only one that has stood for so long casts any: something between here and there may break each at once."""
 
 AGAIN_S = 0.005
-"""Before the next try after one that broke sooner."""
+"""Before the next try after one that broke sooner; twice as long each time, up to RETRY_S: who accepts and
+closes may do so for ever."""
 
 
 class Address(NamedTuple):
@@ -98,6 +99,7 @@ class DeathWatch:
         address = watched.address
         tls = self._tls if address.tls else None
         seen: tuple[str, int] | None = None  # the very address where it was met: a name may have several
+        again_s = AGAIN_S
         loop = asyncio.get_running_loop()
         while True:
             watched.try_now.clear()
@@ -125,8 +127,11 @@ class DeathWatch:
                     await line.ended.wait()
                 finally:
                     transport.abort()  # nothing is left to send, nor anyone to wait for TLS's farewell
-                if not watched.is_steady:
-                    await watched.pause(AGAIN_S)
+                if watched.is_steady:
+                    again_s = AGAIN_S
+                else:  # though it answers others, which `is_up` tells
+                    await asyncio.sleep(again_s)
+                    again_s = min(2 * again_s, RETRY_S)
 
 
 class _Watched:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from pump import until
+from pump import turns, until
 
 from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.metadata.watch import Address, DeathWatch, address_of
+from tierlog.metadata.watch import AGAIN_S, Address, DeathWatch, address_of
 
 
 class Host:
@@ -148,6 +148,41 @@ async def test_a_connection_that_is_reset_at_once_proves_nothing_and_breaks_noth
                 watch.is_up(7)
             loop.remove_reader(listening)
             assert deaths.empty()
+
+
+async def test_who_accepts_and_closes_is_tried_less_and_less_until_a_connection_was_steady() -> None:
+    host, times, kept = Host(), asyncio.Queue[float](), asyncio.Queue[asyncio.StreamWriter]()
+    loop = asyncio.get_running_loop()
+    keeps = False
+
+    def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        times.put_nowait(loop.time())
+        if keeps:
+            kept.put_nowait(writer)
+        else:
+            writer.close()
+
+    host.server = await asyncio.start_server(accept, *host.address[:2])
+    host.address = Address(*host.server.sockets[0].getsockname())
+    async with watching(host, steady_s=0.25) as (watch, deaths):
+
+        async def gap() -> float:
+            start = await times.get()
+            await turns()  # until it knows that the connection broke, and waits
+            watch.is_up(7)  # who answers, over another connection, is not tried any sooner
+            return await times.get() - start
+
+        gaps = [await gap() for _ in range(3)]  # after 5, 20 and 80 ms
+        assert gaps[1] >= 3 * AGAIN_S and gaps[2] >= 15 * AGAIN_S
+        keeps = True
+        writer = await kept.get()  # after 160 ms; were it to break at once, 320 ms would follow
+        met = loop.time()
+        await until(lambda: loop.time() > met + 0.3)
+        keeps = False
+        writer.close()
+        await times.get()  # of the steady one
+        assert await gap() < 60 * AGAIN_S
+        assert deaths.empty()
 
 
 async def test_who_was_never_met_cannot_die_and_is_met_as_soon_as_it_is_up() -> None:
