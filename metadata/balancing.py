@@ -14,7 +14,9 @@ import structlog
 
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller.balance import IMBALANCE_PERCENT, MAX_ELECTIONS, rebalance
+from tierlog.metadata.controller.commands import LeadersElected
 from tierlog.metadata.feed import ImageFeed
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.peers import MetadataUnavailable
@@ -57,9 +59,12 @@ class Balancing:
             election = await asyncio.to_thread(rebalance, self._feed.image, percent)
             if election is None or election.partitions is None:
                 return
-            await leadership.commit(election)
-            _log.info("elected preferred leaders", partitions=len(election.partitions))
-            if len(election.partitions) == MAX_ELECTIONS:
+            reply = await leadership.commit(election)
+            outcomes = reply.partitions if isinstance(reply, LeadersElected) else ()
+            elected = sum(one.error is ErrorCode.NONE for one in outcomes)
+            if elected:  # not so if things have changed since that image
+                _log.info("elected preferred leaders", partitions=elected)
+            if elected and len(election.partitions) == MAX_ELECTIONS:
                 self._due_ms = self._clock.monotonic_ms()  # there are more
         except MetadataUnavailable:
             return  # the next interval, or the next leader, finds the same

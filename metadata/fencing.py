@@ -12,6 +12,7 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.controller.commands import FenceBroker, Heartbeat, HeartbeatReply
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.feed import ImageFeed
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.peers import MetadataUnavailable
 
@@ -35,6 +36,7 @@ class Fencing:
         self._dead: dict[int, int] = {}  # broker -> its epoch when its process was proven dead
         self._fencing: asyncio.Task[None] | None = None
         self._ticked_ms = clock.monotonic_ms()
+        feed.subscribe(self._withdraw)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Raises MetadataUnavailable; LeadershipLost if another has to be asked."""
@@ -59,6 +61,11 @@ class Fencing:
             self.follow_leadership()
             self._lose(node_id)
             self._fence_overdue()
+
+    def lives(self, node_id: int) -> None:
+        """A process of this node is connected to: the proof was none (a firewall can forge it), or there is
+        another by now, which registers."""
+        self._dead.pop(node_id, None)
 
     @property
     def dead(self) -> frozenset[int]:
@@ -103,6 +110,16 @@ class Fencing:
             return  # the next tick, or the next leader, finds them overdue again
         finally:
             self._fencing = None
+
+    def _withdraw(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Only a heartbeat of that very process has it let in again under the same epoch."""
+        if not self._dead or old.brokers is new.brokers:
+            return
+        for node_id, epoch in list(self._dead.items()):
+            before, after = old.brokers.get(node_id), new.brokers.get(node_id)
+            let_in = before is not None and before.fenced and after is not None and not after.fenced
+            if let_in or after is None or after.broker_epoch != epoch:
+                del self._dead[node_id]
 
     def _lose(self, node_id: int) -> None:
         """Unless it has registered since."""

@@ -200,7 +200,7 @@ class MetadataNode:
         self._leadership = Leadership(self._core, self._feed, self._clock, self._rng, self._work.set)
         self._membership = Membership(self, self._core, self._leadership, self._clock)
         self._fencing = Fencing(self._sessions, self._leadership, self._feed, self._clock, self._tasks)
-        self._peers.start(self._unreachable, self._died)
+        self._peers.start(self._unreachable, self._died, self._fencing.lives)
         self._follow_configuration()
         self._running.append(self._tasks.spawn(f"metadata {self.node_id}", self._run()))
         alone = self._core.configuration.members.keys() == {self.node_id}

@@ -37,9 +37,12 @@ class LeadershipLost(MetadataUnavailable):
 class Peers(Protocol):
     """The other members. Sending never waits and may lose messages."""
 
-    def start(self, unreachable: Callable[[int], None], died: Callable[[int], None]) -> None:
+    def start(
+        self, unreachable: Callable[[int], None], died: Callable[[int], None], met: Callable[[int], None]
+    ) -> None:
         """`unreachable(peer)` is called when messages to it were lost; `died(peer)` when its process is
-        proven dead: a connection to it broke, and its host refuses another. A time-out proves nothing."""
+        proven dead: a connection to it broke, and its host refuses another. A time-out proves nothing.
+        `met(peer)` when it is connected to (again): who was thought dead is not, or has started anew."""
 
     def configure(self, members: Mapping[int, Member]) -> None:
         """Who may be sent to from now on; this node is among them, with its own directory."""
@@ -71,7 +74,9 @@ class Peers(Protocol):
 class NoPeers:
     """The peers of a quorum of one."""
 
-    def start(self, unreachable: Callable[[int], None], died: Callable[[int], None]) -> None:
+    def start(
+        self, unreachable: Callable[[int], None], died: Callable[[int], None], met: Callable[[int], None]
+    ) -> None:
         return
 
     def configure(self, members: Mapping[int, Member]) -> None:

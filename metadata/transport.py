@@ -63,9 +63,11 @@ class HttpPeers:
         self._watch: DeathWatch | None = None
         self._watched: dict[int, Address] = {}  # besides the members
 
-    def start(self, unreachable: Callable[[int], None], died: Callable[[int], None]) -> None:
+    def start(
+        self, unreachable: Callable[[int], None], died: Callable[[int], None], met: Callable[[int], None]
+    ) -> None:
         self._unreachable = unreachable
-        self._watch = DeathWatch(f"metadata {self._node_id}", self._tasks, died)
+        self._watch = DeathWatch(f"metadata {self._node_id}", self._tasks, died, met, tls=self._tls)
 
     def configure(self, members: Mapping[int, Member]) -> None:
         """A peer that is dropped still gets what waits for it: it may be its own removal."""

@@ -2,11 +2,14 @@
 
 The kernel of the host does both within milliseconds when a process is killed, so nobody has to wait for a
 time-out; and since a host that hangs or is cut off does neither, there are no false alarms. One idle
-connection to each watched address; nothing is sent on it.
+connection to each watched address; nothing is sent on it, but for the handshake of TLS, without which a
+server that awaits one breaks it after a minute.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from tierlog.broker.ports.tasks import TaskGroup
@@ -22,15 +25,21 @@ STEADY_S = 1.0
 """Only one that has stood for so long casts any: something between here and there may break each at once."""
 
 AGAIN_S = 0.005
-"""Before the next try after one that broke sooner."""
+"""Before the next try after one that broke sooner; twice as long each time, up to RETRY_S: who accepts and
+closes may do so for ever."""
 
-Address = tuple[str, int]
+
+class Address(NamedTuple):
+    host: str
+    port: int
+    tls: bool = False
 
 
 def address_of(url: str) -> Address:
     """Of the server behind an http URL."""
     parts = urlsplit(url)
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    tls = parts.scheme == "https"
+    return Address(parts.hostname or "", parts.port or (443 if tls else 80), tls)
 
 
 class DeathWatch:
@@ -39,12 +48,16 @@ class DeathWatch:
         name: str,
         tasks: TaskGroup,
         died: Callable[[int], None],
+        met: Callable[[int], None] = lambda node: None,
         *,
+        tls: ssl.SSLContext | None = None,
         suspect_s: float = SUSPECT_S,
         steady_s: float = STEADY_S,
     ) -> None:
-        """`died(node)` is called on the loop, once for each death."""
-        self._name, self._tasks, self._died = name, tasks, died
+        """Called on the loop: `died(node)` once for each death, `met(node)` for each connection. `tls`: for
+        addresses that speak it; None: as clients of the web do."""
+        self._tls = tls or True
+        self._name, self._tasks, self._died, self._met = name, tasks, died, met
         self._suspect_s, self._steady_s = suspect_s, steady_s
         self._watched: dict[int, _Watched] = {}
 
@@ -83,31 +96,42 @@ class DeathWatch:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, node: int, watched: "_Watched") -> None:
-        seen: Address | None = None  # the very address at which the process was met: a name may have several
+        address = watched.address
+        tls = self._tls if address.tls else None
+        seen: tuple[str, int] | None = None  # the very address where it was met: a name may have several
+        again_s = AGAIN_S
         loop = asyncio.get_running_loop()
         while True:
             watched.try_now.clear()
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     transport, line = await loop.create_connection(
-                        lambda: _Line(watched), *(seen or watched.address)
+                        lambda: _Line(watched),
+                        *(seen or address[:2]),
+                        ssl=tls,
+                        server_hostname=address.host if tls else None,
                     )
             except ConnectionRefusedError:
                 if seen is not None:
                     seen = None
                     self._died(node)
                 await watched.pause()
-            except (OSError, TimeoutError):
+            except (OSError, TimeoutError, ValueError):  # the last: that is no name of a host
                 await watched.pause()  # proves nothing
             else:
                 met = transport.get_extra_info("peername")  # None if it broke at once
                 seen = met[:2] if met else seen
                 try:
+                    if watched.connected:
+                        self._met(node)
                     await line.ended.wait()
                 finally:
-                    transport.close()
-                if not watched.is_steady:
-                    await watched.pause(AGAIN_S)
+                    transport.abort()  # nothing is left to send, nor anyone to wait for TLS's farewell
+                if watched.is_steady:
+                    again_s = AGAIN_S
+                else:  # though it answers others, which `is_up` tells
+                    await asyncio.sleep(again_s)
+                    again_s = min(2 * again_s, RETRY_S)
 
 
 class _Watched:

@@ -233,7 +233,8 @@ class ReplicaFetcher:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_PATIENCE_S):
                     await self._something_due.wait()
-            changed |= self._look()
+            self._due.update(dict.fromkeys(changed))  # they may have moved meanwhile, or be gone
+            changed = self._look()
         if not changed and not self._session_goes_on:
             return
         request = self._request(changed)
@@ -259,7 +260,9 @@ class ReplicaFetcher:
             for answer in topic.partitions:
                 key = (topic.topic_id, answer.partition_index)
                 partition = self._partitions.get(key)
-                if partition is not None and key in asked:
+                if partition is None:
+                    self._leave_session(key)  # or the leader answers at once for it, again and again
+                elif key in asked:
                     self._try_take(partition, asked[key], answer, now_ms)
 
     def _look(self) -> dict[Key, Asked]:

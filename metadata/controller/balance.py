@@ -6,7 +6,7 @@ With auto.leader.rebalance.enable, called by the leading node every leader.imbal
 from collections import Counter
 
 from tierlog.metadata.controller.commands import ElectionKind, ElectLeaders
-from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.image import ClusterImage, PartitionImage
 
 IMBALANCE_PERCENT = 10  # leader.imbalance.per.broker.percentage
 MAX_ELECTIONS = 1000  # at a time: each makes clients look for the new leader
@@ -23,7 +23,7 @@ def rebalance(
         for number, partition in enumerate(topic.partitions):
             preferred = partition.replicas[0]
             preferring[preferred] += 1
-            if partition.leader != preferred and preferred in may_lead and preferred in partition.in_sync:
+            if partition.leader != preferred and preferred in may_lead and _holds_all(partition, preferred):
                 lacking.setdefault(preferred, []).append((topic.name, number))
     chosen = [
         one
@@ -32,3 +32,9 @@ def rebalance(
         for one in sorted(lacking[broker_id])
     ]
     return ElectLeaders(partitions=tuple(chosen[:most]), kind=ElectionKind.PREFERRED) if chosen else None
+
+
+def _holds_all(partition: PartitionImage, broker_id: int) -> bool:
+    """The last in-sync replica stays so when its disk fails or comes back empty, and cannot be elected."""
+    marked = broker_id in partition.offline or broker_id in partition.emptied
+    return broker_id in partition.in_sync and not marked

@@ -93,6 +93,7 @@ async def test_a_member_of_a_foreign_ca_is_not_heard_and_hears_nothing(
         await quorum.running[3].client.submit(topic("u"), 1.0)
     assert not has("t")(quorum.running[3].client.image)
     assert quorum.running[3].node.status().applied_index == 0
+    assert 3 not in quorum.running[1].peers.watched
 
 
 async def test_nothing_is_said_in_the_clear_to_a_member_with_certificates(

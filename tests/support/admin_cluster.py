@@ -49,8 +49,10 @@ class ToldPeers(NoPeers):
 
     doubtful: frozenset[int] = frozenset()
 
-    def start(self, unreachable: Callable[[int], None], died: Callable[[int], None]) -> None:
-        self.died = died
+    def start(
+        self, unreachable: Callable[[int], None], died: Callable[[int], None], met: Callable[[int], None]
+    ) -> None:
+        self.died, self.met = died, met
 
     @property
     def suspects(self) -> frozenset[int]:

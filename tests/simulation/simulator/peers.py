@@ -51,7 +51,9 @@ class SimPeers:
         self._witness = witness
         self._died: Callable[[int], None] = lambda peer: None
 
-    def start(self, unreachable: Callable[[int], None], died: Callable[[int], None]) -> None:
+    def start(
+        self, unreachable: Callable[[int], None], died: Callable[[int], None], met: Callable[[int], None]
+    ) -> None:
         self._died = died
 
     def configure(self, members: Mapping[int, Member]) -> None:

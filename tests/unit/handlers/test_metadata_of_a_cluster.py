@@ -65,6 +65,23 @@ async def test_a_dead_broker_that_registers_again_lives(cluster: AdminCluster) -
     assert (told.error_code, told.leader_id) == (E.NONE, 2)
 
 
+async def test_a_broker_that_only_seemed_dead_is_named_once_it_is_connected_to(cluster: AdminCluster) -> None:
+    await cluster.create("t", (2, 3))
+    cluster.peers.died(2)
+    assert (await partition(cluster, 12)).leader_id == -1
+    cluster.peers.met(2)
+    assert (await partition(cluster, 12)).leader_id == 2
+
+
+async def test_a_broker_that_is_let_in_under_the_same_epoch_was_not_dead(cluster: AdminCluster) -> None:
+    await cluster.create("t", (2,))
+    cluster.peers.died(2)
+    await cluster.fence(2)
+    assert (await partition(cluster, 12)).leader_id == -1
+    await cluster.fence(2, fenced=False)
+    assert (await partition(cluster, 12)).leader_id == 2
+
+
 async def test_a_leader_whose_connection_broke_is_none_while_that_is_in_doubt(cluster: AdminCluster) -> None:
     await cluster.create("t", (2, 3))
     cluster.peers.doubtful = frozenset({2})

@@ -6,6 +6,7 @@ import pytest
 
 from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.balance import rebalance
 from tierlog.metadata.controller.commands import ElectionKind
 from tierlog.metadata.controller.election import leads_others_could
 from tierlog.metadata.controller.replicas import MAX_REPLICAS_PER_REPORT
@@ -152,6 +153,14 @@ def test_an_empty_replica_never_leads_before_it_caught_up(three: World) -> None:
     wiped(three, 1, 0)
     assert state(three) == (-1, (1,))
     assert elect(three, ElectionKind.UNCLEAN) == E.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("kind", ["failed", "emptied"])
+def test_the_last_in_sync_replica_that_cannot_lead_is_not_balanced_to(three: World, kind: str) -> None:
+    three.in_sync(1)
+    report(three, 1, 0, kind=kind)
+    assert state(three) == (-1, (1,))
+    assert rebalance(three.image) is None
 
 
 def test_an_unclean_election_finds_who_still_holds_something(three: World) -> None:

@@ -34,7 +34,9 @@ class SilentPeers:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
-    def start(self, unreachable: Callable[[int], None], died: Callable[[int], None]) -> None:
+    def start(
+        self, unreachable: Callable[[int], None], died: Callable[[int], None], met: Callable[[int], None]
+    ) -> None:
         return
 
     def configure(self, members: Mapping[int, Member]) -> None:

@@ -2,15 +2,18 @@
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
-from pump import until
+from certificates import Authority
+from pump import turns, until
 
 from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.metadata.watch import Address, DeathWatch, address_of
+from tierlog.metadata.watch import AGAIN_S, Address, DeathWatch, address_of
 
 
 class Host:
@@ -18,22 +21,34 @@ class Host:
 
     def __init__(self) -> None:
         self.met: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
-        self.address: Address = ("127.0.0.1", 0)
+        self.found: list[int] = []  # whom the watch told of, for each connection
+        self.address = Address("127.0.0.1", 0)
+        self.tls: ssl.SSLContext | None = None
         self.server: asyncio.Server | None = None
 
     async def listen(self) -> None:
-        self.server = await asyncio.start_server(lambda _, writer: self.met.put_nowait(writer), *self.address)
-        self.address = self.server.sockets[0].getsockname()
+        self.server = await asyncio.start_server(
+            lambda _, writer: self.met.put_nowait(writer), *self.address[:2], ssl=self.tls
+        )
+        self.address = Address(*self.server.sockets[0].getsockname(), tls=self.tls is not None)
 
 
 @asynccontextmanager
 async def watching(
-    host: Host, suspect_s: float = 60, steady_s: float = 0
+    host: Host, suspect_s: float = 60, steady_s: float = 0, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[DeathWatch, asyncio.Queue[int]]]:
     failures: list[BaseException] = []
     deaths: asyncio.Queue[int] = asyncio.Queue()
     tasks = TaskGroup(lambda name, failure: failures.append(failure))
-    watch = DeathWatch("test", tasks, deaths.put_nowait, suspect_s=suspect_s, steady_s=steady_s)
+    watch = DeathWatch(
+        "test",
+        tasks,
+        deaths.put_nowait,
+        host.found.append,
+        tls=tls,
+        suspect_s=suspect_s,
+        steady_s=steady_s,
+    )
     watch.watch({7: host.address})
     try:
         yield watch, deaths
@@ -56,6 +71,18 @@ async def test_a_broken_connection_and_a_refused_one_are_a_death() -> None:
         assert watch.connected == frozenset()
 
 
+async def test_who_listens_for_tls_is_spoken_to_in_it_lest_it_breaks_the_connection(tmp_path: Path) -> None:
+    host, files = Host(), Authority(tmp_path).issue("node")
+    host.tls = files.server()
+    await host.listen()
+    async with watching(host, tls=files.client()) as (watch, deaths), asyncio.timeout(20):
+        connection = await host.met.get()  # not before the handshake
+        await until(lambda: watch.connected == {7})
+        host.server.close()
+        connection.transport.abort()  # without a farewell, as of a process that is killed
+        assert await deaths.get() == 7
+
+
 async def test_a_broken_connection_casts_doubt_until_there_is_another() -> None:
     host = Host()
     await host.listen()
@@ -70,6 +97,7 @@ async def test_a_broken_connection_casts_doubt_until_there_is_another() -> None:
         watch.is_up(7)
         await host.met.get()
         await until(lambda: not watch.suspects)
+        await until(lambda: host.found == [7, 7])  # so the death is taken back
 
 
 @pytest.mark.parametrize("bounds", [{"suspect_s": 0}, {"steady_s": 60}])
@@ -100,7 +128,7 @@ async def test_a_connection_that_is_reset_at_once_proves_nothing_and_breaks_noth
     resets: asyncio.Queue[None] = asyncio.Queue()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
-        host.address = listening.getsockname()
+        host.address = Address(*listening.getsockname())
 
         def reset() -> None:
             try:
@@ -120,6 +148,41 @@ async def test_a_connection_that_is_reset_at_once_proves_nothing_and_breaks_noth
                 watch.is_up(7)
             loop.remove_reader(listening)
             assert deaths.empty()
+
+
+async def test_who_accepts_and_closes_is_tried_less_and_less_until_a_connection_was_steady() -> None:
+    host, times, kept = Host(), asyncio.Queue[float](), asyncio.Queue[asyncio.StreamWriter]()
+    loop = asyncio.get_running_loop()
+    keeps = False
+
+    def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        times.put_nowait(loop.time())
+        if keeps:
+            kept.put_nowait(writer)
+        else:
+            writer.close()
+
+    host.server = await asyncio.start_server(accept, *host.address[:2])
+    host.address = Address(*host.server.sockets[0].getsockname())
+    async with watching(host, steady_s=0.25) as (watch, deaths):
+
+        async def gap() -> float:
+            start = await times.get()
+            await turns()  # until it knows that the connection broke, and waits
+            watch.is_up(7)  # who answers, over another connection, is not tried any sooner
+            return await times.get() - start
+
+        gaps = [await gap() for _ in range(3)]  # after 5, 20 and 80 ms
+        assert gaps[1] >= 3 * AGAIN_S and gaps[2] >= 15 * AGAIN_S
+        keeps = True
+        writer = await kept.get()  # after 160 ms; were it to break at once, 320 ms would follow
+        met = loop.time()
+        await until(lambda: loop.time() > met + 0.3)
+        keeps = False
+        writer.close()
+        await times.get()  # of the steady one
+        assert await gap() < 60 * AGAIN_S
+        assert deaths.empty()
 
 
 async def test_who_was_never_met_cannot_die_and_is_met_as_soon_as_it_is_up() -> None:
@@ -150,6 +213,6 @@ async def test_who_is_no_longer_watched_dies_unnoticed() -> None:
 
 
 def test_addresses() -> None:
-    assert address_of("http://h:1/") == ("h", 1)
-    assert address_of("http://[::1]:9644") == ("::1", 9644)
-    assert address_of("https://h") == ("h", 443)
+    assert address_of("http://h:1/") == ("h", 1, False)
+    assert address_of("http://[::1]:9644") == ("::1", 9644, False)
+    assert address_of("https://h") == ("h", 443, True)

@@ -83,6 +83,7 @@ class Follower:
     def __init__(self, directory: Path, tasks: TaskGroup, **settings: str) -> None:
         self.leader, self.throttle = Leader(), Throttle()
         self.lowered: list[Replica] = []
+        self.when_lowered: Callable[[], None] = lambda: None
         registered = r.RegisterBroker(
             broker_id=LEADER,
             incarnation=uuid.UUID(int=2),
@@ -115,7 +116,7 @@ class Follower:
                 rng=random.Random(1),
                 broker_epoch=lambda: 1,
                 image=lambda: image,
-                lower_checkpoint=self.lowered.append,
+                lower_checkpoint=self._lower,
                 throttle=self.throttle,
             )
         )
@@ -137,6 +138,10 @@ class Follower:
         replica.become_follower(LEADER, EPOCH, 0)
         self.fetchers.follow(replica)
         return replica
+
+    def _lower(self, replica: Replica) -> None:
+        self.lowered.append(replica)
+        self.when_lowered()
 
     async def connection(self, number: int = 0) -> Connection:
         await until(lambda: len(self.leader.connections) > number)
@@ -229,6 +234,18 @@ async def test_nothing_is_fetched_as_long_as_the_checkpoint_calls_durable_what_w
     while asked_for(request) != {1}:
         leader.answer()
         request = await leader.request()
+
+
+async def test_what_goes_while_others_wait_for_their_disk_is_not_asked_for(make: Make) -> None:
+    follower = make()
+    going = follower.follow(0)
+    follower.follow(2)
+    loop = asyncio.get_running_loop()
+    # once the fetcher has looked where all stand, and waits
+    follower.when_lowered = lambda: loop.call_soon(follower.fetchers.forget, going)
+    follower.follow(1, recovery_point=5)
+    leader = await follower.connection()
+    assert asked_for(await leader.request()) == {2}
 
 
 async def test_a_fetcher_that_follows_nothing_any_more_closes_its_connection(make: Make) -> None:
