@@ -2,7 +2,8 @@
 
 Consumers may be sent to a follower in their rack, which serves what it knows to be committed (KIP-392).
 A request is answered at once if it has enough bytes, an error, a diverging epoch or remote data, or tells a
-follower that serves consumers of a commit; else it waits in the purgatory. The first batch of the answer is returned even if larger than every limit (KIP-74).
+follower that serves consumers of a commit; else it waits in the purgatory. The first batch of the answer is
+returned even if larger than every limit (KIP-74).
 Remote partitions are read in parallel, each with the part of the budget that its turn in the request gives.
 """
 
@@ -374,9 +375,7 @@ def _holds_for(throttle: Throttle, replica: Replica, follower: _Follower) -> boo
     return follower.broker_id not in replica.in_sync and throttle.names(replica.name)
 
 
-def _awaits_commit(
-    scope: FetchScope, item: SessionPartition, replica: Replica, follower: _Follower
-) -> bool:
+def _awaits_commit(scope: FetchScope, item: SessionPartition, replica: Replica, follower: _Follower) -> bool:
     """Whether consumers at this follower may be waiting for the high watermark alone, with no records to
     come before the next write. Only what a session has not been told: without one it would never end.
     Kafka waits for replica.fetch.wait.max.ms here, for the sake of fewer fetches (KAFKA-9952).

@@ -111,7 +111,7 @@ class Tiering:
             self._tell_of_what_is_out_of_reach()
 
     def _tell_of_what_is_out_of_reach(self) -> None:
-        """A node that was alone tiered into a directory of its own, which is no store once it may have peers."""
+        """A node that was alone tiered into a directory of its own, no store once it may have peers."""
         remote = self._metadata.image.remote.values()
         lost = sum(partition.first_offset is not None for partition in remote)
         if lost:
