@@ -35,6 +35,11 @@ class BrokerImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc
         """Whether an election may choose it, and whether it may join an in-sync set."""
         return not self.fenced and not self.stopping
 
+    @property
+    def zone(self) -> str:
+        """Of its rack, which is `zone` or `zone/host`; empty if it has none."""
+        return zone_of(self.rack or "")
+
 
 class PartitionImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """`in_sync` is never empty: its last member stays, dead or alive. `eligible` (KIP-966) left it while it
@@ -174,3 +179,7 @@ def changed_topics(old: ClusterImage, new: ClusterImage) -> tuple[list[TopicImag
 
 
 _NOTHING_REMOTE = RemotePartition()
+
+
+def zone_of(rack: str) -> str:
+    return rack.partition("/")[0]

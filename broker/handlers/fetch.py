@@ -1,8 +1,9 @@
 """Fetch (v4-18): record batches as slices of files, from either tier, with sessions and one byte budget.
 
 Consumers may be sent to a follower in their rack, which serves what it knows to be committed (KIP-392).
-A request is answered at once if it has enough bytes, an error, a diverging epoch or remote data; else it
-waits in the purgatory. The first batch of the answer is returned even if larger than every limit (KIP-74).
+A request is answered at once if it has enough bytes, an error, a diverging epoch or remote data, or tells a
+follower that serves consumers of a commit; else it waits in the purgatory. The first batch of the answer is
+returned even if larger than every limit (KIP-74).
 Remote partitions are read in parallel, each with the part of the budget that its turn in the request gives.
 """
 
@@ -281,6 +282,8 @@ class _Fetcher:
             item.log_start_offset,
         ):
             self._deps.isr_due(replica)
+        if self._chooses_by_rack and _awaits_commit(asked.scope, item, replica, follower):
+            reading.at_once = True
         found = result.slice
         if found is not None and found.size:
             reading.size += found.size
@@ -370,6 +373,15 @@ class _Fetcher:
 
 def _holds_for(throttle: Throttle, replica: Replica, follower: _Follower) -> bool:
     return follower.broker_id not in replica.in_sync and throttle.names(replica.name)
+
+
+def _awaits_commit(scope: FetchScope, item: SessionPartition, replica: Replica, follower: _Follower) -> bool:
+    """Whether consumers at this follower may be waiting for the high watermark alone, with no records to
+    come before the next write. Only what a session has not been told: without one it would never end.
+    Kafka waits for replica.fetch.wait.max.ms here, for the sake of fewer fetches (KAFKA-9952).
+    """
+    behind = scope.session is not None and item.told_high_watermark < replica.high_watermark
+    return behind and follower.broker_id in replica.in_sync  # no other is named to consumers
 
 
 def _throttled(meter: Meter, scope: FetchScope, reading: _Reading) -> FetchResponse | None:

@@ -1,12 +1,14 @@
 """Which replica a consumer had better read from: one in its own rack, if any is in sync (KIP-392).
 
-The leader names it, and the consumer goes there until that broker sends it back. Called by the Fetch handler
+Racks are `zone` or `zone/host`, of brokers and of consumers, and what counts is the zone: a host is no place
+that a client could name, and within a zone traffic costs nothing. The leader names the replica, and the
+consumer goes there until that broker sends it back. Called by the Fetch handler
 for consumers that say where they are, if `replica.selector.class` is the rack-aware one.
 """
 
 from tierlog.broker.partition.in_sync import Follower
 from tierlog.broker.runtime.replica import Replica
-from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.image import BrokerImage, ClusterImage, zone_of
 
 LEADER_ITSELF = -1
 
@@ -16,18 +18,23 @@ def nearest_replica(image: ClusterImage, here: int, replica: Replica, rack: str,
     that is this broker, `here`, whose replica leads, or if there is none.
     """
     leader = image.brokers.get(here)
-    if leader is None or leader.rack == rack:
+    if leader is None or _is_near(leader, rack):
         return LEADER_ITSELF
     near = [
         follower
         for broker_id, follower in replica.followers.items()
         if broker_id in replica.in_sync
         and (broker := image.brokers.get(broker_id)) is not None
-        and broker.rack == rack
+        and _is_near(broker, rack)
         and not broker.fenced
         and follower.log_start_offset <= offset <= follower.end_offset
     ]
     return max(near, key=_how_far).broker_id if near else LEADER_ITSELF
+
+
+def _is_near(broker: BrokerImage, rack: str) -> bool:
+    zone = zone_of(rack)  # of "/r1", as other systems write racks, there is none
+    return broker.rack == rack or (zone != "" and broker.zone == zone)
 
 
 def _how_far(follower: Follower) -> tuple[int, int, int]:

@@ -53,7 +53,7 @@ def produce_handler(deps: Dependencies) -> Handler:
         by_id = context.version >= TOPIC_IDS_FROM
         response = ProduceResponse()
         pending: list[_Pending] = []
-        unexamined: list[Unexamined] = []
+        unexamined: dict[Replica, list[Unexamined]] = {}
         failed = False
         for topic in request.topic_data:
             key = topic.topic_id if by_id else topic.name
@@ -73,7 +73,8 @@ def produce_handler(deps: Dependencies) -> Handler:
                 TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
             )
         if unexamined:
-            return examine(context, request, response, pending, unexamined)
+            batches = [batch for of_replica in unexamined.values() for batch in of_replica]
+            return examine(context, request, response, pending, batches)
         return finish(context, request, response, pending, failed)
 
     def examine(
@@ -118,21 +119,21 @@ def _append(
     acks: int,
     now_ms: int,
     pending: list[_Pending],
-    unexamined: list[Unexamined],
+    unexamined: dict[Replica, list[Unexamined]],
 ) -> PartitionProduceResponse:
     if acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
         return _refusal(data.index, ErrorCode.INVALID_REQUIRED_ACKS)
     if data.records is None:
         return _refusal(data.index, ErrorCode.INVALID_RECORD)
     records = memoryview(data.records)
-    if unexamined and any(batch.replica is replica for batch in unexamined):
+    if unexamined and (before := unexamined.get(replica)) is not None:
         answer = PartitionProduceResponse(index=data.index)
-        unexamined.append(Unexamined(replica, records, answer))
+        before.append(Unexamined(replica, records, answer))
         return answer
     result = replica.append(records, now_ms, acks=acks, at_once=False)
     answer = PartitionProduceResponse(index=data.index)
     if result.examination is not None:
-        unexamined.append(Unexamined(replica, records, answer, result.examination))
+        unexamined[replica] = [Unexamined(replica, records, answer, result.examination)]
     else:
         _fill_in(answer, replica, result, acks, pending)
     return answer

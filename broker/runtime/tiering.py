@@ -7,6 +7,8 @@ Called by app.py: `Tiering(...)`, `await start()` after the replicas are open, `
 import random
 from pathlib import Path
 
+import structlog
+
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.network import Network
@@ -24,9 +26,10 @@ from tierlog.tiering.object_store import ObjectStore
 from tierlog.tiering.remote_log import RemoteLog
 from tierlog.tiering.stores import store_from_url
 
+_log = structlog.get_logger("tierlog.tiering")
+
 OBJECTS_DIRECTORY = "objects"
 CACHE_DIRECTORY = "remote-cache"
-
 
 NOT_NAMED = "object.store.url is not set: topics of a cluster need a store that all brokers reach"
 
@@ -53,8 +56,10 @@ class Tiering:
         network: Network | None = None,
     ) -> None:
         self._tasks = TaskGroup(report)
+        self._metadata = metadata
         keys = Keys(cluster_id)
-        url = settings.object_store_url or (data_directory.absolute() / OBJECTS_DIRECTORY).as_uri()
+        self._directory = data_directory.absolute() / OBJECTS_DIRECTORY
+        url = settings.object_store_url or self._directory.as_uri()
         self._has_store = objects is not None or network is None or bool(settings.object_store_url)
         self.store = objects or (store_from_url(url) if self._has_store else NoStore(NOT_NAMED))
         self.cache = ChunkCache(
@@ -102,6 +107,20 @@ class Tiering:
         await self.driver.start()
         if self._has_store:
             await self.housekeeper.start()
+        else:
+            self._tell_of_what_is_out_of_reach()
+
+    def _tell_of_what_is_out_of_reach(self) -> None:
+        """A node that was alone tiered into a directory of its own, no store once it may have peers."""
+        remote = self._metadata.image.remote.values()
+        lost = sum(partition.first_offset is not None for partition in remote)
+        if lost:
+            _log.error(
+                "remote data cannot be read: object.store.url is not set",
+                partitions=lost,
+                mend=f"set object.store.url to the store that holds it: {self._directory.as_uri()} if this "
+                "node was alone until now; all brokers must reach it",
+            )
 
     async def close(self) -> None:
         """Ends all work; what was under way is found unfinished, and done again, at the next start."""

@@ -222,7 +222,7 @@ class NodeSettings:
     replica_selector_class: str = _string(
         "",
         "Who names the replica that a consumer reads from; empty: it is the leader. The rack-aware one names "
-        "a replica of the consumer's rack (KIP-392).",
+        "a replica in the zone of the consumer's client.rack (KIP-392).",
         choices=("", RACK_AWARE_SELECTOR),
     )
     leader_replication_throttled_rate: int = _long(

@@ -115,13 +115,14 @@ def _forget(api: "AdminApi", broker: int, *, as_json: bool) -> None:
             f"broker {broker} serves",
             hint="Stop its process first, or empty it: the same command without --force.",
         )
-    moving, stuck, more = 0, [], True
+    moving, more = 0, True
     while more:  # a plan holds some of the moves; those that have begun are not planned again
         answer = api.post(f"/v1/brokers/{broker}/drain", {})
-        _check_outcomes(answer)
-        moving, stuck, more = moving + len(answer["moves"]), answer["stuck"], answer["more"]
+        refused = [one for one in answer["outcomes"] if one["error"]]
+        begun = len(answer["outcomes"]) - len(refused)
+        moving, more = moving + begun, answer["more"] and begun > 0
     api.delete(f"/v1/brokers/{broker}")
-    left = [f"{one['topic']}-{one['partition']}" for one in stuck]
+    left = [f"{one['topic']}-{one['partition']}" for one in (*answer["stuck"], *refused)]
     words = f"broker {broker} is no more of this cluster; {moving} replicas begin to move"
     if left:
         words += f"; {len(left)} partitions lack one: add a broker, then `tierlog partition move`"

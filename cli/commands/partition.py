@@ -102,11 +102,14 @@ def move(
     answer = api.post("/v1/partitions/move", asked)
     words = "the move is cancelled" if cancel else f"moves to {', '.join(map(str, replicas or ()))}"
     refused = any(outcome["error"] for outcome in answer["outcomes"])
-    if throttle is not None and not cancel and not refused:
+    if throttle is not None and replicas is not None and not refused:
         _wait_until_moved(api, topic, partition)
-        words = f"has moved to {', '.join(map(str, replicas or ()))}"
-    if cancel or throttle is not None:
+        words = f"has moved to {', '.join(map(str, replicas))}"
+    # What was refused may have met a move that somebody else began; its throttle stays with it.
+    if (cancel or throttle is not None) and not (refused and _is_moving(api, topic, partition)):
         api.post("/v1/partitions/unthrottle", {"partitions": [[topic, partition]]})
+    if throttle is not None and replicas is not None and not refused:
+        _check_holders(api, topic, partition, replicas)
     _tell(answer["outcomes"], f"{topic}-{partition}: {words}", as_json=as_json)
 
 
@@ -115,9 +118,26 @@ def _wait_until_moved(api: "AdminApi", topic: str, partition: int) -> None:
     while True:
         with suppress(TimeoutError):  # a slow move: nothing has changed for minutes
             for _ in api.events():
-                rows = api.get("/v1/partitions", topic=topic, condition="moving")["partitions"]
-                if all(row["partition"] != partition for row in rows):
+                if not _is_moving(api, topic, partition):
                     return
+
+
+def _is_moving(api: "AdminApi", topic: str, partition: int) -> bool:
+    """Not one of a topic that is not there."""
+    rows = api.get("/v1/partitions", condition="moving")["partitions"]
+    return any((row["topic"], row["partition"]) == (topic, partition) for row in rows)
+
+
+def _check_holders(api: "AdminApi", topic: str, partition: int, replicas: list[int]) -> None:
+    """A move that is cancelled, or replaced by another, ends too; raises CliError."""
+    from tierlog.cli.errors import CliError
+
+    for row in api.get("/v1/partitions", topic=topic)["partitions"]:
+        if row["partition"] == partition and row["replicas"] != replicas:
+            raise CliError(
+                f"{topic}-{partition} has not moved: its replicas are {', '.join(map(str, row['replicas']))}",
+                hint="The move was cancelled or replaced meanwhile; its throttle is gone.",
+            )
 
 
 @app.command()

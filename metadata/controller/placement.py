@@ -20,7 +20,7 @@ class Placement:
         self.brokers = tuple(broker.broker_id for broker in brokers)
         self._away = [not broker.may_lead for broker in brokers]
         self._hosts = [_host(broker) for broker in brokers]
-        self._zones = [_zone(broker) for broker in brokers]
+        self._zones = [broker.zone for broker in brokers]
         self._leads = [0] * len(brokers)
         self._holds = [0] * len(brokers)
         self._at = {broker_id: at for at, broker_id in enumerate(self.brokers)}
@@ -112,15 +112,11 @@ def _ring(brokers: Sequence[BrokerImage]) -> list[BrokerImage]:
     """Brokers with zones taken in turn: a1 b1 c1 a2 b2 …, so that neighbours differ in zone."""
     by_zone: dict[str, list[BrokerImage]] = {}
     for broker in brokers:
-        by_zone.setdefault(_zone(broker), []).append(broker)
+        by_zone.setdefault(broker.zone, []).append(broker)
     rounds = max(map(len, by_zone.values()), default=0)
     return [
         by_zone[zone][turn] for turn in range(rounds) for zone in sorted(by_zone) if turn < len(by_zone[zone])
     ]
-
-
-def _zone(broker: BrokerImage) -> str:
-    return (broker.rack or "").partition("/")[0]
 
 
 def _host(broker: BrokerImage) -> tuple[str, str]:

@@ -81,10 +81,14 @@ class Node:
         self.client = client
         self.purgatory = deps.purgatory
         self.throttles = deps.throttles
-        self._replicas = deps.replicas
+        self._deps = deps
+
+    @property
+    def image(self) -> ClusterImage:
+        return self._deps.metadata.image
 
     def replica(self, partition: int) -> Replica:
-        found = self._replicas.get(TOPIC, partition)
+        found = self._deps.replicas.get(TOPIC, partition)
         assert found is not None
         return found
 

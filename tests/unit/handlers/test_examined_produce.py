@@ -2,6 +2,7 @@
 
 import gc
 import random
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -315,6 +316,35 @@ async def test_a_partition_that_is_named_twice_gets_its_batches_in_order(node: N
     node.threads.release()
     assert await receive(client) == [(0, 0), (0, 2), (0, 2 + MANY), (0, 5 + MANY), (0, 0)]
     await until(lambda: node.is_idle)
+
+
+async def test_the_work_grows_with_what_a_request_names_and_not_with_its_square(node: Node) -> None:
+    client = await node.connect()
+    calls = 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    async def work_of(entries: int) -> int:
+        """A large batch, many more for its partition, which wait for it, and as many for another one."""
+        nonlocal calls
+        data = [produce.PartitionProduceData(index=0, records=batch(MANY, Codec.LZ4))]
+        for index in (0, 1):
+            data += [produce.PartitionProduceData(index=index, records=b"") for _ in range(entries)]
+        topic = produce.TopicProduceData(name="t", partition_data=data)
+        asked = produce.ProduceRequest(acks=LEADER, timeout_ms=60_000, topic_data=[topic])
+        node.threads.held, calls = None, 0
+        sys.setprofile(count)
+        try:
+            client.send(PRODUCE_KEY, 9, asked)
+            assert len(await receive(client)) == 2 * entries + 1
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    await work_of(1)
+    assert await work_of(1_000) < 3 * await work_of(500)
 
 
 def incompressible(size: int) -> bytes:

@@ -3,15 +3,19 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from fetch_node import EPOCH, FOLLOWED, LED, NEWEST, TOPIC, Node, fetch_node
+from immutables import Map
 from pump import until
 
+from tierlog.broker.handlers.nearest_replica import nearest_replica
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.settings.node import RACK_AWARE_SELECTOR
 from tierlog.broker.wire.api import FETCH_KEY
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages import fetch
+from tierlog.metadata.image import ClusterImage
 
 
 @pytest.fixture
@@ -83,6 +87,36 @@ async def test_who_is_sent_away_does_not_wait_and_hears_it_within_a_session_too(
     )
     second = await node.client.ask(FETCH_KEY, NEWEST, again)
     assert [one.responses[0].partitions[0].preferred_read_replica for one in (first, second)] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("broker_racks", "client_rack", "expected"),
+    [
+        ({1: "a/h1", 2: "b/h2", 3: "c/h3"}, "b", 2),
+        ({1: "a/h1", 2: "b/h2", 3: "c/h3"}, "c/h9", 3),
+        ({1: "a/h1", 2: "b", 3: "c"}, "b/h2", 2),
+        ({1: "a/h1", 2: "a/h2", 3: "c/h3"}, "a/h2", -1),  # the leader is in its zone
+        ({1: "a/h1", 2: "ab/h2", 3: "c/h3"}, "ab", 2),
+        ({1: "/r1", 2: "/r2", 3: None}, "/r2", 2),
+        ({1: "/r1", 2: "/r2", 3: None}, "/r3", -1),  # no zone is not one that they share
+    ],
+)
+async def test_what_counts_of_zone_and_host_is_the_zone(
+    node: Node, broker_racks: dict[int, str | None], client_rack: str, expected: int
+) -> None:
+    node.lead(10)
+    for follower in (2, 3):
+        node.hear(follower, 10)
+    image = ClusterImage(
+        cluster_id="c",
+        brokers=Map(
+            {
+                one: msgspec.structs.replace(node.image.brokers[one], rack=rack)
+                for one, rack in broker_racks.items()
+            }
+        ),
+    )
+    assert nearest_replica(image, 1, node.replica(LED), client_rack, 5) == expected
 
 
 # ---- the follower ---------------------------------------------------------------------------------

@@ -3,15 +3,19 @@
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
+from pump import until
+from structlog.testing import capture_logs
 from tier_node import TierNode, produce
 
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.network import Network
 from tierlog.broker.runtime.broker_connection import TcpNetwork
-from tierlog.broker.runtime.tiering import NOT_NAMED, Tiering
+from tierlog.broker.runtime.tiering import NOT_NAMED, OBJECTS_DIRECTORY, Tiering
 from tierlog.broker.settings.node import settings_from
+from tierlog.metadata.client import MetadataClient
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.no_store import NoStore
 from tierlog.tiering.object_store import ObjectStore
@@ -19,9 +23,17 @@ from tierlog.tiering.object_store import ObjectStore
 
 def store_of(directory: Path, network: Network | None, **settings: str) -> ObjectStore:
     node = TierNode(directory, LocalStore(directory))
-    tiering = Tiering(
+    return tiering_of(directory, node.metadata, network, **settings).store
+
+
+def tiering_of(
+    directory: Path, metadata: MetadataClient, network: Network | None, **settings: str
+) -> Tiering:
+    """Of a broker that holds no replicas."""
+    node = TierNode(directory / "bare", LocalStore(directory))
+    return Tiering(
         settings_from({"log.dirs": str(directory), **settings}),
-        node.metadata,
+        metadata,
         node,
         OsFiles(),
         SystemClock(),
@@ -31,7 +43,6 @@ def store_of(directory: Path, network: Network | None, **settings: str) -> Objec
         data_directory=directory,
         network=network,
     )
-    return tiering.store
 
 
 async def test_a_directory_of_its_own_is_no_store_for_others(tmp_path: Path) -> None:
@@ -52,3 +63,26 @@ async def test_without_a_store_everything_stays_on_the_disk_and_the_status_says_
         assert status.last_error == NOT_NAMED
         assert (status.local_start, status.remote_end) == (0, -1)
         assert not node.metadata.image.delete_queue
+
+
+async def test_a_node_that_was_alone_is_told_where_its_remote_data_lies(tmp_path: Path) -> None:
+    objects = tmp_path / OBJECTS_DIRECTORY
+    async with TierNode(tmp_path / "node", LocalStore(objects)) as node:
+        assert await complaints(tiering_of(tmp_path, node.metadata, TcpNetwork())) == []
+        replica = await node.create("t")
+        produce(replica, 40)
+        await until(lambda: node.remote(replica).entries != ())
+        [told] = await complaints(tiering_of(tmp_path, node.metadata, TcpNetwork()))
+        assert told["partitions"] == 1
+        assert f"object.store.url to the store that holds it: {objects.as_uri()} " in told["mend"]
+        url = {"object.store.url": objects.as_uri()}
+        assert await complaints(tiering_of(tmp_path, node.metadata, TcpNetwork(), **url)) == []
+        assert await complaints(tiering_of(tmp_path, node.metadata, None)) == []
+
+
+async def complaints(tiering: Tiering) -> list[Any]:
+    """At its start."""
+    with capture_logs() as told:
+        await tiering.start()
+    await tiering.close()
+    return [line for line in told if line["log_level"] == "error"]

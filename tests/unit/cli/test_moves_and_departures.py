@@ -1,0 +1,146 @@
+"""`tierlog partition move --throttle` and `broker decommission --force`: processes and a controller."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from aiohttp import web
+from cli_process import run, told
+from controlled import Controlled
+from pump import until
+
+from tierlog.broker.gateway.admin import AdminServer, admin_routes
+from tierlog.broker.gateway.node import Node
+from tierlog.broker.handlers.stats import RequestStats
+from tierlog.broker.runtime.loop_lag import LoopLag
+from tierlog.broker.settings.node import settings_from
+from tierlog.cli.admin import AdminApi
+from tierlog.metadata.api import QUORUM_PATH
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage, PartitionImage
+
+RATES = {"leader.replication.throttled.replicas": "0:1,0:2", "follower.replication.throttled.replicas": "0:3"}
+
+
+class Watched(Controlled):
+    """One that tells its subscribers, so that the stream of events is alive."""
+
+    def __init__(self, *brokers: int) -> None:
+        self._subscribers: list[Callable[[ClusterImage, ClusterImage], None]] = []
+        super().__init__(*brokers)
+
+    def subscribe(self, subscriber: Callable[[ClusterImage, ClusterImage], None]) -> Callable[[], None]:
+        self._subscribers.append(subscriber)
+        return lambda: self._subscribers.remove(subscriber)
+
+    def do(self, command: c.AnyCommand) -> Any:
+        before, reply = self.image, super().do(command)
+        for subscriber in list(self._subscribers):
+            subscriber(before, self.image)
+        return reply
+
+
+@dataclass
+class Cluster:
+    controller: Watched
+    url: str
+
+    @property
+    def partition(self) -> PartitionImage:
+        return self.controller.image.topic("orders").partitions[0]
+
+    @property
+    def throttles(self) -> dict[str, str]:
+        return dict(self.controller.image.topic_overrides("orders"))
+
+    def reassign(self, replicas: tuple[int, ...] | None) -> None:
+        reply = self.controller.do(c.Reassign(changes=(("orders", 0, replicas),)))
+        assert reply.partitions[0].error == 0, reply
+
+    def in_sync(self, *brokers: int) -> None:
+        leader = self.partition.leader
+        epoch = lambda one: self.controller.image.brokers[one].broker_epoch  # noqa: E731
+        change = c.IsrChange(
+            topic_id=self.controller.image.topic("orders").topic_id,
+            partition=0,
+            leader_epoch=self.partition.leader_epoch,
+            partition_epoch=self.partition.partition_epoch,
+            in_sync=tuple(c.InSync(one, epoch(one)) for one in brokers),
+        )
+        self.controller.do(c.AlterPartitions(broker_id=leader, broker_epoch=epoch(leader), changes=(change,)))
+
+
+async def quorum(_: web.Request) -> web.Response:
+    """The command line asks only whether a node knows of one."""
+    return web.json_response({})
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    controller = Watched(1, 2, 3, 4)
+    controller.create("orders", (1, 2))
+    node = Node(settings_from({}), MetadataClient(controller), RequestStats(), LoopLag())
+    server = AdminServer([*admin_routes(node), web.get(QUORUM_PATH, quorum)])
+    yield Cluster(controller, await server.start("127.0.0.1", 0))
+    node.stop_serving()
+    await server.close()
+
+
+def move(cluster: Cluster, to: str) -> "asyncio.Future[Any]":
+    words = ("partition", "move", "orders", "0", "--to", to, "--throttle", "1000", "--admin", cluster.url)
+    return asyncio.ensure_future(asyncio.to_thread(run, *words))
+
+
+async def begun(cluster: Cluster, moving: "asyncio.Future[Any]") -> None:
+    await until(lambda: cluster.partition.is_reassigned or moving.done())
+    assert not moving.done(), moving.result()
+
+
+async def test_a_move_that_ends_has_moved_and_its_throttle_is_gone(cluster: Cluster) -> None:
+    moving = move(cluster, "1,3")
+    await begun(cluster, moving)
+    assert cluster.throttles == RATES
+    cluster.in_sync(1, 2, 3)
+    ended = await moving
+    assert ended.returncode == 0, ended.stderr
+    assert "has moved to 1, 3" in ended.stdout + ended.stderr
+    assert cluster.throttles == {}
+
+
+async def test_a_move_that_is_cancelled_meanwhile_has_not_moved(cluster: Cluster) -> None:
+    moving = move(cluster, "1,3")
+    await begun(cluster, moving)
+    cluster.reassign(None)
+    ended = await moving
+    assert ended.returncode == 1
+    assert "has not moved: its replicas are 1, 2" in ended.stderr
+    assert cluster.throttles == {}
+
+
+async def test_a_move_that_is_refused_leaves_the_throttle_of_the_one_under_way(cluster: Cluster) -> None:
+    asked = {"moves": [{"topic": "orders", "partition": 0, "replicas": [1, 3]}], "throttle": 1000}
+    await asyncio.to_thread(AdminApi(cluster.url).post, "/v1/partitions/move", asked)
+    assert cluster.partition.is_reassigned
+    assert (await move(cluster, "1,1")).returncode == 1  # not distinct
+    assert cluster.throttles.keys() == RATES.keys()
+
+
+async def test_a_move_that_is_refused_leaves_no_throttle_if_nothing_moves(cluster: Cluster) -> None:
+    assert (await move(cluster, "1,1")).returncode == 1
+    assert cluster.throttles == {}
+
+
+async def test_a_broker_can_be_forgotten_although_a_move_off_it_is_refused(cluster: Cluster) -> None:
+    cluster.reassign((3, 4))
+    cluster.in_sync(1, 2, 3)
+    for broker_id in (1, 2, 3):  # the last one in sync is the one that is lost
+        cluster.controller.fence(broker_id)
+    cluster.controller.fence(1, fenced=False)
+    assert cluster.partition.in_sync == (3,)
+    words = ("broker", "decommission", "3", "--force", "--admin", cluster.url)
+    [answer] = await asyncio.to_thread(told, *words)
+    assert (answer["moving"], answer["left"]) == (0, ["orders-0"])
+    assert 3 not in cluster.controller.image.brokers

@@ -1,0 +1,101 @@
+"""When a follower hears what is committed: at once if consumers may read there (KIP-392), over a socket."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fetch_node import EPOCH, LED, NEWEST, TOPIC, Node, fetch_node
+from pump import until
+
+from tierlog.broker.settings.node import RACK_AWARE_SELECTOR
+from tierlog.broker.wire.api import FETCH_KEY
+from tierlog.broker.wire.messages import fetch
+
+FOLLOWER, OTHER, BEHIND = 2, 3, 4  # brokers; their epochs are their ids
+LONG_MS, PATIENCE_S = 600_000, 20
+
+
+@pytest.fixture
+async def node(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Node]:
+    selector = getattr(request, "param", RACK_AWARE_SELECTOR)
+    async with fetch_node(tmp_path, **{"replica.selector.class": selector}) as made:
+        yield made
+
+
+def asks(offset: int, *, session: tuple[int, int], wait_ms: int, follower: int) -> fetch.FetchRequest:
+    asked = fetch.FetchPartition(
+        partition=LED, fetch_offset=offset, partition_max_bytes=1_000_000, current_leader_epoch=EPOCH
+    )
+    return fetch.FetchRequest(
+        session_id=session[0],
+        session_epoch=session[1],
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        topics=[fetch.FetchTopic(topic_id=TOPIC, partitions=[asked])],
+        replica_state=fetch.ReplicaState(replica_id=follower, replica_epoch=follower),
+    )
+
+
+def told(answer: Any) -> tuple[int, int, int]:
+    [partition] = answer.responses[0].partitions
+    return partition.error_code, partition.high_watermark, len(partition.records)
+
+
+async def open_session(node: Node, follower: int = FOLLOWER) -> int:
+    """A record that nobody has yet is fetched, and the other one has it before this follower."""
+    node.lead(1)
+    request = asks(0, session=(0, 0), wait_ms=0, follower=follower)
+    first = await node.client.ask(FETCH_KEY, NEWEST, request)
+    assert told(first)[:2] == (0, 0)
+    assert told(first)[2] > 0
+    node.hear(OTHER, 1)
+    return int(first.session_id)
+
+
+async def waits(node: Node, request: fetch.FetchRequest) -> None:
+    node.client.send(FETCH_KEY, NEWEST, request)
+    await until(lambda: len(node.purgatory) == 1)
+
+
+async def test_the_fetch_that_commits_is_answered_with_the_commit(node: Node) -> None:
+    session = await open_session(node)
+    request = asks(1, session=(session, 1), wait_ms=LONG_MS, follower=FOLLOWER)
+    async with asyncio.timeout(PATIENCE_S):
+        assert told(await node.client.ask(FETCH_KEY, NEWEST, request)) == (0, 1, 0)
+    await waits(node, asks(1, session=(session, 2), wait_ms=LONG_MS, follower=FOLLOWER))  # once is enough
+
+
+async def test_a_fetch_that_waits_is_answered_once_another_follower_commits(node: Node) -> None:
+    session = await open_session(node)
+    request = asks(1, session=(session, 1), wait_ms=LONG_MS, follower=FOLLOWER)
+    async with asyncio.timeout(PATIENCE_S):
+        await node.client.ask(FETCH_KEY, NEWEST, request)
+    node.lead(1)
+    request = asks(1, session=(session, 2), wait_ms=LONG_MS, follower=FOLLOWER)
+    assert told(await node.client.ask(FETCH_KEY, NEWEST, request))[1] == 1
+    await waits(node, asks(2, session=(session, 3), wait_ms=LONG_MS, follower=FOLLOWER))
+    node.hear(OTHER, 2)
+    async with asyncio.timeout(PATIENCE_S):
+        _, answer = await node.client.receive(FETCH_KEY, NEWEST)
+    assert told(answer) == (0, 2, 0)
+
+
+async def test_without_a_session_it_waits_and_does_not_go_round_in_circles(node: Node) -> None:
+    await open_session(node)
+    await waits(node, asks(1, session=(0, -1), wait_ms=LONG_MS, follower=FOLLOWER))
+
+
+async def test_one_that_is_not_in_sync_waits_since_no_consumer_is_sent_there(node: Node) -> None:
+    session = await open_session(node, BEHIND)
+    node.hear(FOLLOWER, 1)
+    await waits(node, asks(1, session=(session, 1), wait_ms=LONG_MS, follower=BEHIND))
+    assert node.replica(LED).high_watermark == 1
+
+
+@pytest.mark.parametrize("node", [""], indirect=True)
+async def test_without_a_selector_it_waits(node: Node) -> None:
+    session = await open_session(node)
+    await waits(node, asks(1, session=(session, 1), wait_ms=LONG_MS, follower=FOLLOWER))
+    assert node.replica(LED).high_watermark == 1
