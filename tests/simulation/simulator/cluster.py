@@ -63,12 +63,6 @@ class _ClusterFaults(Faults):
             self.kill(node)
             node.wipe_directory(self._rng)
 
-    def end(self) -> None:
-        for node in self._nodes.values():
-            if node.lacks_directories:
-                node.kill()
-        super().end()
-
 
 class ClusterRun:
     def __init__(self, seed: int, directory: Path) -> None:
@@ -236,7 +230,9 @@ class ClusterRun:
         return False
 
     async def _settle(self) -> None:
-        """All in sync, and every partition takes records, within HEAL_S. Nodes that end are started again."""
+        """All in sync, and every partition takes records, within HEAL_S. Nodes that end are started again, as
+        are those that lost a directory, be it in a start that met the last of the faults.
+        """
         deadline = self.loop.time() + HEAL_S
         before = self._counts()
         while not (self._all_in_sync() and all(map(lt, before, self._counts()))):
@@ -245,6 +241,8 @@ class ClusterRun:
                 what = f"no progress {HEAL_S} s after everything was healed, {before} -> {self._counts()}"
                 raise Violation(f"{what}: {self._standing()}")
             for broker in self.brokers.values():
+                if broker.lacks_directories:
+                    broker.kill()
                 broker.start()
             await asyncio.sleep(0.2)
         await asyncio.sleep(1.0)
