@@ -387,11 +387,25 @@ class TierDriver:
             return
         interval_bytes = replica.config.index_interval_bytes
         cut = partial(cut_tail, self._files, exported, action.start_offset, interval_bytes)
-        tail = await asyncio.get_running_loop().run_in_executor(replica.room.threads, cut)
+        loop, threads = asyncio.get_running_loop(), replica.room.threads
+        cutting = loop.run_in_executor(threads, cut)
+
+        def drop(done: "asyncio.Future[SegmentExport]") -> "asyncio.Future[None] | None":
+            if done.cancelled() or done.exception() is not None:
+                return None  # then it has dropped it itself
+            unlink = partial(self._files.unlink, done.result().log_path, missing_ok=True)
+            return loop.run_in_executor(threads, unlink)
+
+        try:
+            tail = await asyncio.shield(cutting)
+        except asyncio.CancelledError:  # a thread goes on
+            cutting.add_done_callback(drop)
+            raise
         try:
             await self._upload(where, state, _source(tail))
         finally:
-            self._files.unlink(tail.log_path, missing_ok=True)
+            if (dropped := drop(cutting)) is not None:
+                await asyncio.shield(dropped)
 
     async def _upload(self, where: TopicIdPartition, state: _State, source: SegmentSource) -> None:
         replica = state.replica
