@@ -388,24 +388,12 @@ class TierDriver:
         interval_bytes = replica.config.index_interval_bytes
         cut = partial(cut_tail, self._files, exported, action.start_offset, interval_bytes)
         loop, threads = asyncio.get_running_loop(), replica.room.threads
-        cutting = loop.run_in_executor(threads, cut)
-
-        def drop(done: "asyncio.Future[SegmentExport]") -> "asyncio.Future[None] | None":
-            if done.cancelled() or done.exception() is not None:
-                return None  # then it has dropped it itself
-            unlink = partial(self._files.unlink, done.result().log_path, missing_ok=True)
-            return loop.run_in_executor(threads, unlink)
-
-        try:
-            tail = await asyncio.shield(cutting)
-        except asyncio.CancelledError:  # a thread goes on
-            cutting.add_done_callback(drop)
-            raise
+        tail = await loop.run_in_executor(threads, cut)
         try:
             await self._upload(where, state, _source(tail))
-        finally:
-            if (dropped := drop(cutting)) is not None:
-                await asyncio.shield(dropped)
+        finally:  # jobs are cancelled when the broker stops alone: what is left then goes with the next start
+            drop = partial(self._files.unlink, tail.log_path, missing_ok=True)
+            await loop.run_in_executor(threads, drop)
 
     async def _upload(self, where: TopicIdPartition, state: _State, source: SegmentSource) -> None:
         replica = state.replica
