@@ -53,6 +53,7 @@ class Flushing:
         "_lock",
         "_named",
         "_naming",
+        "_start_snapshot",
         "_unsynced",
         "claimed",
         "cuts",
@@ -90,6 +91,7 @@ class Flushing:
         self._epochs = epochs
         self._epochs_dirty = epochs_dirty
         self._unsynced = unsynced  # rolled segments
+        self._start_snapshot: int | None = None  # offset of one that no batch here could replace
         self._failure: SyncFailed | None = None
         self._lock = threading.Lock()
         self._naming = threading.Lock()  # held where a file gets a name, never while the disk writes
@@ -169,12 +171,17 @@ class Flushing:
 
     def cut(self, log: Flushed) -> None:
         """The log ends earlier now, as do its epochs; its active segment may be one that was rolled."""
-        self.cuts += 1
-        if self.recovery_point > log.log_end_offset:
-            self.claimed = max(self.claimed, self.recovery_point)
-        self.recovery_point = min(self.recovery_point, log.log_end_offset)
+        before = self.recovery_point
+        self.recovery_point = min(before, log.log_end_offset)
+        if before > log.log_end_offset:
+            self.claimed = max(self.claimed, before)
         self._directory_dirty = self._epochs_dirty = self.files_changed = True
         self._unsynced = [segment for segment in self._unsynced if segment.rolled and log.has(segment)]
+        self.cuts += 1  # last: a thread that writes checkpoints, and sees it, has the new recovery point
+
+    def begun(self, snapshot_offset: int | None) -> None:
+        """The log begins anew; with a snapshot of producers there, if others hold what came before."""
+        self._start_snapshot = snapshot_offset
 
     def checkpointed(self, cuts: int) -> bool:
         """The checkpoint on disk has the recovery point as it was after so many cuts. True if it had claimed
@@ -191,13 +198,6 @@ class Flushing:
         """
         self._epochs_dirty = True
 
-    def write_epochs(self) -> None:
-        """At once, since no batch here tells of them; within `held`. Raises OSError: then the next flush does
-        it.
-        """
-        self._epochs_dirty = True
-        self._sync_epochs()
-
     # -- the rest --
 
     def _sync(self, log: Flushed, active: Segment, rolled: list[Segment]) -> None:
@@ -205,6 +205,9 @@ class Flushing:
             self._sync_segment(log, segment)
         if active not in rolled:
             self._sync_segment(log, active)
+        if self._start_snapshot is not None:
+            self._sync_file(self._snapshot_path(self._start_snapshot))
+            self._start_snapshot = None
         if self._directory_dirty:
             self._directory_dirty = False  # first: what changes from here on needs another one
             self._files.sync_directory(self._directory)

@@ -12,17 +12,18 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tierlog.broker.log import recovery
 from tierlog.broker.log.flushing import Flushing
 from tierlog.broker.log.found import FoundTimestamp, SegmentExport, export, info_of
 from tierlog.broker.log.graveyard import Graveyard
 from tierlog.broker.log.names import DELETED, SNAPSHOT, segment_file
-from tierlog.broker.log.recovery import Loaded, load, read_marker, rebuild_producers, write_plain
 from tierlog.broker.log.segment import BatchAt, Segment
 from tierlog.broker.log.swap import Swaps
 from tierlog.broker.partition.epochs import EpochEntry
+from tierlog.broker.partition.producers import ProducerState
 from tierlog.broker.partition.retention import count_fitting, draw_age_limit_ms, idle_must_roll, must_roll
 from tierlog.broker.partition.segments import SegmentInfo
-from tierlog.broker.ports.files import Files, FileSlice, write_atomically
+from tierlog.broker.ports.files import Files, FileSlice
 from tierlog.broker.ports.slices import LogSlice, empty_slice
 from tierlog.broker.ports.types import require
 from tierlog.broker.records.batch import BatchHeader
@@ -47,7 +48,7 @@ class PartitionLog:
         directory: Path,
         config: TopicConfig,
         files: Files,
-        loaded: Loaded,
+        loaded: recovery.Loaded,
         log_start_offset: int,
         recovery_point: int,
         rng: random.Random,
@@ -107,7 +108,7 @@ class PartitionLog:
         """Opens or creates the log; raises OSError. May run in a thread, as all of `files` may, and of `rng`
         each single draw.
         """
-        loaded = load(
+        loaded = recovery.load(
             files,
             directory,
             now_ms,
@@ -179,15 +180,8 @@ class PartitionLog:
         active = self._active
         if base_offset == self.flushing.recovery_point:
             self.flushing.unflushed_since_ms = now_ms
-        if must_roll(
-            active,
-            self.config,
-            len(buffer),
-            last_offset,
-            header.max_timestamp,
-            now_ms,
-            self._age_limit_ms,
-        ):
+        newest, limit = header.max_timestamp, self._age_limit_ms
+        if must_roll(active, self.config, len(buffer), last_offset, newest, now_ms, limit):
             self.roll(now_ms)
             active = self._active
         if base_offset == active.base_offset:
@@ -245,7 +239,7 @@ class PartitionLog:
         active = self._active
         if active.size == 0:
             return False
-        write_plain(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
+        recovery.write_plain(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
         following = Segment(self._files, self.directory, self.log_end_offset, now_ms)
         try:
             active.roll()
@@ -289,7 +283,8 @@ class PartitionLog:
         if clean and (not as_found or self._active.is_ragged):
             self._active.add_time_entry()  # for the largest timestamp, as Kafka does when it closes a segment
             self._active.persist()
-            write_plain(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
+            path = self._snapshot_path(self.log_end_offset)
+            recovery.write_plain(self._files, path, self.producers.encode())
             self.flushing.flush_clean(self)
         self.flushing.close()
         self._hints.clear()
@@ -439,33 +434,35 @@ class PartitionLog:
     def truncate_fully_and_start_at(
         self, offset: int, now_ms: int, epochs: Sequence[EpochEntry] = (), producers: bytes = b""
     ) -> None:
-        """Forgets everything: the log is empty at an offset (a new replica, or a leader far ahead).
+        """Forgets everything: the log is empty at an offset (a new replica, or a leader far ahead), also
+        where it raises OSError, unless it does so for a swap or `producers`: then nothing was done.
 
-        `epochs`, and a snapshot of `producers`: as of there, if others hold what came before. Durable first:
-        no crash may leave a log that begins there and knows nothing.
+        `epochs`, and a snapshot of `producers`: as of there, if others hold what came before. No crash may
+        leave a log that begins there and knows nothing, so after the next flush alone has it a file.
         """
-        if producers:
-            write_atomically(self._files, self._snapshot_path(offset), producers)
         self.swaps.complete(self, now_ms)
-        while self._segments:
-            self._drop_last(now_ms)
-        self._files.sync_directory(self.directory)
-        if producers and not self._files.exists(
-            self._snapshot_path(offset)
-        ):  # went with a segment from there
-            write_atomically(self._files, self._snapshot_path(offset), producers)
+        if producers:
+            recovery.write_plain(self._files, self._snapshot_path(offset), producers)
+        may_come_back = self.log_end_offset > offset and not self.is_empty
         segment = Segment(self._files, self.directory, offset, now_ms)
-        self._segments.append(segment)
-        self._bases.append(offset)
+        dropped, self._segments, self._bases = self._segments, [segment], [offset]
         if not self.config.remote_storage_enable:
             self.log_start_offset = offset
         self.epochs.restart(epochs)
+        self.producers = ProducerState.decode(producers) if producers else ProducerState()
+        kept = offset if producers else None
+        self.flushing.begun(kept)
         try:
-            if epochs:
-                self.flushing.write_epochs()
-            segment.create()
+            for one in reversed(dropped):
+                self._forget(one)
+                self._bury(one, now_ms, keep_snapshot=one.base_offset == kept)
+            recovery.drop_snapshots(self._files, self.directory, kept)
+            if may_come_back:  # behind what is written next; what ends before it is found to be cut off
+                self._files.sync_directory(self.directory)
+            if not epochs:
+                segment.create()
         finally:
-            self._after_cut(segment, now_ms)
+            self._end_in(segment)
 
     def drop_empty_epochs(self) -> None:
         """Forgets epochs in which nothing was appended: who led in them and leads no more."""
@@ -540,7 +537,7 @@ class PartitionLog:
     def _apply_producer(
         self, segment: Segment, buffer: memoryview, header: BatchHeader, base_offset: int, now_ms: int
     ) -> None:
-        marker = read_marker(buffer) if header.is_control else None
+        marker = recovery.read_marker(buffer) if header.is_control else None
         completed = self.producers.apply(header, base_offset, marker, now_ms=now_ms)
         if completed is not None and completed.aborted:
             stable = self.producers.stable_offset_after(completed)
@@ -548,15 +545,18 @@ class PartitionLog:
                 AbortedTxn(completed.producer_id, completed.first_offset, completed.last_offset, stable)
             )
 
-    def _after_cut(self, segment: Segment, now_ms: int) -> None:
+    def _end_in(self, segment: Segment) -> None:
         self._active = segment
         self.log_end_offset = segment.end_offset
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.cleaned_to = self.cleaned_to and min(self.cleaned_to, self.log_end_offset)
         self.flushing.cut(self)
         self.epochs.truncate_from_end(self.log_end_offset)
-        loaded = Loaded(self._segments, self.epochs, self.producers)
-        rebuild_producers(loaded, self._files, self.directory, now_ms)
+
+    def _after_cut(self, segment: Segment, now_ms: int) -> None:
+        self._end_in(segment)
+        loaded = recovery.Loaded(self._segments, self.epochs, self.producers)
+        recovery.rebuild_producers(loaded, self._files, self.directory, now_ms)
         self.producers = loaded.producers
 
     def _drop_last(self, now_ms: int) -> None:
@@ -565,9 +565,10 @@ class PartitionLog:
         self._forget(segment)
         self._bury(segment, now_ms)
 
-    def _bury(self, segment: Segment, now_ms: int) -> None:
+    def _bury(self, segment: Segment, now_ms: int, *, keep_snapshot: bool = False) -> None:
         segment.close()
-        self._graveyard.bury(segment.base_offset, now_ms + self.config.file_delete_delay_ms)
+        due_ms = now_ms + self.config.file_delete_delay_ms
+        self._graveyard.bury(segment.base_offset, due_ms, keep_snapshot=keep_snapshot)
 
     def _forget(self, segment: Segment) -> None:
         self._hints.clear()

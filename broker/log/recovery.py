@@ -173,6 +173,14 @@ def rebuild_producers(
         replay(loaded.producers, segment, start, now_ms, index_aborts=segment.base_offset in loaded.rebuilt)
 
 
+def drop_snapshots(files: Files, directory: Path, kept: int | None) -> None:
+    """Those of a log that begins anew, but one."""
+    for name in files.list_directory(directory):
+        found = parse_segment_file(name)
+        if found is not None and found[1] == SNAPSHOT and found[0] != kept:
+            files.unlink(directory / name, missing_ok=True)
+
+
 def replay(
     state: ProducerState, segment: Segment, from_offset: int, now_ms: int, *, index_aborts: bool
 ) -> None:

@@ -5,6 +5,7 @@ manifest never overlap. The copy lies beside the segment under a name that the n
 batch by batch, so damage is found before it is uploaded. In a thread; called by the tier driver.
 """
 
+import errno
 from contextlib import suppress
 from dataclasses import replace
 
@@ -17,11 +18,13 @@ from tierlog.broker.records.indexes import encode_txn_index, find_aborted
 
 UNFINISHED = ".tmp"
 _COPY_BYTES = 4 << 20
+LEFT_BYTES = 64 << 20
+"""What a copy leaves on the disk for appends: tiering is to make room there, not to take the last of it."""
 
 
 def cut_tail(files: Files, whole: SegmentExport, offset: int, interval_bytes: int) -> SegmentExport:
     """Of an exported segment, a batch of which begins at the offset; `log_path` is the caller's to remove.
-    Raises CorruptLog if none does, and OSError.
+    Raises CorruptLog if none does, and OSError: ENOSPC while there is little room, and then nothing was done.
     """
     directory, info = whole.log_path.parent, whole.info
     source = Segment(files, directory, info.base_offset, 0)
@@ -33,6 +36,7 @@ def cut_tail(files: Files, whole: SegmentExport, offset: int, interval_bytes: in
         first = source.find(offset)
         if first is None or first.header.base_offset != offset:
             raise CorruptLog(f"{source.path()}: no batch begins at offset {offset}")
+        _require_room(files, source.size - first.position, tail)
         _copy(files, source, first, tail)
         _index(tail, interval_bytes)
     except BaseException:
@@ -58,6 +62,13 @@ def cut_tail(files: Files, whole: SegmentExport, offset: int, interval_bytes: in
         txn_index=encode_txn_index(find_aborted(whole.txn_index, offset, info.end_offset)),
         has_transactions=bool(tail.has_transactions),
     )
+
+
+def _require_room(files: Files, count: int, tail: Segment) -> None:
+    usable = files.space(tail.directory).usable
+    if usable < count + LEFT_BYTES:
+        what = f"no room to copy {count} bytes for an upload: {usable} are free, {LEFT_BYTES} are for appends"
+        raise OSError(errno.ENOSPC, what)
 
 
 def _copy(files: Files, source: Segment, first: BatchAt, tail: Segment) -> None:

@@ -264,6 +264,8 @@ class ReplicaFetcher:
                     self._leave_session(key)  # or the leader answers at once for it, again and again
                 elif key in asked:
                     self._try_take(partition, asked[key], answer, now_ms)
+                    if partition.replica.log.is_empty:  # it may have begun anew: a turn for each
+                        await asyncio.sleep(0)
 
     def _look(self) -> dict[Key, Asked]:
         """Where those stand that may have moved."""
@@ -278,18 +280,25 @@ class ReplicaFetcher:
                 self._leave_session(key)
                 self._rest_for(partition, rest_ms)
                 continue
-            replica, lower = partition.replica, self._deps.lower_checkpoint
-            owes = lower is not None and replica.owes_checkpoint
-            position = None if owes else replica.fetch_position()
-            if position is not None:
-                changed[key] = Asked(position, replica.log_start_offset)
-                continue
-            self._leave_session(key)
-            if lower is not None and owes:
-                lower(replica)
-            if replica.failed is None:
-                self._flushing.add(key)
+            try:
+                self._look_at(partition, changed)
+            except Exception as failure:
+                _log.error("a follower failed", partition=str(partition.replica.name), exc_info=failure)
+                self._rest(partition, Retry(ErrorCode.UNKNOWN_SERVER_ERROR))
         return changed
+
+    def _look_at(self, partition: _Partition, changed: dict[Key, Asked]) -> None:
+        replica, lower = partition.replica, self._deps.lower_checkpoint
+        owes = lower is not None and replica.owes_checkpoint
+        position = None if owes else replica.fetch_position()
+        if position is not None:
+            changed[partition.key] = Asked(position, replica.log_start_offset)
+            return
+        self._leave_session(partition.key)
+        if lower is not None and owes:
+            lower(replica)
+        if replica.failed is None:
+            self._flushing.add(partition.key)
 
     def _request(self, changed: dict[Key, Asked]) -> FetchRequest:
         settings = self._settings

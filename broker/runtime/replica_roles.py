@@ -371,16 +371,17 @@ class ReplicaRoles:
         `truncate_to`.
 
         The rest is for a log whose beginning is remote (KIP-405): where the leader's log starts, and leader
-        epochs and producers as of `offset`. Raises MalformedSnapshot, and then nothing was done.
+        epochs and producers as of `offset`. Raises MalformedSnapshot, and then nothing was done. With them
+        the caller flushes, off the loop, and then makes the file of the segment.
         """
         core, log = self._core, self.log
         require(not core.leads, "a leader's log never begins anew")
         if producer_snapshot:
             ProducerState.decode(producer_snapshot)
-        producers, before = producer_snapshot or ProducerState().encode(), log.active
+        before = log.active
         with _no_flush(log):
             try:
-                log.truncate_fully_and_start_at(offset, now_ms, epochs, producers)
+                log.truncate_fully_and_start_at(offset, now_ms, epochs, producer_snapshot)
             finally:
                 if log.active is not before:  # else it failed before anything was changed
                     self._opened_at, self._refused_end = offset, 0

@@ -387,11 +387,13 @@ class TierDriver:
             return
         interval_bytes = replica.config.index_interval_bytes
         cut = partial(cut_tail, self._files, exported, action.start_offset, interval_bytes)
-        tail = await asyncio.get_running_loop().run_in_executor(replica.room.threads, cut)
+        loop, threads = asyncio.get_running_loop(), replica.room.threads
+        tail = await loop.run_in_executor(threads, cut)
         try:
             await self._upload(where, state, _source(tail))
-        finally:
-            self._files.unlink(tail.log_path, missing_ok=True)
+        finally:  # jobs are cancelled when the broker stops alone: what is left then goes with the next start
+            drop = partial(self._files.unlink, tail.log_path, missing_ok=True)
+            await loop.run_in_executor(threads, drop)
 
     async def _upload(self, where: TopicIdPartition, state: _State, source: SegmentSource) -> None:
         replica = state.replica

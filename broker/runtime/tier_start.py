@@ -8,6 +8,7 @@ by the composition root for the fetchers.
 
 import asyncio
 from collections.abc import Callable
+from weakref import WeakSet
 
 import structlog
 
@@ -16,7 +17,6 @@ from tierlog.broker.partition.follower import FetchPosition, StartFromTier
 from tierlog.broker.partition.producers import MalformedSnapshot
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.network import Caller, Network
-from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.runtime.remote import HistoryReader
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.api import BY_NAME
@@ -55,7 +55,7 @@ class TierStart:
         self._remote = remote
         self._clock = clock
         self._slots = asyncio.Semaphore(STARTS_AT_ONCE)
-        self._waiting: set[TopicPartition] = set()  # tried in vain
+        self._waiting: WeakSet[Replica] = WeakSet()  # tried in vain
 
     async def begin(self, replica: Replica, step: StartFromTier) -> bool:
         """Whether the replica may fetch on; else later."""
@@ -63,13 +63,13 @@ class TierStart:
             async with self._slots:
                 began = await self._begin(replica, step)
         except (_Refused, ObjectStoreError, OSError, MalformedSnapshot) as failure:
-            if replica.name not in self._waiting:
+            if replica not in self._waiting:
                 _log.warning(
                     "cannot begin behind what is remote", partition=str(replica.name), why=str(failure)
                 )
-            self._waiting.add(replica.name)
+            self._waiting.add(replica)
             return False
-        self._waiting.discard(replica.name)
+        self._waiting.discard(replica)
         return began
 
     async def _begin(self, replica: Replica, step: StartFromTier) -> bool:
@@ -91,6 +91,10 @@ class TierStart:
             epochs=[EpochEntry(*line) for line in history.leader_epochs],
             producer_snapshot=history.producer_snapshot,
         )
+        # What it knows of before is durable first; a fsync takes its time, and there may be many starts.
+        await asyncio.get_running_loop().run_in_executor(replica.room.threads, replica.flush)
+        if replica.failed is None and replica.log.is_empty:  # else records have made it
+            replica.log.active.create()
         _log.info("begins behind what is remote", partition=str(replica.name), offset=history.end_offset)
         return True
 

@@ -2,15 +2,17 @@
 
 import random
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from power_loss import LOST, ZEROED, PowerLoss
 
-from tierlog.broker.log.flushing import SyncFailed
+from tierlog.broker.log.flushing import Flushing, SyncFailed
 from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.log.names import EPOCH_CHECKPOINT
 from tierlog.broker.partition.epochs import LeaderEpochs
@@ -266,3 +268,29 @@ def test_the_file_of_epochs_is_only_ever_replaced(tmp_path: Path) -> None:
     append(again, 5)
     again.close(clean=True)
     assert open_log(tmp_path / "killed", OsFiles(), clean=True).epochs.entries[-2:] == ((2, 2), (5, 3))
+
+
+def test_who_sees_a_cut_sees_its_recovery_point_wherever_it_is_interrupted(tmp_path: Path) -> None:
+    """A thread that writes checkpoints reads how often the log was cut, and then the recovery point."""
+    log = open_log(tmp_path, OsFiles())
+    append(log, records=3)
+    append(log, records=3)
+    assert log.flush() == 6
+    seen: list[tuple[int, int]] = []
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code is not Flushing.cut.__code__:
+            return None
+        seen.append((log.flushing.cuts, log.recovery_point))
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        log.truncate_to(3, NOW)
+    finally:
+        sys.settrace(before)
+    assert len(seen) > 4 and seen[-1] == (1, 3)
+    assert all(point == 3 for cuts, point in seen if cuts == 1)
+    assert log.flushing.claimed == 6
+    log.close(clean=False)

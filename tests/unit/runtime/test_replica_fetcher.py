@@ -304,3 +304,45 @@ async def test_what_a_throttled_partition_fetched_delays_its_next_fetch(make: Ma
     request = await leader.request()
     assert asked_for(request) == {1}
     assert [topic.partitions for topic in request.forgotten_topics_data] == [[0]]
+
+
+def elsewhere(partition: int, log_start_offset: int) -> PartitionData:
+    error = ErrorCode.OFFSET_OUT_OF_RANGE
+    return PartitionData(
+        partition_index=partition, error_code=error, high_watermark=-1, log_start_offset=log_start_offset
+    )
+
+
+async def test_those_that_begin_anew_do_so_a_turn_each(make: Make) -> None:
+    follower = make()
+    replicas = [follower.follow(number) for number in range(4)]
+    leader = await follower.connection()
+    assert asked_for(await leader.request()) == {0, 1, 2, 3}
+    leader.answer(*[elsewhere(number, 7) for number in range(4)])
+    begun = {0}
+    while max(begun) < 4:
+        await asyncio.sleep(0)
+        begun.add(sum(replica.log_end_offset == 7 for replica in replicas))
+    assert begun == {0, 1, 2, 3, 4}
+    assert asked_for(await leader.request()) == {0, 1, 2, 3}
+
+
+async def test_a_log_that_cannot_say_where_it_stands_holds_up_no_other(make: Make) -> None:
+    follower = make()
+    broken, other = follower.follow(0), follower.follow(1)
+    leader = await follower.connection()
+    await leader.request()
+    leader.answer(records(0, 0), records(1, 0))
+    await leader.request()
+    broken.log._bases.clear()
+    leader.answer(records(0, 1), records(1, 1))
+    for offset in range(2, 20):  # its rest is over meanwhile
+        await leader.request()
+        leader.answer(records(1, offset))
+    await leader.request()
+    assert other.log_end_offset == 20
+    assert len(follower.leader.connections) == 1
+    broken.log._bases.append(0)
+    leader.answer()
+    while 0 not in asked_for(await leader.request()):
+        leader.answer()

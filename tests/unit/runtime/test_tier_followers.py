@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import threading
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 from faulty_store import FaultyStore
+from pump import until
 from tier_node import START_MS, TierNode, take_role
 
+from tierlog.broker.log.tail import LEFT_BYTES
 from tierlog.broker.partition.epochs import UNKNOWN_END
 from tierlog.broker.partition.follower import Append, Fetched, StartFromTier, Step
-from tierlog.broker.ports.files import FileSlice, OsFiles
+from tierlog.broker.ports.files import FileSlice, OsFiles, Space
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.batch import iter_batches
 from tierlog.broker.records.writer import NewRecord, encode_batch
@@ -37,6 +40,41 @@ from tierlog.tiering.memory_store import MemoryStore
 PRODUCER = 5
 
 
+class Disk(OsFiles):
+    """Of broker 2: knows what was done on the event loop's thread, and what room there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room: int | None = None
+        self.done: list[tuple[str, bool]] = []
+        """What was done, and whether by a thread."""
+
+    def _note(self, what: str) -> None:
+        self.done.append((what, threading.current_thread() is not threading.main_thread()))
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if path.name.endswith(".log") and not path.exists():
+            self._note("create log")
+        return super().open(path, create=create, exclusive=exclusive)
+
+    def sync(self, fd: int) -> None:  # type: ignore[override]
+        self._note("sync")
+        OsFiles.sync(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        self._note("sync directory")
+        super().sync_directory(path)
+
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        if path.name.endswith(".log.tmp"):
+            self._note("unlink copy")
+        super().unlink(path, missing_ok=missing_ok)
+
+    def space(self, path: Path) -> Space:
+        total, usable = super().space(path)
+        return Space(total, usable if self.room is None else self.room)
+
+
 class Other:
     """Broker 2: a replica and a tier driver of its own, in the cluster of broker 1."""
 
@@ -44,13 +82,14 @@ class Other:
         self.node = node
         self.replicas: dict[TopicPartition, Replica] = {}
         self.directory = directory
+        self.files = Disk()
         self.driver = TierDriver(
             broker_id=2,
             metadata=node.metadata,
             replicas=self,
             manager=TierManager(node.store, node.keys),
             remote_log=node.remote_log,
-            files=OsFiles(),
+            files=self.files,
             clock=node.clock,
             rng=node.rng,
             tasks=node.tasks,
@@ -67,7 +106,7 @@ class Other:
 
     def open(self, like: Replica) -> Replica:
         directory = self.directory / str(like.name)
-        arguments = (like.name, like.topic_id, 2, directory, like.config, OsFiles(), START_MS)
+        arguments = (like.name, like.topic_id, 2, directory, like.config, self.files, START_MS)
         self.replicas[like.name] = Replica.open(*arguments, clean=False, rng=self.node.rng)
         self.follow()
         return self.replicas[like.name]
@@ -278,6 +317,24 @@ async def test_what_a_replica_began_with_survives_a_kill(pair: Pair) -> None:
     assert send(again, pair.sequence - 5).base_offset == pair.leader.log_end_offset - 5
 
 
+async def test_the_loop_waits_for_no_disk_where_a_replica_begins(pair: Pair) -> None:
+    pair.produce(60)
+    catch_up(pair.follower, pair.leader)
+    pair.follower.flush()
+    pair.follower.close(clean=False)
+    await pair.tier()
+    pair.other.directory.rename(pair.other.directory.with_name("lost"))
+    pair.follower, done = pair.other.open(pair.leader), pair.other.files.done
+    done.clear()
+    assert await pair.begin()
+    assert [what for what, by_thread in done if not by_thread] == ["create log"]
+    assert done[-1] == ("create log", False), "after all that it has to know is durable"
+    assert len(done) > 3
+    done.clear()
+    pair.follower.start_at(pair.follower.log_end_offset + 7, START_MS)
+    assert done == [("create log", False)]
+
+
 async def test_a_cut_down_to_where_it_began_leaves_it_what_it_knew(pair: Pair) -> None:
     pair.produce(60)
     await pair.tier()
@@ -417,6 +474,31 @@ async def test_a_new_leader_tiers_on_from_within_a_segment_of_its_own(pair: Pair
     for target in (boundary - 1, boundary, boundary + 7):
         at = await reader.offset_for_timestamp(*where, remote, START_MS + target)
         assert at[:2] == (target, START_MS + target)
+
+
+async def within_a_segment(pair: Pair) -> None:
+    """What is remote ends within a segment of broker 2, which has caught up."""
+    pair.produce(13)
+    catch_up(pair.follower, pair.leader)
+    pair.leader.roll(START_MS)
+    await pair.settled()
+    pair.produce(60)
+    catch_up(pair.follower, pair.leader)
+
+
+async def test_a_copy_for_an_upload_leaves_a_nearly_full_disk_alone(pair: Pair) -> None:
+    await within_a_segment(pair)
+    pair.other.files.room = LEFT_BYTES
+    await pair.elect(2)
+    await until(lambda: pair.other.driver.status("t")[0].last_error is not None)
+    assert "no room to copy" in (pair.other.driver.status("t")[0].last_error or "")
+    assert not list(pair.other.directory.rglob("*.tmp"))
+    assert send(pair.follower, pair.sequence).error == ErrorCode.NONE
+    pair.other.files.room = None
+    await pair.settled()
+    assert pair.remote.end_offset == pair.follower.log.active_base_offset
+    copies = [by_thread for what, by_thread in pair.other.files.done if what == "unlink copy"]
+    assert copies and all(copies), "and the loop did not wait for its end"
 
 
 async def test_what_a_deposed_leader_uploads_is_no_part_of_the_log(pair: Pair, store: FaultyStore) -> None:
