@@ -242,6 +242,7 @@ def test_kafka_python_members_share_a_topic(broker: TierlogBroker) -> None:
             enable_auto_commit=False,
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=200,
+            metadata_max_age_ms=1000,  # who leads may assign before it knows of the partitions
         )
 
     deadline = time.monotonic() + PATIENCE_S

@@ -207,7 +207,12 @@ class DiskFiles(OsFiles):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         self._disk.room += path.stat().st_size
         aside = self._disk.put_aside(path)
-        self._name_changed(path, lambda: os.replace(aside, path))
+
+        def take_back() -> None:
+            if path.parent.exists():  # that the directory is gone may be durable, and then all in it is
+                os.replace(aside, path)
+
+        self._name_changed(path, take_back)
 
     def make_directory(self, path: Path) -> None:
         self._begin("mkdir")
