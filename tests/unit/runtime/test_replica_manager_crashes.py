@@ -420,19 +420,26 @@ async def test_one_elected_while_its_log_is_flushed_leads_after_that(tmp_path: P
     assert node.failures == []
 
 
-async def test_one_elected_on_a_full_disk_leads_once_there_is_room(tmp_path: Path) -> None:
+@pytest.mark.parametrize("elected_again", [False, True])
+async def test_one_elected_on_a_full_disk_leads_once_there_is_room(
+    tmp_path: Path, elected_again: bool
+) -> None:
     files = FullFor()
     node, followed, elected = await following(tmp_path, files)
     files.full = True
     node.manager.follow(followed, elected)
     await node.manager.make_missing()
-    again = led_by(elected, 1, leader_epoch=5)
-    node.manager.follow(elected, again)
     assert (node.replica.leads, node.replica.failed) == (False, None)
+    epoch = 4
+    if elected_again:  # it has begun anew by now, but for a file
+        node.manager.follow(elected, led_by(elected, 1, leader_epoch=5))
+        epoch = 5
+        batch = encode_batch([NewRecord(NOW, b"k", b"v", ())])
+        assert node.replica.append(memoryview(batch), NOW).error is ErrorCode.KAFKA_STORAGE_ERROR
     files.full = False
     node.directory.has_room()
     await node.manager.make_missing()
-    assert (node.replica.leads, node.replica.leader_epoch) == (True, 5)
+    assert (node.replica.leads, node.replica.leader_epoch) == (True, epoch)
     assert append(node.replica, 1) == 100
 
 
