@@ -20,7 +20,7 @@ from simulator.disk import Disk
 from simulator.faults import DOWN_S, KINDS, Faults, Victim
 from simulator.loop import Process, SimLoop
 from simulator.network import Network
-from simulator.operators import move_partitions, pass_topics
+from simulator.operators import move_partitions, pass_topics, retire
 from simulator.partitions import PartitionWitness
 from simulator.peers import address
 from simulator.witness import QuorumWitness, Violation
@@ -41,8 +41,8 @@ PARTITIONS = 3
 MIN_IN_SYNC = 2
 CHECK_S = 0.05
 
-MOVED, PASSING = 0.4, 0.25
-"""Of the runs: the share in which partitions move, and in which topics come and go."""
+MOVED, PASSING, RETIRING = 0.4, 0.25, 0.15
+"""Of the runs: the share in which partitions move, topics come and go, brokers leave for good."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class ClusterRun:
         nodes = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)
         self._violations: list[BaseException] = []
         self._forgot: Victim | None = None  # whose unsynced bytes may be gone
-        self.quorum = QuorumWitness(self.loop.time, len(nodes), self._violations, lambda node: None)
+        self.quorum = QuorumWitness(self.loop.time, lambda _: len(nodes), self._violations, lambda node: None)
         self.brokers: dict[int, SimBroker] = {}
         self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
         self.history.given = self.partitions.given
@@ -167,15 +167,20 @@ class ClusterRun:
     def _operate(self, clients: Process) -> None:
         """In some runs more happens beside the writes; what that is, is drawn apart, for the rest to stay."""
         rng = random.Random(f"operators {self.outcome.seed}")
-        for name, share in (("mover", MOVED), ("passing", PASSING)):
-            if rng.random() >= share:
-                continue
-            self.network.listen(name, clients)
-            client = Client(name, self.network, self.brokers, self.history, random.Random(rng.random()), name)
-            if name == "mover":
-                self._operators.append(self._watch(clients, move_partitions(client, PARTITIONS)))
-            else:
-                self._operators.append(self._watch(clients, pass_topics(client, self._configs)))
+        for name, (share, work) in {
+            "mover": (MOVED, lambda client: move_partitions(client, PARTITIONS)),
+            "passing": (PASSING, lambda client: pass_topics(client, self._configs)),
+            "retiring": (RETIRING, lambda client: retire(client, PARTITIONS, self._stop)),
+        }.items():
+            draws = random.Random(rng.random())
+            if draws.random() < share:
+                self.network.listen(name, clients)
+                client = Client(name, self.network, self.brokers, self.history, draws, name)
+                self._operators.append(self._watch(clients, work(client)))
+
+    def _stop(self, node_id: int) -> None:
+        self.outcome.faults["retired"] += 1
+        self.faults.kill(self.brokers[node_id])
 
     def _watch(self, process: Process, work: "object") -> "asyncio.Task[None]":
         def ended(task: "asyncio.Task[None]") -> None:
