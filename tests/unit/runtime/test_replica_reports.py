@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from controlled import Controlled
 
@@ -34,6 +35,7 @@ class Told(Controlled):
         super().__init__(*brokers)
         self.asked = 0  # also while no quorum answers
         self.reports: list[c.ReportReplicas] = []
+        self.forgets_full = False  # as one that is older than these reports
         self.subscribers: list[Callable[[ClusterImage, ClusterImage], None]] = []
 
     def subscribe(self, subscriber: Callable[[ClusterImage, ClusterImage], None]) -> Callable[[], None]:
@@ -45,9 +47,12 @@ class Told(Controlled):
         return await super().submit(command, timeout_s)
 
     def do(self, command: c.AnyCommand) -> Any:
-        before, reply = self.image, super().do(command)
+        before = self.image
         if isinstance(command, c.ReportReplicas):
             self.reports.append(command)
+            if self.forgets_full:
+                command = msgspec.structs.replace(command, full=())
+        reply = super().do(command)
         for subscriber in getattr(self, "subscribers", ()):
             subscriber(before, self.image)
         return reply
@@ -56,7 +61,7 @@ class Told(Controlled):
 class Life:
     """One life of broker 1 on the directories `a` and `b`."""
 
-    def __init__(self, path: Path, controller: Told) -> None:
+    def __init__(self, path: Path, controller: Told, room_lasts_s: float = 0) -> None:
         self.path, self.controller = path, controller
         self.tasks = TaskGroup(lambda name, failure: None)
         self.directories = DataDirectories([path / "a", path / "b"], OsFiles(), random.Random())
@@ -71,6 +76,7 @@ class Life:
             self.replicas,
             self.tasks,
             broker_epoch=lambda: controller.image.brokers[1].broker_epoch,
+            room_lasts_s=room_lasts_s,
         )
 
     async def start(self) -> "Life":
@@ -95,9 +101,9 @@ def controller() -> Told:
     return Told(1, 2)
 
 
-async def first_life(path: Path, controller: Told) -> Life:
+async def first_life(path: Path, controller: Told, room_lasts_s: float = 0) -> Life:
     """Broker 1 leads all partitions of a new topic, in sync with 2."""
-    life = await Life(path, controller).start()
+    life = await Life(path, controller, room_lasts_s).start()
     controller.create("t", *[(1, 2)] * PARTITIONS)
     return life
 
@@ -127,6 +133,12 @@ def offline(controller: Told) -> list[int]:
     topic = controller.image.topic("t")
     assert topic is not None
     return [number for number, partition in enumerate(topic.partitions) if 1 in partition.offline]
+
+
+def full(controller: Told, topic: str = "t") -> list[int]:
+    found = controller.image.topic(topic)
+    assert found is not None
+    return [number for number, partition in enumerate(found.partitions) if 1 in partition.full]
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -170,6 +182,68 @@ async def test_it_is_told_again_when_the_broker_had_to_register_again(
     controller.do(c.UnregisterBroker(broker_id=1))
     controller.register(1)
     await until(lambda: offline(controller) == lost)
+    await life.stop()
+
+
+async def test_others_lead_what_lies_on_a_full_disk_until_it_has_room(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    directory, held = life.directories.all[1], life.lies_in("b")
+    await asyncio.to_thread(directory.note, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    await until(lambda: full(controller) == held)
+    assert {number for number, leader in leaders(controller).items() if leader == 2} == set(held)
+    await asyncio.to_thread(directory.has_room)
+    await until(lambda: full(controller) == [])
+    assert {number for number, leader in leaders(controller).items() if leader == 2} == set(held)
+    await life.stop()
+
+
+async def test_a_partition_that_is_made_on_full_disks_is_led_elsewhere(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    for directory in life.directories.all:
+        directory.fill()
+    await until(lambda: full(controller) == list(range(PARTITIONS)))
+    controller.create("later", (1, 2))
+    await until(lambda: full(controller, "later") == [0])
+    await life.stop()
+
+
+async def test_room_that_does_not_last_is_not_told(tmp_path: Path, controller: Told) -> None:
+    life = await first_life(tmp_path, controller, room_lasts_s=3600)
+    held = life.lies_in("b")
+    life.directories.all[1].fill()
+    await until(lambda: full(controller) == held)
+    life.directories.all[1].has_room()
+    life.directories.all[0].fail("Input/output error")  # after it, it is told too
+    await until(lambda: offline(controller) == life.lies_in("a"))
+    assert full(controller) == held
+    await life.stop()
+
+
+async def test_room_is_told_after_a_restart(tmp_path: Path, controller: Told) -> None:
+    life = await first_life(tmp_path, controller)
+    life.directories.all[1].fill()
+    await until(lambda: full(controller) == life.lies_in("b"))
+    await life.stop()
+    life = await Life(tmp_path, controller).start()
+    await until(lambda: full(controller) == [])
+    await life.stop()
+
+
+async def test_a_controller_that_knows_no_full_disks_is_not_told_over_and_over(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    controller.reports.clear()
+    controller.forgets_full = True
+    life.directories.all[1].fill()
+    await until(lambda: len(controller.reports) == 1)
+    life.directories.all[0].fail("Input/output error")
+    await until(lambda: offline(controller) == life.lies_in("a"))
+    assert len(controller.reports) <= 3
     await life.stop()
 
 
