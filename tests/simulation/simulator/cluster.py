@@ -2,7 +2,9 @@
 
 What may be lost at once depends on the promise that the seed tests. With flush.messages=1 the power of any
 nodes may go, all of them too (guarantee 2). Without, one disk at a time may lose what it had not synced, and
-the next one only once all are in sync again (guarantee 1); processes are killed at will in both.
+the next one only once that is in sync again (guarantee 1); processes are killed at will in both. Any disks
+may fail and come back as they were, but no others than the one that has lost something: what a disk held that
+failed counts only once it has caught up, so nobody would be left to elect.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from simulator.broker import SimBroker
 from simulator.disk import Disk
-from simulator.faults import DOWN_S, KINDS, Faults, Victim
+from simulator.faults import DOWN_S, KINDS, Faults
 from simulator.loop import Process, SimLoop
 from simulator.network import Network
 from simulator.partitions import PartitionWitness
@@ -53,10 +55,10 @@ class Outcome:
 class _ClusterFaults(Faults):
     """And those of log directories."""
 
-    may_wipe: Callable[[Victim], bool]
+    may_wipe: Callable[[SimBroker], bool]
 
     def strike_further(self, kind: str, node: SimBroker) -> None:
-        if kind == "directory":
+        if kind == "directory" and self._may_fail(node):
             node.lose_directory(self._rng)
             self._loop.call_later(self._rng.uniform(1, DOWN_S), self.kill, node)
         elif kind == "wipe" and self.may_wipe(node):
@@ -76,7 +78,8 @@ class ClusterRun:
         self.fetch_bytes = self.rng.choice((200, 1 << 20))
         nodes = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)
         self._violations: list[BaseException] = []
-        self._forgot: Victim | None = None  # whose unsynced bytes may be gone
+        self._forgot: SimBroker | None = None  # whose unsynced bytes may be gone
+        self._failed: set[SimBroker] = set()  # those with a disk that fails, or did
         self.quorum = QuorumWitness(self.loop.time, len(nodes), self._violations, lambda node: None)
         self.brokers: dict[int, SimBroker] = {}
         self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
@@ -97,6 +100,7 @@ class ClusterRun:
             self._powerless,
             self.outcome.faults,
             (*KINDS, "directory", "wipe"),
+            self._may_fail,
         )
         self.faults.may_wipe = self._may_wipe
         self._trace = hashlib.sha256()
@@ -210,24 +214,35 @@ class ClusterRun:
             self._raise_violation()
             self.faults.strike()
 
-    def _powerless(self, struck: Victim) -> Sequence[Victim]:
+    def _powerless(self, struck: SimBroker) -> Sequence[SimBroker]:
         """What is synced may lose power everywhere at once. Of what is not, one disk may forget; the next one
         only after the first is in sync again."""
         if self.flushes:
             return list(self.brokers.values()) if self.rng.random() < 0.2 else [struck]
         return [struck] if self._may_forget(struck) else []
 
-    def _may_wipe(self, struck: Victim) -> bool:
+    def _may_wipe(self, struck: SimBroker) -> bool:
         """Not what may be all that is left to elect: who lost power is not eligible, whatever it has."""
         return self._all_in_sync() and self._may_forget(struck)
 
-    def _may_forget(self, struck: Victim) -> bool:
-        """Whether one disk may lose what it has: the last one that did has caught up. It is noted."""
-        forgot = self._forgot
-        if forgot is None or forgot is struck or self.partitions.is_in_sync(forgot):
+    def _may_forget(self, struck: SimBroker) -> bool:
+        """Whether one disk may lose what it has, now that all others that did, or failed, have caught up."""
+        if all(map(self._is_whole, {self._forgot, *self._failed} - {None, struck})):
             self._forgot = struck
             return True
         return False
+
+    def _may_fail(self, struck: SimBroker) -> bool:
+        """Whether a disk may fail and come back as it was: no other one has lost what it had."""
+        if self._forgot in (None, struck) or self._is_whole(self._forgot):
+            self._failed.add(struck)
+            return True
+        return False
+
+    def _is_whole(self, broker: SimBroker) -> bool:
+        return (
+            not broker.disk.fails_at and not broker.lacks_directories and self.partitions.is_in_sync(broker)
+        )
 
     async def _settle(self) -> None:
         """All in sync, and every partition takes records, within HEAL_S. Nodes that end are started again, as

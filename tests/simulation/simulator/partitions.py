@@ -107,6 +107,8 @@ class PartitionWitness:
         for number, partition in enumerate(topic.partitions):
             self._note_committed(number)
             for member in (*partition.in_sync, *partition.eligible):
+                if member in partition.emptied:
+                    continue  # alone in sync as nobody is left, and known to be empty: it is not elected
                 broker, known = self._brokers[member], self._image.brokers.get(member)
                 replica = _replica(broker, self._topic, number)
                 if replica is None or known is None or broker.broker_epoch != known.broker_epoch:
