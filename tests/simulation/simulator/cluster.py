@@ -12,7 +12,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from operator import lt
 from pathlib import Path
@@ -29,9 +29,18 @@ from simulator.workload import TOPIC, Client, History, consume, produce, values_
 from tierlog.broker.ports.types import InvariantViolation
 from tierlog.broker.settings.node import settings_from
 from tierlog.broker.wire.errors import ErrorCode
-from tierlog.metadata.controller.commands import CreateTopics, NewTopic, TopicsChanged
+from tierlog.metadata.controller.commands import (
+    AlterConfigs,
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    CreateTopics,
+    NewTopic,
+    TopicsChanged,
+)
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataUnavailable
+from tierlog.metadata.records import ConfigScope
 
 FAULTS_S = (5.0,) * 8 + (10.0, 20.0)
 FAULTS_A_SECOND = 2.0
@@ -259,9 +268,24 @@ class ClusterRun:
                 if broker.lacks_directories:
                     broker.kill()
                 broker.start()
+            if self.partitions.waits_for_an_operator():
+                await self._elect_another()
             await asyncio.sleep(0.2)
         await asyncio.sleep(1.0)
         self._raise_violation()
+
+    async def _elect_another(self) -> None:
+        """As an operator does: unclean election is allowed for a moment. Records must be there all the same."""
+        self.outcome.faults["left to an operator"] += 1
+        node = next(
+            (broker.metadata for broker in self.brokers.values() if broker.metadata is not None), None
+        )
+        for operation, value in ((ConfigOperation.SET, "true"), (ConfigOperation.DELETE, None)):
+            change = ConfigChange(key="unclean.leader.election.enable", operation=operation, value=value)
+            topic = ConfigResource(scope=ConfigScope.TOPIC, name=TOPIC, changes=(change,))
+            if node is not None:
+                with suppress(MetadataUnavailable):
+                    await node.submit(AlterConfigs(resources=(topic,)))
 
     def _counts(self) -> list[int]:
         return [len(self.history.acknowledged.get(partition, ())) for partition in range(PARTITIONS)]

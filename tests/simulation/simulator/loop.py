@@ -40,9 +40,10 @@ class Process:
         self.paused = False
         self.runs = True
         self.deferred: list[Handle] = []
-        """What was due while it was paused."""
+        """What was due while it was paused, or after it died: of that nothing may be collected, or what it
+        holds would tidy up, and complain."""
         self._tasks: list[asyncio.Task[Any]] = []
-        loop.processes.append(self)  # of a dead one nothing may be collected: its coroutines would tidy up
+        loop.processes.append(self)
         self.context = contextvars.copy_context()
         self.context.run(_process.set, self)
 
@@ -56,15 +57,15 @@ class Process:
 
     def kill(self) -> None:
         self.alive = self.runs = False
-        self.deferred.clear()
 
     def pause(self) -> None:
         self.paused, self.runs = True, False
 
     def go_on(self) -> None:
         self.paused, self.runs = False, self.alive
-        deferred, self.deferred = self.deferred, []
-        self.loop.go_on_with(deferred)
+        if self.alive:
+            deferred, self.deferred = self.deferred, []
+            self.loop.go_on_with(deferred)
 
     def owns(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.append(task)
@@ -144,7 +145,7 @@ class SimLoop(asyncio.BaseEventLoop):
                     handle.context.run(callback, *handle.args)
                 except Exception as failure:
                     self.call_exception_handler({"message": f"in {callback!r}", "exception": failure})
-            elif process.alive:
+            else:
                 process.deferred.append(handle)
 
     def _jump(self) -> None:

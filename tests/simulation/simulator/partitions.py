@@ -66,6 +66,15 @@ class PartitionWitness:
             )
         )
 
+    def waits_for_an_operator(self) -> bool:
+        """All serve, but whoever is alone in sync of some partition is empty, and the controller elects nobody
+        else: power failed just after it was made, some had not made it yet, others may have lost it."""
+        image = self._image
+        topic = None if image is None else image.topic(self._topic)
+        if image is None or topic is None or len(image.live_brokers()) < len(self._brokers):
+            return False
+        return any(one.leader < 0 and set(one.in_sync) <= set(one.emptied) for one in topic.partitions)
+
     def given(self, partition: int, offset: int, kind: str) -> None:
         """A record was acknowledged to a producer or shown to a consumer: enough replicas have it."""
         holders = [n for n, broker in self._brokers.items() if broker.held(self._topic, partition) > offset]
