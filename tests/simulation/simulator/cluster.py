@@ -275,17 +275,16 @@ class ClusterRun:
         self._raise_violation()
 
     async def _elect_another(self) -> None:
-        """As an operator does: unclean election is allowed for a moment. Records must be there all the same."""
+        """As an operator does: unclean election is allowed for a moment. No record may be lost by it."""
+        up = [broker.metadata for broker in self.brokers.values() if broker.metadata is not None]
+        if not up:
+            return
         self.outcome.faults["left to an operator"] += 1
-        node = next(
-            (broker.metadata for broker in self.brokers.values() if broker.metadata is not None), None
-        )
         for operation, value in ((ConfigOperation.SET, "true"), (ConfigOperation.DELETE, None)):
             change = ConfigChange(key="unclean.leader.election.enable", operation=operation, value=value)
             topic = ConfigResource(scope=ConfigScope.TOPIC, name=TOPIC, changes=(change,))
-            if node is not None:
-                with suppress(MetadataUnavailable):
-                    await node.submit(AlterConfigs(resources=(topic,)))
+            with suppress(MetadataUnavailable):
+                await up[0].submit(AlterConfigs(resources=(topic,)))
 
     def _counts(self) -> list[int]:
         return [len(self.history.acknowledged.get(partition, ())) for partition in range(PARTITIONS)]

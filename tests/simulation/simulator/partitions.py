@@ -67,8 +67,8 @@ class PartitionWitness:
         )
 
     def waits_for_an_operator(self) -> bool:
-        """All serve, but whoever is alone in sync of some partition is empty, and the controller elects nobody
-        else: power failed just after it was made, some had not made it yet, others may have lost it."""
+        """All serve, but of some partition only who is empty is in sync, and the controller elects nobody else:
+        power failed just after it was made, when some had not made it yet, and others may have lost it."""
         image = self._image
         topic = None if image is None else image.topic(self._topic)
         if image is None or topic is None or len(image.live_brokers()) < len(self._brokers):
