@@ -329,11 +329,11 @@ class ClusterRun:
         """The logs of all replicas agree, and hold what was acknowledged and seen, once, in order."""
         self._raise_violation()
         for partition in range(PARTITIONS):
-            contents = self._contents(partition)
-            whole = contents[0]
-            committed = min(len(content) for content in contents)
-            if any(content[:committed] != whole[:committed] for content in contents):
+            logs = self._logs(partition)
+            committed = min(map(len, logs))
+            if any(log[:committed] != logs[0][:committed] for log in logs):
                 raise Violation(f"the replicas of partition {partition} differ")
+            whole = values_of(logs[0])
             by_offset = dict(whole)
             for kind, told in (("acknowledged", self.history.acknowledged), ("seen", self.history.seen)):
                 for offset, value in sorted(told.get(partition, {}).items()):
@@ -344,14 +344,13 @@ class ClusterRun:
                         )
             self._check_order(partition, [value for _, value in whole])
 
-    def _contents(self, partition: int) -> list[list[tuple[int, bytes]]]:
-        found = []
-        for broker in self.brokers.values():
-            replica = None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
-            if replica is not None:
-                batches = b"".join(data for _, data in replica.log.batches(0))
-                found.append(values_of(batches))
-        return found
+    def _logs(self, partition: int) -> list[bytes]:
+        """The batches of each replica, which are the same in all, to the byte."""
+        replicas = [
+            None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
+            for broker in self.brokers.values()
+        ]
+        return [b"".join(data for _, data in one.log.batches(0)) for one in replicas if one is not None]
 
     def _check_order(self, partition: int, values: list[bytes]) -> None:
         last: dict[bytes, int] = {}

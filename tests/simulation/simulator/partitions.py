@@ -44,7 +44,7 @@ class PartitionWitness:
                     continue
                 self._looked_at[number, partition] = state
                 replica.check()
-                told.append(f"{number} {partition} {state}")
+                told.append(f"{number} {partition} {(*state[:-1], sorted(replica.in_sync))}")
                 if replica.leads:
                     self._check_leader(number, partition, replica)
         if told:
@@ -67,8 +67,8 @@ class PartitionWitness:
         )
 
     def waits_for_an_operator(self) -> bool:
-        """All serve, but of some partition only who is empty is in sync, and the controller elects nobody else:
-        power failed just after it was made, when some had not made it yet, and others may have lost it."""
+        """All serve, but of some partition only an empty replica is in sync, and nobody else is elected: power
+        failed just after it was made, when some had not made it yet, and others may have lost it."""
         image = self._image
         topic = None if image is None else image.topic(self._topic)
         if image is None or topic is None or len(image.live_brokers()) < len(self._brokers):
@@ -76,7 +76,8 @@ class PartitionWitness:
         return any(one.leader < 0 and set(one.in_sync) <= set(one.emptied) for one in topic.partitions)
 
     def given(self, partition: int, offset: int, kind: str) -> None:
-        """A record was acknowledged to a producer or shown to a consumer: enough replicas have it."""
+        """Records up to this one were acknowledged to a producer or shown to a consumer: enough replicas have
+        them."""
         holders = [n for n, broker in self._brokers.items() if broker.held(self._topic, partition) > offset]
         if len(holders) < self._least:
             raise Violation(f"{kind}: only {holders} hold offset {offset} of partition {partition}")
@@ -145,5 +146,5 @@ def _state(replica: Replica) -> State:
         replica.partition_epoch,
         replica.log_end_offset,
         replica.high_watermark,
-        sorted(replica.in_sync),
+        replica.in_sync,
     )
