@@ -19,7 +19,7 @@ from tierlog.broker.ports.clock import Clock
 from tierlog.metadata.controller.commands import Heartbeat
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.leadership import Leadership
-from tierlog.metadata.peers import LeadershipLost, MetadataUnavailable, NotTheLeader
+from tierlog.metadata.peers import MetadataUnavailable, NotTheLeader
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.membership import ChangeRefused, Configuration, Member
 from tierlog.metadata.status import Hearing, NodeStatus, PeerStatus
@@ -79,17 +79,24 @@ class Membership:
         async with _within(timeout_s, f"the removal of node {node_id} is not committed yet"), self._changing:
             if node_id in self._core.configuration.members:
                 await self._change(lambda: self._with_own_url().without(node_id))
+            else:  # perhaps by another leader, or by a call that waited no longer
+                await self._settled()
 
     async def _change(self, changed: Callable[[], Configuration]) -> None:
-        """A change still under way, such as a directory that is written down, is waited for."""
+        """Whatever became of it, the next leader may be asked for the same again."""
+        await self._settled()
+        try:
+            await self._leadership.configure(changed())
+        except MetadataUnavailable:
+            if not self._core.is_leader:
+                self._require_leader()
+            raise
+
+    async def _settled(self) -> None:
+        """No change is under way, such as a directory that is written down."""
         while self._core.configuration_index > self._core.log.commit:
             self._require_leader()
             await self._turned.wait()
-        try:
-            await self._leadership.configure(changed())
-        except LeadershipLost:
-            self._require_leader()
-            raise
 
     def _caught_up(self, node_id: int) -> bool:
         self._require_leader()

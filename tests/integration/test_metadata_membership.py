@@ -34,7 +34,7 @@ async def grown(quorum: Quorum, *nodes: int) -> None:
     for node_id in nodes:
         if node_id not in quorum.running:
             await quorum.start(node_id)
-        await quorum.running[await quorum.leader()].node.add_voter(node_id, quorum.urls[node_id])
+        await quorum.add_voter(node_id)
 
 
 @pytest.mark.parametrize("voters", [(1,), ()], ids=["named", "alone"])
@@ -80,7 +80,7 @@ async def test_three_become_one(tmp_path: Path) -> None:
         client = quorum.running[leader].client
         await client.submit(register())
         for node_id in [n for n in (1, 2, 3) if n != leader]:
-            await quorum.running[leader].node.remove_voter(node_id)
+            await quorum.remove_voter(node_id)
             await quorum.kill(node_id)
         await client.submit(topic("t"))
         assert quorum.running[leader].node.voters == {leader: quorum.urls[leader]}
@@ -94,12 +94,11 @@ async def test_three_become_one(tmp_path: Path) -> None:
 
 async def test_a_leader_that_removes_itself_hands_over(tmp_path: Path) -> None:
     async with running(tmp_path, (1, 2, 3)) as quorum:
-        quorum_of = quorum.running
         leader = await quorum.leader()
-        await quorum_of[leader].node.remove_voter(leader)
+        await quorum.remove_voter(leader)
         await quorum.kill(leader)
         assert await quorum.leader() != leader
-        others = next(iter(quorum_of.values()))
+        others = next(iter(quorum.running.values()))
         await others.client.submit(register())
         await others.client.submit(topic("t"))
         assert leader not in others.node.voters
@@ -146,9 +145,9 @@ async def test_a_voter_with_a_wiped_directory_is_not_taken_for_the_old_one(tmp_p
         assert back.node.core.log.last_index == 0
         await quorum.start(other)
         assert await quorum.leader() in (leader, other)
+        await quorum.remove_voter(wiped)
+        await quorum.add_voter(wiped)
         node = quorum.running[await quorum.leader()].node
-        await node.remove_voter(wiped)
-        await node.add_voter(wiped, quorum.urls[wiped])
         await back.client.wait_for(lambda image: 1 in image.brokers)
         assert set(node.voters) == {1, 2, 3}
 

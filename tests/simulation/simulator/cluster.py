@@ -22,6 +22,7 @@ from simulator.disk import Disk
 from simulator.faults import DOWN_S, KINDS, Faults
 from simulator.loop import Process, SimLoop
 from simulator.network import Network
+from simulator.operators import move_partitions, pass_topics
 from simulator.partitions import PartitionWitness
 from simulator.peers import address
 from simulator.witness import QuorumWitness, Violation
@@ -50,6 +51,9 @@ HEAL_S = 30.0
 PARTITIONS = 3
 MIN_IN_SYNC = 2
 CHECK_S = 0.05
+
+MOVED, PASSING = 0.4, 0.25
+"""Of the runs: the share in which partitions move, and in which topics come and go."""
 
 
 @dataclass(slots=True)
@@ -83,6 +87,7 @@ class ClusterRun:
         self.outcome = Outcome(seed)
         self.history = History()
         self.flushes = self.rng.random() < 0.5
+        self._configs = (("flush.messages", "1"),) if self.flushes else ()
         self.session_ms = self.rng.choice((1000, 3000))
         self.fetch_bytes = self.rng.choice((200, 1 << 20))
         nodes = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)
@@ -93,6 +98,7 @@ class ClusterRun:
         self.brokers: dict[int, SimBroker] = {}
         self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
         self.history.given = self.partitions.given
+        self._operators: list[asyncio.Task[None]] = []
         for number in nodes:
             path = directory / str(number)
             path.mkdir()
@@ -150,7 +156,7 @@ class ClusterRun:
         for broker in self.brokers.values():
             broker.start()
         clients = Process(self.loop, "clients")
-        for name in [f"producer-{n}" for n in range(4)] + [f"consumer-{n}" for n in range(3)] + ["admin"]:
+        for name in [f"producer-{n}" for n in range(4)] + [f"consumer-{n}" for n in range(3)]:
             self.network.listen(name, clients)
         await self._create_topic()
         for n in range(4):
@@ -159,21 +165,39 @@ class ClusterRun:
         for n in range(3):
             client = Client(f"consumer-{n}", self.network, self.brokers, self.history, self._fork())
             self._watch(clients, consume(client, n % PARTITIONS, 0.1))
+        self._operate(clients)
         checking = asyncio.ensure_future(self._check_again())
         self.faults.weather()
         await self._faults()
         self.faults.end()
+        for operator in self._operators:
+            operator.cancel()
         await self._settle()
         clients.kill()
         checking.cancel()
         self._check_end()
 
-    def _watch(self, process: Process, work: "object") -> None:
+    def _operate(self, clients: Process) -> None:
+        """In some runs more happens beside the writes; what that is, is drawn apart, for the rest to stay."""
+        rng = random.Random(f"operators {self.outcome.seed}")
+        for name, share in (("mover", MOVED), ("passing", PASSING)):
+            if rng.random() >= share:
+                continue
+            self.network.listen(name, clients)
+            client = Client(name, self.network, self.brokers, self.history, random.Random(rng.random()), name)
+            if name == "mover":
+                self._operators.append(self._watch(clients, move_partitions(client, PARTITIONS)))
+            else:
+                self._operators.append(self._watch(clients, pass_topics(client, self._configs)))
+
+    def _watch(self, process: Process, work: "object") -> "asyncio.Task[None]":
         def ended(task: "asyncio.Task[None]") -> None:
             if not task.cancelled() and (failure := task.exception()) is not None:
                 self._violations.append(failure)
 
-        process.spawn(work).add_done_callback(ended)  # type: ignore[arg-type]
+        task: asyncio.Task[None] = process.spawn(work)  # type: ignore[arg-type]
+        task.add_done_callback(ended)
+        return task
 
     # --- what brokers tell
 
@@ -199,10 +223,8 @@ class ClusterRun:
     # --- the topic
 
     async def _create_topic(self) -> None:
-        configs = (("flush.messages", "1"),) if self.flushes else ()
-        command = CreateTopics(
-            topics=(NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3, configs=configs),)
-        )
+        topic = NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3, configs=self._configs)
+        command = CreateTopics(topics=(topic,))
         while True:
             await asyncio.sleep(0.2)
             self._raise_violation()
@@ -232,7 +254,7 @@ class ClusterRun:
 
     def _may_wipe(self, struck: SimBroker) -> bool:
         """Not what may be all that is left to elect: who lost power is not eligible, whatever it has."""
-        return self._all_in_sync() and self._may_forget(struck)
+        return self.partitions.all_in_sync() and self._may_forget(struck)
 
     def _may_forget(self, struck: SimBroker) -> bool:
         """Whether one disk may lose what it has, now that all others that did, or failed, have caught up."""
@@ -259,7 +281,7 @@ class ClusterRun:
         """
         deadline = self.loop.time() + HEAL_S
         before = self._counts()
-        while not (self._all_in_sync() and all(map(lt, before, self._counts()))):
+        while not (self.partitions.all_in_sync(TOPIC) and all(map(lt, before, self._counts()))):
             self._raise_violation()
             if self.loop.time() > deadline:
                 what = f"no progress {HEAL_S} s after everything was healed, {before} -> {self._counts()}"
@@ -307,27 +329,10 @@ class ClusterRun:
             if broker.metadata is not None and broker.process is not None:
                 self.quorum.check(broker.metadata.core, paused=broker.process.paused)
 
-    def _all_in_sync(self) -> bool:
-        for partition in range(PARTITIONS):
-            led = 0
-            for broker in self.brokers.values():
-                replica = None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
-                if replica is not None and replica.leads:
-                    image = broker.metadata.image.topic(TOPIC) if broker.metadata is not None else None
-                    if (
-                        image is None
-                        or len(image.partitions[partition].in_sync) < 3
-                        or len(replica.in_sync) < 3
-                    ):
-                        return False
-                    led += 1
-            if led != 1:
-                return False
-        return True
-
     def _check_end(self) -> None:
         """The logs of all replicas agree, and hold what was acknowledged and seen, once, in order."""
         self._raise_violation()
+        self.partitions.check_places()
         for partition in range(PARTITIONS):
             logs = self._logs(partition)
             committed = min(map(len, logs))

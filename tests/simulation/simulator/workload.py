@@ -61,9 +61,16 @@ class Client:
     """Finds leaders by asking nodes, keeps a connection to each, and gives it up when something is odd."""
 
     def __init__(
-        self, name: str, network: Network, brokers: dict[int, SimBroker], history: History, rng: random.Random
+        self,
+        name: str,
+        network: Network,
+        brokers: dict[int, SimBroker],
+        history: History,
+        rng: random.Random,
+        topic: str = TOPIC,
     ) -> None:
-        self.name, self.history, self.rng = name, history, rng
+        self.name, self.history, self.rng, self.topic = name, history, rng, topic
+        self.nodes = sorted(brokers)
         self._brokers = brokers
         self._dialler = SimDialler(network, name, brokers, rng)
         self._callers: dict[int, SimCaller] = {}
@@ -92,17 +99,17 @@ class Client:
     def _look_up(self, partition: int) -> int:
         """From the image of some node: it may be old."""
         known = [b.metadata.image for b in self._brokers.values() if b.metadata is not None]
-        topic = self.rng.choice(known).topic(TOPIC) if known else None
+        topic = self.rng.choice(known).topic(self.topic) if known else None
         leader = topic.partitions[partition].leader if topic is not None else -1
         if leader < 0:
-            return self.rng.choice(sorted(self._brokers))
+            return self.rng.choice(self.nodes)
         self._leaders[partition] = leader
         return leader
 
 
 async def produce(client: Client, number: int, partition: int, pause_s: float) -> None:
     """Sends for ever."""
-    producer_id = await _producer_id(client)
+    producer_id = await fresh_producer_id(client)
     sequence = sent = 0
     while True:
         count = client.rng.randint(1, 4)
@@ -115,9 +122,9 @@ async def produce(client: Client, number: int, partition: int, pause_s: float) -
         await asyncio.sleep(client.rng.expovariate(1 / pause_s))
 
 
-async def _producer_id(client: Client) -> int:
+async def fresh_producer_id(client: Client) -> int:
     while True:
-        broker = client.rng.choice(sorted(client._brokers))
+        broker = client.rng.choice(client.nodes)
         try:
             answer = await client.ask(broker, INIT, 4, InitProducerIdRequest(transactional_id=None))
         except Unreachable:
