@@ -69,7 +69,7 @@ class PartitionWitness:
         )
 
     def waits_for_an_operator(self) -> bool:
-        """All serve, but of some partition an empty replica alone is in sync, and nobody else is elected: power
+        """All serve, but of some partition an empty replica is alone in sync, and no other is elected: power
         failed just after it was made, when some had not made it yet, and others may have lost it."""
         image = self._image
         topic = None if image is None else image.topic(self._topic)
