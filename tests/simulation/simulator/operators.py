@@ -1,4 +1,4 @@
-"""Operators of a simulated cluster: partitions move while they are written to, brokers and topics come and go.
+"""Operators of a simulated cluster: partitions move while they are written to, brokers leave, topics pass.
 
 They ask as any client does, over the wire, of whichever node, and leave what they do not know the outcome of.
 Who makes topics also writes to them, by topic id, reads all of it back, and deletes them: a name that is used
