@@ -11,13 +11,15 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from operator import lt
 from pathlib import Path
+from typing import Any
 
 from simulator.broker import SimBroker
+from simulator.decay import flip_bits
 from simulator.disk import Disk
 from simulator.faults import DOWN_S, KINDS, Faults
 from simulator.loop import Process, SimLoop
@@ -52,8 +54,8 @@ PARTITIONS = 3
 MIN_IN_SYNC = 2
 CHECK_S = 0.05
 
-MOVED, PASSING, RETIRING = 0.4, 0.25, 0.15
-"""Of the runs: the share in which partitions move, topics come and go, brokers leave for good."""
+MOVED, PASSING, RETIRING, DECAYING = 0.4, 0.25, 0.15, 0.3
+"""Of the runs: the share in which partitions move, topics come and go, brokers leave for good, bits flip."""
 
 
 @dataclass(slots=True)
@@ -69,14 +71,23 @@ class _ClusterFaults(Faults):
     """And those of log directories."""
 
     may_wipe: Callable[[SimBroker], bool]
+    _over = False
 
     def strike_further(self, kind: str, node: SimBroker) -> None:
         if kind == "directory" and self._may_fail(node):
             node.lose_directory(self._rng)
-            self._loop.call_later(self._rng.uniform(1, DOWN_S), self.kill, node)
+            self._loop.call_later(self._rng.uniform(1, DOWN_S), self._restart, node)
         elif kind == "wipe" and self.may_wipe(node):
             self.kill(node)
             node.wipe_directory(self._rng)
+
+    def end(self) -> None:
+        self._over = True
+        super().end()
+
+    def _restart(self, node: SimBroker) -> None:
+        if not self._over:  # else whoever waits for all to be well does it
+            self.kill(node)
 
 
 class ClusterRun:
@@ -183,7 +194,8 @@ class ClusterRun:
         for name, (share, work) in {
             "mover": (MOVED, lambda client: move_partitions(client, PARTITIONS)),
             "passing": (PASSING, lambda client: pass_topics(client, self._configs)),
-            "retiring": (RETIRING, lambda client: retire(client, PARTITIONS, self._stop)),
+            "retiring": (RETIRING, lambda client: retire(client, PARTITIONS, self._stop("retired"))),
+            "decay": (DECAYING, self._decay),
         }.items():
             draws = random.Random(rng.random())
             if draws.random() < share:
@@ -191,9 +203,15 @@ class ClusterRun:
                 client = Client(name, self.network, self.brokers, self.history, draws, name)
                 self._operators.append(self._watch(clients, work(client)))
 
-    def _stop(self, node_id: int) -> None:
-        self.outcome.faults["retired"] += 1
-        self.faults.kill(self.brokers[node_id])
+    def _decay(self, client: Client) -> Coroutine[Any, Any, None]:
+        return flip_bits(self.brokers, TOPIC, client.rng, self._may_wipe, self._stop("flipped bit"))
+
+    def _stop(self, why: str) -> Callable[[int], None]:
+        def stop(node_id: int) -> None:
+            self.outcome.faults[why] += 1
+            self.faults.kill(self.brokers[node_id])
+
+        return stop
 
     def _watch(self, process: Process, work: "object") -> "asyncio.Task[None]":
         def ended(task: "asyncio.Task[None]") -> None:
