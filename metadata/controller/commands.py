@@ -103,13 +103,16 @@ class FenceBroker(Command, frozen=True, kw_only=True, tag=True):
 
 class ReportReplicas(Command, frozen=True, kw_only=True, tag=True):
     """Of the broker's own replicas, (topic id, partition): the disk of `failed` has failed, so that others
-    must lead (KIP-858); `emptied` were nowhere to be found when it started, and begin anew.
+    must lead (KIP-858); `emptied` were nowhere to be found when it started, and begin anew. `full` have no
+    room for records, `has_room` have it again.
     """
 
     broker_id: int
     broker_epoch: int
     failed: tuple[tuple[UUID, int], ...] = ()
     emptied: tuple[tuple[UUID, int], ...] = ()
+    full: tuple[tuple[UUID, int], ...] = ()
+    has_room: tuple[tuple[UUID, int], ...] = ()
 
 
 class UpdateFormat(Command, frozen=True, kw_only=True, tag=True):
