@@ -141,7 +141,7 @@ class DeathWatch:
         return line
 
     async def _keep(self, watched: "_Watched", line: "_Line") -> None:
-        """Returns when there is no connection any more. One that cannot be replaced may be good for all that."""
+        """Returns when it is gone, and those that followed it. One that cannot be replaced may be good yet."""
         try:
             while True:
                 await happens(line.ended, self._renew_s)
