@@ -141,7 +141,7 @@ class DeathWatch:
         return line
 
     async def _keep(self, watched: "_Watched", line: "_Line") -> None:
-        """Returns when it is gone, and those that followed it. One that cannot be replaced may be good yet."""
+        """Returns when it and those that followed it are gone. One that cannot be replaced may be good."""
         try:
             while True:
                 await happens(line.ended, self._renew_s)
