@@ -7,6 +7,7 @@ and over restarts. One owner: the event loop. Called by the replica manager and 
 """
 
 import errno
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -50,7 +51,7 @@ class Room(Protocol):
         """Nothing in it has ended for so long."""
 
 
-class ReplicaRoles:
+class ReplicaRoles(ABC):
     """The part of a replica that knows other replicas; `Replica` is the whole."""
 
     log: PartitionLog
@@ -395,17 +396,17 @@ class ReplicaRoles:
 
     # -- what the whole replica does --
 
-    def raise_log_start(self, offset: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def raise_log_start(self, offset: int) -> None: ...
 
-    def _settle(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _settle(self) -> None: ...
 
-    def _moved(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _moved(self) -> None: ...
 
-    def _tell(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _tell(self) -> None: ...
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class PartitionWitness:
                     continue
                 self._looked_at[number, partition] = state
                 replica.check()
-                told.append(f"{number} {partition} {state}")
+                told.append(f"{number} {partition} {(*state[:-1], sorted(replica.in_sync))}")
                 if replica.leads:
                     self._check_leader(number, partition, replica)
         if told:
@@ -67,6 +67,15 @@ class PartitionWitness:
                 if broker.node_id in one.replicas
             )
         )
+
+    def waits_for_an_operator(self) -> bool:
+        """All serve, but of some partition an empty replica is alone in sync, and no other is elected: power
+        failed just after it was made, when some had not made it yet, and others may have lost it."""
+        image = self._image
+        topic = None if image is None else image.topic(self._topic)
+        if image is None or topic is None or len(image.live_brokers()) < len(self._brokers):
+            return False
+        return any(one.leader < 0 and set(one.in_sync) <= set(one.emptied) for one in topic.partitions)
 
     def all_in_sync(self, name: str | None = None) -> bool:
         """Of that topic, or of all: all replicas, none on its way, under one leader that knows it."""
@@ -107,7 +116,8 @@ class PartitionWitness:
                 raise Violation(f"{broker.name} has {sorted(found)}, and should have {sorted(placed)}")
 
     def given(self, partition: int, offset: int, kind: str) -> None:
-        """A record was acknowledged to a producer or shown to a consumer: enough replicas have it."""
+        """Records up to this one were acknowledged to a producer or shown to a consumer: enough replicas have
+        them."""
         holders = [n for n, broker in self._brokers.items() if broker.held(self._topic, partition) > offset]
         if len(holders) < self._least:
             raise Violation(f"{kind}: only {holders} hold offset {offset} of partition {partition}")
@@ -147,6 +157,8 @@ class PartitionWitness:
         for number, partition in enumerate(topic.partitions):
             self._note_committed(number)
             for member in (*partition.in_sync, *partition.eligible):
+                if member in partition.emptied:
+                    continue  # alone in sync as nobody is left, and known to be empty: it is not elected
                 broker, known = self._brokers[member], self._image.brokers.get(member)
                 replica = _replica(broker, self._topic, number)
                 if replica is None or known is None or broker.broker_epoch != known.broker_epoch:
@@ -174,5 +186,5 @@ def _state(replica: Replica) -> State:
         replica.partition_epoch,
         replica.log_end_offset,
         replica.high_watermark,
-        sorted(replica.in_sync),
+        replica.in_sync,
     )

@@ -108,6 +108,21 @@ async def first_life(path: Path, controller: Told, room_lasts_s: float = 0) -> L
     return life
 
 
+async def lay_in_b(path: Path, controller: Told) -> list[int]:
+    """After a first life that has ended; nothing is told yet."""
+    life = await first_life(path, controller)
+    there = life.lies_in("b")
+    await life.stop()
+    controller.reports.clear()
+    return there
+
+
+def emptied(controller: Told) -> list[list[int]]:
+    """Of each report, the partitions of which nothing is left."""
+    topic_id = controller.image.topic_ids["t"]
+    return [[number for topic, number in told.emptied if topic == topic_id] for told in controller.reports]
+
+
 def leaders(controller: Told) -> dict[int, int]:
     topic = controller.image.topic("t")
     assert topic is not None
@@ -249,14 +264,10 @@ async def test_a_log_that_cannot_be_read_is_told_before_the_broker_is_let_in(
 async def test_partitions_of_a_wiped_directory_are_told_and_no_others(
     tmp_path: Path, controller: Told
 ) -> None:
-    life = await first_life(tmp_path, controller)
-    wiped = life.lies_in("b")
-    await life.stop()
-    controller.reports.clear()
+    wiped = await lay_in_b(tmp_path, controller)
     shutil.rmtree(tmp_path / "b")
     life = await Life(tmp_path, controller).start()
-    topic_id = controller.image.topic_ids["t"]
-    assert [report.emptied for report in controller.reports] == [tuple((topic_id, n) for n in wiped)]
+    assert emptied(controller) == [wiped]
     assert [report.failed for report in controller.reports] == [()]
     assert list(life.replicas.given_up) == []
     await life.stop()
@@ -265,11 +276,8 @@ async def test_partitions_of_a_wiped_directory_are_told_and_no_others(
 async def test_a_start_that_ends_before_it_could_tell_leaves_the_next_one_to_tell_it(
     tmp_path: Path, controller: Told
 ) -> None:
-    life = await first_life(tmp_path, controller)
-    wiped = life.lies_in("b")
-    await life.stop()
+    wiped = await lay_in_b(tmp_path, controller)
     shutil.rmtree(tmp_path / "b")
-    controller.reports.clear()
     controller.asked, controller.available = 0, False
     life = Life(tmp_path, controller)
     start = life.tasks.spawn("start", life.start())
@@ -280,8 +288,7 @@ async def test_a_start_that_ends_before_it_could_tell_leaves_the_next_one_to_tel
     await life.stop()
     controller.available = True
     life = await Life(tmp_path, controller).start()
-    topic_id = controller.image.topic_ids["t"]
-    assert [report.emptied for report in controller.reports] == [tuple((topic_id, n) for n in wiped)]
+    assert emptied(controller) == [wiped]
     assert all(leader == 2 for number, leader in leaders(controller).items() if number in wiped)
     await life.stop()
 
@@ -289,14 +296,11 @@ async def test_a_start_that_ends_before_it_could_tell_leaves_the_next_one_to_tel
 async def test_what_may_lie_in_a_directory_that_is_away_is_not_told_as_empty(
     tmp_path: Path, controller: Told
 ) -> None:
-    life = await first_life(tmp_path, controller)
-    away = life.lies_in("b")
-    await life.stop()
-    controller.reports.clear()
+    away = await lay_in_b(tmp_path, controller)
     (tmp_path / "b").rename(tmp_path / "unplugged")
     (tmp_path / "b").write_text("not a directory")
     life = await Life(tmp_path, controller).start()
-    assert [report.emptied for report in controller.reports] == [()]
+    assert emptied(controller) == [[]]
     assert offline(controller) == away
     await life.stop()
 
