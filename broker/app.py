@@ -331,6 +331,7 @@ class Broker:
                 commits=self.commits,
                 examiner=self.examiner,
                 quotas=self.quotas,
+                throttles=self.throttles,
                 clock=self.clock,
             )
         )
