@@ -187,9 +187,7 @@ class _Fetcher:
             asked.follower.noted = True
         return reading
 
-    def _read_one(
-        self, asked: _Asked, item: SessionPartition, reading: _Reading
-    ) -> PartitionData | Replica:
+    def _read_one(self, asked: _Asked, item: SessionPartition, reading: _Reading) -> PartitionData | Replica:
         replica = self._deps.find_replica(item.topic, item.partition)
         if not isinstance(replica, Replica):
             following = self._deps.find_follower(item.topic, item.partition)
