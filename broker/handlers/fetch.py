@@ -440,18 +440,22 @@ def _diverged(
     reading: _Reading, item: SessionPartition, replica: Replica, epoch: int, end_offset: int
 ) -> PartitionData:
     """KIP-595: the reader's log parts from ours at `end_offset`; it must go back there before it reads on."""
-    reading.at_once = True
-    answer = _where_it_stands(item, replica)
+    answer = _without_records(reading, item, replica)
     answer.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
     return answer
 
 
 def _sent_away(reading: _Reading, item: SessionPartition, replica: Replica, nearest: int) -> PartitionData:
-    """KIP-392: nothing is read here, and nothing waited for."""
-    reading.at_once = True
-    answer = _where_it_stands(item, replica)
+    """KIP-392: it reads on at the broker `nearest`."""
+    answer = _without_records(reading, item, replica)
     answer.preferred_read_replica = nearest
     return answer
+
+
+def _without_records(reading: _Reading, item: SessionPartition, replica: Replica) -> PartitionData:
+    """Nothing is read here, and nothing waited for."""
+    reading.at_once = True
+    return _where_it_stands(item, replica)
 
 
 def _where_it_stands(item: SessionPartition, replica: Replica) -> PartitionData:

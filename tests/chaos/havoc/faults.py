@@ -53,7 +53,7 @@ Play = Callable[[Stage], AbstractContextManager[str]]
 @dataclass(frozen=True, slots=True)
 class Fault:
     """`play` gives what was done, in words. `within_s`: how long an acknowledgement may take; None:
-    it takes the majority away, or is one of STATUS.md's known gaps. `needs`: see left_out."""
+    it takes the majority away. `needs`: see left_out."""
 
     name: str
     play: Play
@@ -244,7 +244,7 @@ def _clock_back(stage: Stage) -> Iterator[str]:
 # --- disks
 
 
-@_fault("disk-full", None, "disks")
+@_fault("disk-full", DEATH_S, "disks")
 def _disk_full(stage: Stage) -> Iterator[str]:
     """Somebody else's file takes all the room, also what the node gives up, and is deleted in the end."""
     node, healed = stage.cluster.small_disk, threading.Event()

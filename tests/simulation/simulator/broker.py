@@ -374,7 +374,7 @@ class SimDialler:
 class SimCaller:
     def __init__(self, network: Network, name: str, broker: SimBroker, connection: int) -> None:
         self._network, self._name, self._broker, self._connection = network, name, broker, connection
-        self._closed: asyncio.Future[None] | None = None
+        self._asking: asyncio.Future[bytes] | None = None
         self.is_open = True
 
     async def call(self, api_key: int, version: int, request: Any, timeout_s: float) -> Any:
@@ -382,25 +382,20 @@ class SimCaller:
             raise Unreachable("closed")
         api = APIS[api_key]
         frame = encode_request(api, version, 7, "simulated", request)
-        loop = asyncio.get_running_loop()
-        asking = loop.create_task(
-            self._network.call(
-                self._name, self._broker.name, self._connection, lambda: self._broker.serve(frame)
-            )
+        self._asking = asking = self._network.call(
+            self._name, self._broker.name, self._connection, lambda: self._broker.serve(frame)
         )
-        self._closed = loop.create_future()
+        deadline = asyncio.get_running_loop().call_later(timeout_s, self.close)
         try:
-            await asyncio.wait([asking, self._closed], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                raise Unreachable("closed, or no answer in time")
-            answer = asking.result()
+            answer = await asking
         except (Broken, Refused) as failure:
             self.is_open = False
             raise Unreachable(str(failure)) from None
         except (Unreachable, asyncio.CancelledError):
             self.is_open = False
-            asking.cancel()
             raise
+        finally:
+            deadline.cancel()
         response = decode_response(api, version, bytearray(answer), 4, len(answer))[1]
         if isinstance(request, FetchRequest) and request.replica_state.replica_id >= 0:
             self._network.garble(part.records for topic in response.responses for part in topic.partitions)
@@ -408,5 +403,5 @@ class SimCaller:
 
     def close(self) -> None:
         self.is_open = False
-        if self._closed is not None and not self._closed.done():
-            self._closed.set_result(None)
+        if self._asking is not None and not self._asking.done():
+            self._asking.set_exception(Unreachable("closed, or no answer in time"))

@@ -75,8 +75,8 @@ async def test_without_a_selector_the_leader_answers(node: Node) -> None:
 
 async def test_who_is_sent_away_does_not_wait_and_hears_it_within_a_session_too(node: Node) -> None:
     node.lead(10)
-    for follower in (2, 3):
-        node.hear(follower, 10)
+    for follower, offset in ((2, 10), (3, 9)):
+        node.hear(follower, offset)
     topic = fetch.FetchTopic(
         topic_id=TOPIC, partitions=[fetch.FetchPartition(partition=LED, partition_max_bytes=1_000_000)]
     )

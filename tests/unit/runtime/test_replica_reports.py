@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from controlled import Controlled
 
@@ -34,6 +35,7 @@ class Told(Controlled):
         super().__init__(*brokers)
         self.asked = 0  # also while no quorum answers
         self.reports: list[c.ReportReplicas] = []
+        self.forgets_full = False  # as one that is older than these reports
         self.subscribers: list[Callable[[ClusterImage, ClusterImage], None]] = []
 
     def subscribe(self, subscriber: Callable[[ClusterImage, ClusterImage], None]) -> Callable[[], None]:
@@ -45,9 +47,12 @@ class Told(Controlled):
         return await super().submit(command, timeout_s)
 
     def do(self, command: c.AnyCommand) -> Any:
-        before, reply = self.image, super().do(command)
+        before = self.image
         if isinstance(command, c.ReportReplicas):
             self.reports.append(command)
+            if self.forgets_full:
+                command = msgspec.structs.replace(command, full=())
+        reply = super().do(command)
         for subscriber in getattr(self, "subscribers", ()):
             subscriber(before, self.image)
         return reply
@@ -56,7 +61,7 @@ class Told(Controlled):
 class Life:
     """One life of broker 1 on the directories `a` and `b`."""
 
-    def __init__(self, path: Path, controller: Told) -> None:
+    def __init__(self, path: Path, controller: Told, room_lasts_s: float = 0) -> None:
         self.path, self.controller = path, controller
         self.tasks = TaskGroup(lambda name, failure: None)
         self.directories = DataDirectories([path / "a", path / "b"], OsFiles(), random.Random())
@@ -71,6 +76,7 @@ class Life:
             self.replicas,
             self.tasks,
             broker_epoch=lambda: controller.image.brokers[1].broker_epoch,
+            room_lasts_s=room_lasts_s,
         )
 
     async def start(self) -> "Life":
@@ -95,11 +101,26 @@ def controller() -> Told:
     return Told(1, 2)
 
 
-async def first_life(path: Path, controller: Told) -> Life:
+async def first_life(path: Path, controller: Told, room_lasts_s: float = 0) -> Life:
     """Broker 1 leads all partitions of a new topic, in sync with 2."""
-    life = await Life(path, controller).start()
+    life = await Life(path, controller, room_lasts_s).start()
     controller.create("t", *[(1, 2)] * PARTITIONS)
     return life
+
+
+async def lay_in_b(path: Path, controller: Told) -> list[int]:
+    """After a first life that has ended; nothing is told yet."""
+    life = await first_life(path, controller)
+    there = life.lies_in("b")
+    await life.stop()
+    controller.reports.clear()
+    return there
+
+
+def emptied(controller: Told) -> list[list[int]]:
+    """Of each report, the partitions of which nothing is left."""
+    topic_id = controller.image.topic_ids["t"]
+    return [[number for topic, number in told.emptied if topic == topic_id] for told in controller.reports]
 
 
 def leaders(controller: Told) -> dict[int, int]:
@@ -112,6 +133,12 @@ def offline(controller: Told) -> list[int]:
     topic = controller.image.topic("t")
     assert topic is not None
     return [number for number, partition in enumerate(topic.partitions) if 1 in partition.offline]
+
+
+def full(controller: Told, topic: str = "t") -> list[int]:
+    found = controller.image.topic(topic)
+    assert found is not None
+    return [number for number, partition in enumerate(found.partitions) if 1 in partition.full]
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -158,6 +185,68 @@ async def test_it_is_told_again_when_the_broker_had_to_register_again(
     await life.stop()
 
 
+async def test_others_lead_what_lies_on_a_full_disk_until_it_has_room(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    directory, held = life.directories.all[1], life.lies_in("b")
+    await asyncio.to_thread(directory.note, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    await until(lambda: full(controller) == held)
+    assert {number for number, leader in leaders(controller).items() if leader == 2} == set(held)
+    await asyncio.to_thread(directory.has_room)
+    await until(lambda: full(controller) == [])
+    assert {number for number, leader in leaders(controller).items() if leader == 2} == set(held)
+    await life.stop()
+
+
+async def test_a_partition_that_is_made_on_full_disks_is_led_elsewhere(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    for directory in life.directories.all:
+        directory.fill()
+    await until(lambda: full(controller) == list(range(PARTITIONS)))
+    controller.create("later", (1, 2))
+    await until(lambda: full(controller, "later") == [0])
+    await life.stop()
+
+
+async def test_room_that_does_not_last_is_not_told(tmp_path: Path, controller: Told) -> None:
+    life = await first_life(tmp_path, controller, room_lasts_s=3600)
+    held = life.lies_in("b")
+    life.directories.all[1].fill()
+    await until(lambda: full(controller) == held)
+    life.directories.all[1].has_room()
+    life.directories.all[0].fail("Input/output error")  # after it, it is told too
+    await until(lambda: offline(controller) == life.lies_in("a"))
+    assert full(controller) == held
+    await life.stop()
+
+
+async def test_room_is_told_after_a_restart(tmp_path: Path, controller: Told) -> None:
+    life = await first_life(tmp_path, controller)
+    life.directories.all[1].fill()
+    await until(lambda: full(controller) == life.lies_in("b"))
+    await life.stop()
+    life = await Life(tmp_path, controller).start()
+    await until(lambda: full(controller) == [])
+    await life.stop()
+
+
+async def test_a_controller_that_knows_no_full_disks_is_not_told_over_and_over(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    controller.reports.clear()
+    controller.forgets_full = True
+    life.directories.all[1].fill()
+    await until(lambda: len(controller.reports) == 1)
+    life.directories.all[0].fail("Input/output error")
+    await until(lambda: offline(controller) == life.lies_in("a"))
+    assert len(controller.reports) <= 3
+    await life.stop()
+
+
 async def test_a_log_that_cannot_be_read_is_told_before_the_broker_is_let_in(
     tmp_path: Path, controller: Told
 ) -> None:
@@ -175,14 +264,10 @@ async def test_a_log_that_cannot_be_read_is_told_before_the_broker_is_let_in(
 async def test_partitions_of_a_wiped_directory_are_told_and_no_others(
     tmp_path: Path, controller: Told
 ) -> None:
-    life = await first_life(tmp_path, controller)
-    wiped = life.lies_in("b")
-    await life.stop()
-    controller.reports.clear()
+    wiped = await lay_in_b(tmp_path, controller)
     shutil.rmtree(tmp_path / "b")
     life = await Life(tmp_path, controller).start()
-    topic_id = controller.image.topic_ids["t"]
-    assert [report.emptied for report in controller.reports] == [tuple((topic_id, n) for n in wiped)]
+    assert emptied(controller) == [wiped]
     assert [report.failed for report in controller.reports] == [()]
     assert list(life.replicas.given_up) == []
     await life.stop()
@@ -191,11 +276,8 @@ async def test_partitions_of_a_wiped_directory_are_told_and_no_others(
 async def test_a_start_that_ends_before_it_could_tell_leaves_the_next_one_to_tell_it(
     tmp_path: Path, controller: Told
 ) -> None:
-    life = await first_life(tmp_path, controller)
-    wiped = life.lies_in("b")
-    await life.stop()
+    wiped = await lay_in_b(tmp_path, controller)
     shutil.rmtree(tmp_path / "b")
-    controller.reports.clear()
     controller.asked, controller.available = 0, False
     life = Life(tmp_path, controller)
     start = life.tasks.spawn("start", life.start())
@@ -206,8 +288,7 @@ async def test_a_start_that_ends_before_it_could_tell_leaves_the_next_one_to_tel
     await life.stop()
     controller.available = True
     life = await Life(tmp_path, controller).start()
-    topic_id = controller.image.topic_ids["t"]
-    assert [report.emptied for report in controller.reports] == [tuple((topic_id, n) for n in wiped)]
+    assert emptied(controller) == [wiped]
     assert all(leader == 2 for number, leader in leaders(controller).items() if number in wiped)
     await life.stop()
 
@@ -215,14 +296,11 @@ async def test_a_start_that_ends_before_it_could_tell_leaves_the_next_one_to_tel
 async def test_what_may_lie_in_a_directory_that_is_away_is_not_told_as_empty(
     tmp_path: Path, controller: Told
 ) -> None:
-    life = await first_life(tmp_path, controller)
-    away = life.lies_in("b")
-    await life.stop()
-    controller.reports.clear()
+    away = await lay_in_b(tmp_path, controller)
     (tmp_path / "b").rename(tmp_path / "unplugged")
     (tmp_path / "b").write_text("not a directory")
     life = await Life(tmp_path, controller).start()
-    assert [report.emptied for report in controller.reports] == [()]
+    assert emptied(controller) == [[]]
     assert offline(controller) == away
     await life.stop()
 
