@@ -173,7 +173,7 @@ class Broker:
         if isinstance(self.metadata_node, MetadataNode):
             self.metadata_node.url = settings.voters.get(settings.node_id, self.admin_url)
 
-        self._parts.push_async_callback(self.metadata_node.stop)
+        self._parts.push_async_callback(self._stop_metadata)
         await self.metadata_node.start()
 
     def _build_metadata(self, tasks: TaskGroup) -> tuple[MetadataNode | MetadataObserver, list[web.RouteDef]]:
@@ -333,6 +333,7 @@ class Broker:
                 commits=self.commits,
                 examiner=self.examiner,
                 quotas=self.quotas,
+                throttles=self.throttles,
                 clock=self.clock,
             )
         )
@@ -380,6 +381,14 @@ class Broker:
         self.purgatory.close()
         await asyncio.sleep(0)  # what waited is answered before its connection closes
         await self.listener.close()
+
+    async def _stop_metadata(self) -> None:
+        node = self.metadata_node
+        if self._stops_clean and isinstance(node, MetadataNode) and node.is_leader and len(node.voters) > 1:
+            timeout_s = self.settings.controller_quorum_election_timeout_ms / 1000  # it spares others that
+            handed_over = await node.hand_over(timeout_s)
+            _log.info("handed the metadata over" if handed_over else "no other node took the metadata over")
+        await node.stop()
 
     async def _close_replicas(self) -> None:
         await self.replicas.close(clean=self._stops_clean)

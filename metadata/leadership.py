@@ -67,7 +67,7 @@ class Leadership:
         try:
             index = self._core.propose(payload)
         except NotLeader:
-            raise MetadataUnavailable("leadership is being handed over", applied_unknown=False) from None
+            raise LeadershipLost from None  # it is being handed over
         self._proposed(draft, index, decision.records)
         await self._applied(index)
         return decision.reply
@@ -93,9 +93,16 @@ class Leadership:
         try:
             index = self._core.propose_configuration(configuration)
         except NotLeader:
-            raise MetadataUnavailable("leadership is being handed over", applied_unknown=False) from None
+            raise LeadershipLost from None  # it is being handed over
         self._proposed(draft, index, ())
         return self._applied(index)
+
+    def hand_over(self) -> bool:
+        """As the core's."""
+        asked = self._core.hand_over()
+        if self._core.has_ready():
+            self._wake()
+        return asked
 
     # --- what the node's loop tells it
 

@@ -22,6 +22,7 @@ from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.peers import MetadataUnavailable, NotTheLeader
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.membership import ChangeRefused, Configuration, Member
+from tierlog.metadata.raft.messages import NOBODY
 from tierlog.metadata.status import Hearing, NodeStatus, PeerStatus
 
 _log = structlog.get_logger("tierlog.metadata")
@@ -97,6 +98,19 @@ class Membership:
         while self._core.configuration_index > self._core.log.commit:
             self._require_leader()
             await self._turned.wait()
+
+    async def hand_over(self, timeout_s: float) -> bool:
+        """Has another voter lead. False if none could, in time."""
+        core = self._core
+        try:
+            async with asyncio.timeout(timeout_s):
+                while core.is_leader or core.leader == NOBODY:  # then the heir may need this node's vote
+                    if core.is_leader and not self._leadership.hand_over():
+                        return False
+                    await self._turned.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def _caught_up(self, node_id: int) -> bool:
         self._require_leader()

@@ -180,6 +180,37 @@ async def test_a_refused_connection_proves_the_leader_dead(tmp_path: Path) -> No
         assert await quorum.leader() != leader
 
 
+async def test_a_leader_that_stops_hands_over(tmp_path: Path) -> None:
+    """Nobody else would stand: silence elects nobody here, and the leader still runs when another leads."""
+    async with running(tmp_path, ()) as quorum:
+        quorum.settings = NEVER_BY_SILENCE
+        await quorum.start(1)
+        await grown(quorum, 2, 3)
+        first = quorum.running[1]
+        await first.client.submit(register())
+        assert first.node.is_leader
+        term = first.node.core.term
+        assert await first.node.hand_over(30)
+        heir = first.node.leader
+        assert heir in (2, 3)
+        assert first.node.core.term == term + 1
+        await first.client.submit(topic("after"))
+        await quorum.kill(1)
+        await quorum.running[heir].client.submit(topic("without"))
+        assert quorum.running[heir].node.core.term == term + 1
+
+
+async def test_a_leader_without_anyone_to_hand_over_to_stops_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path, ()) as quorum:
+        quorum.settings = NEVER_BY_SILENCE  # nor does it give up leading for want of a majority
+        await quorum.start(1)
+        await grown(quorum, 2, 3)
+        for node_id in (2, 3):
+            await quorum.kill(node_id)
+        assert not await quorum.running[1].node.hand_over(30)
+        assert quorum.running[1].node.is_leader
+
+
 async def test_a_voter_moves_to_another_address(tmp_path: Path) -> None:
     async with running(tmp_path, (1, 2, 3)) as quorum:
         leader = await quorum.leader()

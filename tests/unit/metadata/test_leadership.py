@@ -139,3 +139,17 @@ async def test_a_removal_asked_for_again_waits_for_the_first(tmp_path: Path) -> 
         assert not removal.done()
         node.receive((holds(2, node.core.log.last_index),))
         await removal
+
+
+async def test_who_is_asked_to_take_over_and_dies_is_not_waited_for(tmp_path: Path) -> None:
+    async with leader(tmp_path) as node:
+        handing_over = asyncio.ensure_future(node.hand_over(10))
+        await asyncio.sleep(0)
+        assert node.core.transfer_to == 2  # 3 has not answered yet
+        node.receive((holds(3, 1),))
+        node.core.unreachable(2)
+        node.receive((m.HeartbeatReply(term=1, sender=3, to=1),))
+        await node.status_when(lambda _: node.core.transfer_to == 3)
+        node.core.unreachable(3)
+        node.receive((m.HeartbeatReply(term=1, sender=3, to=1),))
+        assert not await handing_over

@@ -35,7 +35,11 @@ class Host:
 
 @asynccontextmanager
 async def watching(
-    host: Host, suspect_s: float = 60, steady_s: float = 0, tls: ssl.SSLContext | None = None
+    host: Host,
+    suspect_s: float = 60,
+    steady_s: float = 0,
+    renew_s: float = 60,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[DeathWatch, asyncio.Queue[int]]]:
     failures: list[BaseException] = []
     deaths: asyncio.Queue[int] = asyncio.Queue()
@@ -48,6 +52,7 @@ async def watching(
         tls=tls,
         suspect_s=suspect_s,
         steady_s=steady_s,
+        renew_s=renew_s,
     )
     watch.watch({7: host.address})
     try:
@@ -174,6 +179,24 @@ class Closing(Host):
             self.met.put_nowait(writer)
         else:
             writer.close()
+
+
+async def test_a_connection_is_replaced_before_it_is_old_and_nobody_doubts() -> None:
+    host = Host()
+    await host.listen()
+    async with watching(host, renew_s=0.01) as (watch, deaths), asyncio.timeout(20):
+        held = [await host.met.get()]
+        for _ in range(3):
+            held.append(await host.met.get())
+            await turns()  # until it has heard that the one before is closed
+            assert (watch.connected, watch.suspects) == ({7}, frozenset())
+        assert host.found == [7]
+        host.server.close()
+        while deaths.empty():  # whichever it keeps by now
+            while held or not host.met.empty():
+                (held.pop() if held else host.met.get_nowait()).close()
+            await turns(1)
+        assert await deaths.get() == 7
 
 
 async def test_who_accepts_and_closes_is_tried_less_and_less() -> None:
