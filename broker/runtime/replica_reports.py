@@ -92,8 +92,11 @@ class ReplicaReports:
         """From now on what fails or fills is told at once."""
         loop = asyncio.get_running_loop()
         self._replicas.gave_up.append(self._due.set)
-        for directory in self._replicas.directories.all:
+        directories = self._replicas.directories
+        for directory in directories.all:
             self._has_room_since[directory] = loop.time()
+            if any(self._broker_id in known.full for _, known in self._known(directories.held_by(directory))):
+                directory.fill()  # it was when the process before this one ended; upkeep looks again
             directory.on_room = lambda one: loop.call_soon_threadsafe(self._room_changed, one)
         loop.call_later(self._room_lasts_s, self._due.set)
         self._unsubscribe = self._metadata.subscribe(self._follow)
@@ -154,7 +157,7 @@ class ReplicaReports:
         self._due.set()
 
     def _keeps_room(self, directory: DataDirectory) -> bool:
-        """Never before the start: what the disk of a process of before had says nothing yet."""
+        """Not before the start."""
         since = self._has_room_since.get(directory, math.inf)
         return asyncio.get_running_loop().time() >= since + self._room_lasts_s
 

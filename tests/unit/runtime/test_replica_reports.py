@@ -225,12 +225,16 @@ async def test_room_that_does_not_last_is_not_told(tmp_path: Path, controller: T
     await life.stop()
 
 
-async def test_room_is_told_after_a_restart(tmp_path: Path, controller: Told) -> None:
+async def test_a_disk_that_was_full_is_taken_for_full_after_a_restart(
+    tmp_path: Path, controller: Told
+) -> None:
     life = await first_life(tmp_path, controller)
     life.directories.all[1].fill()
     await until(lambda: full(controller) == life.lies_in("b"))
     await life.stop()
     life = await Life(tmp_path, controller).start()
+    assert [directory.is_full for directory in life.directories.all] == [False, True]
+    life.directories.all[1].has_room()
     await until(lambda: full(controller) == [])
     await life.stop()
 
