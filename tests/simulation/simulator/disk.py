@@ -2,7 +2,7 @@
 
 `lose_power` takes back what no fsync confirmed: nothing, all, or some of it, with the write at the edge
 torn. Names (creations, renames, removals) are as volatile as bytes, until their directory is synced. Faults
-are armed by the test: an error at the next sync or write, no room, a flipped bit. The descriptors of a
+are armed by the test: an error at the next sync or write, no room. The descriptors of a
 process that was killed answer nothing any more.
 """
 
@@ -73,11 +73,6 @@ class Disk:
             if path.is_file() and (unsynced := self.unsynced.get(path.stat().st_ino)):
                 _take_back(path, unsynced.undo, share, rng)
         self.unsynced.clear()
-
-    def flip_a_bit(self, path: Path, rng: random.Random) -> None:
-        content = bytearray(path.read_bytes())
-        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        path.write_bytes(content)
 
     def wipe_directory(self, path: Path) -> None:
         """It is on a disk of its own, and there is a new one in its place. Its processes must be dead."""
