@@ -288,6 +288,8 @@ class Broker:
         settings = self.settings
         opened = self.metadata.image
         await self.replicas.open_all(opened, None if self._is_alone else self.reports.tell_empty)
+        if not (self._is_alone or self.directories.offline):
+            note_boot(self.files, [one.path for one in self.directories.online], boot_id())
         self._parts.callback(self.metadata.subscribe(self._follow))
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
         self._parts.callback(self.metadata.subscribe(self.throttling.follow))
@@ -318,7 +320,7 @@ class Broker:
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
         if not self._is_alone:
-            await self.reports.tell_first()
+            await self.reports.tell_first(lost=self._may_have_lost)
         await self.lifecycle.enter()
         self.admin_node.serve(
             Serving(
@@ -331,6 +333,7 @@ class Broker:
                 commits=self.commits,
                 examiner=self.examiner,
                 quotas=self.quotas,
+                throttles=self.throttles,
                 clock=self.clock,
             )
         )
@@ -426,7 +429,8 @@ class Broker:
     async def _join(self) -> None:
         """Registers with the controller; it is let in once it serves."""
         host, port = self.settings.advertised or _split(self.bootstrap)
-        boot, directories = boot_id(), [directory.path for directory in self.directories.online]
+        directories = [directory.path for directory in self.directories.online]
+        self._may_have_lost = not self._is_alone and may_have_lost(self.files, directories, boot_id())
         self.lifecycle.present(
             Registration(
                 broker_id=self.settings.node_id,
@@ -435,7 +439,7 @@ class Broker:
                 port=port,
                 admin_url=url_for_others(self.admin_url, self.settings),
                 rack=self.settings.broker_rack or None,
-                may_have_lost=not self._is_alone and may_have_lost(self.files, directories, boot),
+                may_have_lost=self._may_have_lost,
                 directories=self.identity.directory_ids,
                 min_in_sync=self.settings.min_insync_replicas,
                 unclean_election=self.settings.unclean_leader_election_enable,
@@ -447,7 +451,6 @@ class Broker:
         except RegistrationRefused as refused:
             raise NodeFailed(str(refused)) from refused
         if not self._is_alone:
-            note_boot(self.files, directories, boot)
             self.replicas.went_offline.append(partial(forget_boot, self.files, directories))
         self.lifecycle.start()
 

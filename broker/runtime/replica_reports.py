@@ -6,8 +6,10 @@ so here is found anew each time, so nothing is forgotten while no quorum answers
 register again. A directory is full at once, and no more only when it has had room for a while: each change
 moves leaders and in-sync sets, and a disk that is nearly full has room every other second.
 What was nowhere to be found at the start is told once, before anything is made in its place: of an empty log
-that is there nobody knows what it has lost. Both before the broker is let in: else it would be elected for
-what it has not got. Called by app.py and the replica manager; a broker that is alone tells nobody.
+that is there nobody knows what it has lost. So is a log that was damaged and lost more than a killed process
+could have left half written: it may miss what was acknowledged, and is told as if nothing of it were left.
+All of it before the broker is let in: else it would be elected for what it has not got. Called by app.py and
+the replica manager; a broker that is alone tells nobody.
 """
 
 import asyncio
@@ -77,16 +79,24 @@ class ReplicaReports:
         for at in range(0, len(empty), REPORT_REPLICAS_MAX):
             await self._send(Report(emptied=tuple(empty[at : at + REPORT_REPLICAS_MAX])))
 
-    async def tell_first(self) -> None:
-        """Once the logs are open: returns when the controller knows which of them failed."""
+    async def tell_first(self, *, lost: bool = False) -> None:
+        """Once the logs are open: returns when the controller knows which of them failed, or were damaged.
+        `lost`: it knows already that what was not synced may be gone; then damage is to be expected.
+        """
+        if not lost:
+            damaged = [replica.name for replica in self._replicas if replica.log.was_damaged]
+            await self.tell_empty([key for key, _ in self._known(damaged)])
         await self._tell_untold()
 
     def start(self) -> None:
         """From now on what fails or fills is told at once."""
         loop = asyncio.get_running_loop()
         self._replicas.gave_up.append(self._due.set)
-        for directory in self._replicas.directories.all:
+        directories = self._replicas.directories
+        for directory in directories.all:
             self._has_room_since[directory] = loop.time()
+            if any(self._broker_id in known.full for _, known in self._known(directories.held_by(directory))):
+                directory.fill()  # it was when the process before this one ended; upkeep looks again
             directory.on_room = lambda one: loop.call_soon_threadsafe(self._room_changed, one)
         loop.call_later(self._room_lasts_s, self._due.set)
         self._unsubscribe = self._metadata.subscribe(self._follow)
@@ -147,7 +157,7 @@ class ReplicaReports:
         self._due.set()
 
     def _keeps_room(self, directory: DataDirectory) -> bool:
-        """Never before the start: what the disk of a process of before had says nothing yet."""
+        """Not before the start."""
         since = self._has_room_since.get(directory, math.inf)
         return asyncio.get_running_loop().time() >= since + self._room_lasts_s
 

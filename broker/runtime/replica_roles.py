@@ -229,6 +229,17 @@ class ReplicaRoles(ABC):
             self._tell()  # too few are in sync, and they have what is waited for
         return core.isr_due
 
+    def has_no_more_than(self, offset: int, last_epoch: int) -> bool:
+        """Whether a replica whose last record before that offset is of that epoch has all that is here:
+        `read_for_follower` would neither find anything for it nor disagree. False also where that takes a
+        closer look.
+        """
+        log = self.log
+        if offset != log.log_end_offset or not self.leads:
+            return False
+        latest = log.epochs.latest
+        return last_epoch == NO_EPOCH or (latest is not None and latest.epoch == last_epoch)
+
     def knows_follower(self, follower: int, broker_epoch: int) -> bool:
         return self._core.knows(follower, broker_epoch)
 

@@ -223,11 +223,13 @@ class LeadersElected(Reply, frozen=True, kw_only=True, tag=True):
 class Reassign(Command, frozen=True, kw_only=True, tag=True):
     """(topic name, number, replicas with the preferred leader first, or None to cancel) (KIP-455).
 
-    `may_change_factor`: a partition may get more or fewer replicas than it has (KIP-860).
+    `may_change_factor`: a partition may get more or fewer replicas than it has (KIP-860). `throttle`: bytes
+    per second for those that begin (KIP-73), set in the same decision: what is refused changes no rate.
     """
 
     changes: tuple[tuple[str, int, tuple[int, ...] | None], ...]
     may_change_factor: bool = True
+    throttle: int | None = None
 
 
 class Reassigned(Reply, frozen=True, kw_only=True, tag=True):

@@ -159,6 +159,29 @@ def _stop_all(stage: Stage) -> Iterator[str]:
         yield done
 
 
+# --- a quorum that changes
+
+
+@_fault("change-voters", SILENCE_S)
+def _change_voters(stage: Stage) -> Iterator[str]:
+    """The voter that leads is let go while it runs. It hears of no controller any more, so its lease ends and
+    others lead what it led; it is behind when it is taken in again."""
+    node = stage.controller()
+    _let_go(stage, node)
+    yield f"{node}, which led the quorum, votes no more"
+    _take_in(stage, node)
+
+
+def _let_go(stage: Stage, node: Node) -> None:
+    path = f"/v1/quorum/voters/{node.id}"
+    until(lambda: stage.controller().admin.delete(path), "it votes no more", TAKE_IN_S)
+
+
+def _take_in(stage: Stage, node: Node) -> None:
+    address = {"id": node.id, "url": f"http://{node.place.admin}"}
+    until(lambda: stage.controller().admin.post("/v1/quorum/voters", address), "it votes again", TAKE_IN_S)
+
+
 # --- a network that fails
 
 
@@ -289,11 +312,9 @@ def _wipe(stage: Stage) -> Iterator[str]:
     node.kill()
     node.wipe()
     yield f"{node} killed, its disk replaced"
-    api = stage.controller().admin
-    api.delete(f"/v1/quorum/voters/{node.id}")
+    _let_go(stage, node)
     node.begin()
-    address = {"id": node.id, "url": f"http://{node.place.admin}"}
-    until(lambda: stage.controller().admin.post("/v1/quorum/voters", address), "it votes again", TAKE_IN_S)
+    _take_in(stage, node)
     node.wait_until_it_serves()
 
 

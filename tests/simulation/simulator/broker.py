@@ -281,6 +281,7 @@ class SimBroker:
         groups = GroupService(settings, metadata, replicas, self.clock, rng, tasks)
         handlers = build_handlers(deps, group_handlers(groups))
         paths = [directory.path for directory in self.directories.online]
+        lost = may_have_lost(self.files, paths, str(self.boot))
         lifecycle.present(
             Registration(
                 broker_id=self.node_id,
@@ -289,18 +290,19 @@ class SimBroker:
                 port=9092,
                 admin_url=settings.voters[self.node_id],
                 rack=None,
-                may_have_lost=may_have_lost(self.files, paths, str(self.boot)),
+                may_have_lost=lost,
                 min_in_sync=settings.min_insync_replicas,
             )
         )
         await lifecycle.register()
-        note_boot(self.files, paths, str(self.boot))
         lifecycle.start()
         opened = metadata.image
         reports = ReplicaReports(
             self.node_id, metadata, replicas, tasks, broker_epoch=lambda: lifecycle.broker_epoch
         )
         await replicas.open_all(opened, reports.tell_empty)
+        if not self.directories.offline:
+            note_boot(self.files, paths, str(self.boot))
         metadata.subscribe(replicas.follow)
         replicas.follow(opened, metadata.image)
         groups.start()
@@ -309,7 +311,7 @@ class SimBroker:
         reports.start()
         self.replicas, self.lifecycle = replicas, lifecycle
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)
-        await reports.tell_first()
+        await reports.tell_first(lost=lost)
         await lifecycle.enter()
 
     # --- requests

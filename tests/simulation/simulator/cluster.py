@@ -11,18 +11,20 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import lt
 from pathlib import Path
+from typing import Any
 
 from simulator.broker import SimBroker
+from simulator.decay import flip_bits
 from simulator.disk import Disk
 from simulator.faults import DOWN_S, KINDS, Faults
 from simulator.loop import Process, SimLoop
 from simulator.network import Network
-from simulator.operators import move_partitions, pass_topics
+from simulator.operators import move_partitions, pass_topics, retire
 from simulator.partitions import PartitionWitness
 from simulator.peers import address
 from simulator.witness import QuorumWitness, Violation
@@ -48,12 +50,15 @@ FAULTS_A_SECOND = 2.0
 HEAL_S = 30.0
 """Virtual seconds within which all is as it should be, once nothing fails any more."""
 
+LATE_S = 1.0
+"""Virtual seconds for what is still under way, when all is well and no client asks any more."""
+
 PARTITIONS = 3
 MIN_IN_SYNC = 2
 CHECK_S = 0.05
 
-MOVED, PASSING = 0.4, 0.25
-"""Of the runs: the share in which partitions move, and in which topics come and go."""
+MOVED, PASSING, RETIRING, DECAYING = 0.4, 0.25, 0.15, 0.3
+"""Of the runs: the share in which partitions move, topics come and go, brokers leave for good, bits flip."""
 
 
 @dataclass(slots=True)
@@ -69,14 +74,23 @@ class _ClusterFaults(Faults):
     """And those of log directories."""
 
     may_wipe: Callable[[SimBroker], bool]
+    _over = False
 
     def strike_further(self, kind: str, node: SimBroker) -> None:
         if kind == "directory" and self._may_fail(node):
             node.lose_directory(self._rng)
-            self._loop.call_later(self._rng.uniform(1, DOWN_S), self.kill, node)
+            self._loop.call_later(self._rng.uniform(1, DOWN_S), self._restart, node)
         elif kind == "wipe" and self.may_wipe(node):
             self.kill(node)
             node.wipe_directory(self._rng)
+
+    def end(self) -> None:
+        self._over = True
+        super().end()
+
+    def _restart(self, node: SimBroker) -> None:
+        if not self._over:  # else whoever waits for all to be well does it
+            self.kill(node)
 
 
 class ClusterRun:
@@ -94,7 +108,7 @@ class ClusterRun:
         self._violations: list[BaseException] = []
         self._forgot: SimBroker | None = None  # whose unsynced bytes may be gone
         self._failed: set[SimBroker] = set()  # those with a disk that fails, or did
-        self.quorum = QuorumWitness(self.loop.time, len(nodes), self._violations, lambda node: None)
+        self.quorum = QuorumWitness(self.loop.time, lambda _: len(nodes), self._violations, lambda node: None)
         self.brokers: dict[int, SimBroker] = {}
         self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
         self.history.given = self.partitions.given
@@ -174,21 +188,34 @@ class ClusterRun:
             operator.cancel()
         await self._settle()
         clients.kill()
+        await asyncio.sleep(LATE_S)
         checking.cancel()
         self._check_end()
 
     def _operate(self, clients: Process) -> None:
         """In some runs more happens beside the writes; what that is, is drawn apart, for the rest to stay."""
         rng = random.Random(f"operators {self.outcome.seed}")
-        for name, share in (("mover", MOVED), ("passing", PASSING)):
-            if rng.random() >= share:
-                continue
-            self.network.listen(name, clients)
-            client = Client(name, self.network, self.brokers, self.history, random.Random(rng.random()), name)
-            if name == "mover":
-                self._operators.append(self._watch(clients, move_partitions(client, PARTITIONS)))
-            else:
-                self._operators.append(self._watch(clients, pass_topics(client, self._configs)))
+        for name, (share, work) in {
+            "mover": (MOVED, lambda client: move_partitions(client, PARTITIONS)),
+            "passing": (PASSING, lambda client: pass_topics(client, self._configs)),
+            "retiring": (RETIRING, lambda client: retire(client, PARTITIONS, self._stop("retired"))),
+            "decay": (DECAYING, self._decay),
+        }.items():
+            draws = random.Random(rng.random())
+            if draws.random() < share:
+                self.network.listen(name, clients)
+                client = Client(name, self.network, self.brokers, self.history, draws, name)
+                self._operators.append(self._watch(clients, work(client)))
+
+    def _decay(self, client: Client) -> Coroutine[Any, Any, None]:
+        return flip_bits(self.brokers, TOPIC, client.rng, self._may_wipe, self._stop("flipped bit"))
+
+    def _stop(self, why: str) -> Callable[[int], None]:
+        def stop(node_id: int) -> None:
+            self.outcome.faults[why] += 1
+            self.faults.kill(self.brokers[node_id])
+
+        return stop
 
     def _watch(self, process: Process, work: "object") -> "asyncio.Task[None]":
         def ended(task: "asyncio.Task[None]") -> None:
@@ -205,18 +232,15 @@ class ClusterRun:
         self._violations.append(failure)
 
     def published(self, image: ClusterImage) -> None:
-        with self._noting():
+        """It is a broker that calls, and would take what is raised for a failure of its own."""
+        try:
             self.partitions.published(image)
+        except Violation as failure:
+            self._violations.append(failure)
 
     def serves(self, broker: SimBroker) -> None:
-        with self._noting():
-            self.partitions.serves(broker)
-
-    @contextmanager
-    def _noting(self) -> Iterator[None]:
-        """It is a broker that calls, and would take it for a failure of its own."""
         try:
-            yield
+            self.partitions.serves(broker)
         except Violation as failure:
             self._violations.append(failure)
 
@@ -292,9 +316,7 @@ class ClusterRun:
                 broker.start()
             if self.partitions.waits_for_an_operator():
                 await self._elect_another()
-            await asyncio.sleep(0.2)
-        await asyncio.sleep(1.0)
-        self._raise_violation()
+            await asyncio.sleep(CHECK_S)
 
     async def _elect_another(self) -> None:
         """As an operator does: unclean election is allowed for a moment. No record may be lost by it."""

@@ -48,7 +48,7 @@ class Process:
         self.context.run(_process.set, self)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        return self.loop.create_task(work, name=self.name, context=self.context)
+        return self.loop.create_task(work, name=self.name, context=self.context.copy())
 
     def call(self, callback: Callable[[], object]) -> None:
         """Runs at once, or when it goes on, as a callback of this process would."""

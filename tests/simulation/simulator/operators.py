@@ -1,4 +1,4 @@
-"""Operators of a simulated cluster: partitions move while they are written to, topics come and go.
+"""Operators of a simulated cluster: partitions move while they are written to, brokers leave, topics pass.
 
 They ask as any client does, over the wire, of whichever node, and leave what they do not know the outcome of.
 Who makes topics also writes to them, by topic id, reads all of it back, and deletes them: a name that is used
@@ -6,7 +6,7 @@ again must show nothing of what stood there before.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from uuid import UUID
 
@@ -39,10 +39,17 @@ from tierlog.broker.wire.messages.delete_topics import DeleteTopicsRequest, Dele
 from tierlog.broker.wire.messages.elect_leaders import ElectLeadersRequest
 from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tierlog.broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tierlog.broker.wire.messages.unregister_broker import UnregisterBrokerRequest
 
-REASSIGN, ELECT, CREATE, DELETE = (
+REASSIGN, ELECT, UNREGISTER, CREATE, DELETE = (
     BY_NAME[name].key
-    for name in ("AlterPartitionReassignments", "ElectLeaders", "CreateTopics", "DeleteTopics")
+    for name in (
+        "AlterPartitionReassignments",
+        "ElectLeaders",
+        "UnregisterBroker",
+        "CreateTopics",
+        "DeleteTopics",
+    )
 )
 ACTS_A_SECOND = 3.0
 ACTS = ("move", "move", "call off", "elect")
@@ -52,6 +59,9 @@ CALLED_OFF_S = 0.1
 FACTORS = (2, 3, 3)
 """Replicas of a partition after a move; never fewer than min.insync.replicas, which would promise less."""
 
+DEPARTURES_A_SECOND = 0.4
+DRAINED_S = (0.1, 1.0)
+UNREGISTERED_TRIES = 10
 LIVES_A_SECOND = 2.0
 BATCHES = 3
 """Written to a topic in its life."""
@@ -70,6 +80,25 @@ async def move_partitions(client: Client, partitions: int) -> None:
         if act == "call off":
             await asyncio.sleep(rng.uniform(0, CALLED_OFF_S))
             await _reassign(client, partition, None)
+
+
+async def retire(client: Client, partitions: int, stop: Callable[[int], None]) -> None:
+    """Brokers leave for good: drained, or nearly, stopped, and removed from the cluster. Whoever stops one
+    starts it again later, and then it is a new one."""
+    rng = client.rng
+    while True:
+        await asyncio.sleep(rng.expovariate(DEPARTURES_A_SECOND))
+        leaving = rng.choice(client.nodes)
+        others = [node for node in client.nodes if node != leaving]
+        for partition in range(partitions):
+            await _reassign(client, partition, rng.sample(others, min(len(others), rng.choice(FACTORS))))
+        await asyncio.sleep(rng.uniform(*DRAINED_S))
+        stop(leaving)
+        for _ in range(UNREGISTERED_TRIES):
+            answer = await _ask_any(client, UNREGISTER, 0, UnregisterBrokerRequest(broker_id=leaving))
+            if answer is not None and answer.error_code == ErrorCode.NONE:  # type: ignore[attr-defined]
+                break
+            await asyncio.sleep(rng.uniform(*RETRY_S))
 
 
 async def _reassign(client: Client, partition: int, target: list[int] | None) -> None:

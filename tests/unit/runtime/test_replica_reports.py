@@ -16,11 +16,13 @@ from controlled import Controlled
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.data_directory import DirectoryUnusable
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.settings.node import settings_from
+from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
@@ -223,12 +225,16 @@ async def test_room_that_does_not_last_is_not_told(tmp_path: Path, controller: T
     await life.stop()
 
 
-async def test_room_is_told_after_a_restart(tmp_path: Path, controller: Told) -> None:
+async def test_a_disk_that_was_full_is_taken_for_full_after_a_restart(
+    tmp_path: Path, controller: Told
+) -> None:
     life = await first_life(tmp_path, controller)
     life.directories.all[1].fill()
     await until(lambda: full(controller) == life.lies_in("b"))
     await life.stop()
     life = await Life(tmp_path, controller).start()
+    assert [directory.is_full for directory in life.directories.all] == [False, True]
+    life.directories.all[1].has_room()
     await until(lambda: full(controller) == [])
     await life.stop()
 
@@ -302,6 +308,52 @@ async def test_what_may_lie_in_a_directory_that_is_away_is_not_told_as_empty(
     life = await Life(tmp_path, controller).start()
     assert emptied(controller) == [[]]
     assert offline(controller) == away
+    await life.stop()
+
+
+async def written(path: Path, controller: Told) -> Path:
+    """The log of partition 0, with two batches, after a life that was killed; nothing is told yet."""
+    life = await first_life(path, controller)
+    replica = life.replicas.get("t", 0)
+    assert replica is not None
+    for value in (b"one", b"two"):
+        batch = encode_batch([NewRecord(0, None, value, ())])
+        assert replica.append(memoryview(batch), 0, acks=1).error == ErrorCode.NONE
+    await life.stop()
+    controller.reports.clear()
+    return next(path.glob("?/t-0/*.log"))
+
+
+async def test_a_log_that_is_damaged_is_told_as_if_nothing_of_it_were_left(
+    tmp_path: Path, controller: Told
+) -> None:
+    log = await written(tmp_path, controller)
+    content = bytearray(log.read_bytes())
+    content[-1] ^= 1
+    log.write_bytes(content)
+    life = await Life(tmp_path, controller).start()
+    assert emptied(controller)[-1] == [0]
+    assert leaders(controller)[0] == 2
+    await life.stop()
+
+
+async def test_a_batch_that_a_killed_process_was_writing_is_no_damage(
+    tmp_path: Path, controller: Told
+) -> None:
+    log = await written(tmp_path, controller)
+    log.write_bytes(log.read_bytes()[:-1])
+    life = await Life(tmp_path, controller).start()
+    assert not any(emptied(controller))
+    await life.stop()
+
+
+async def test_damage_after_the_power_went_is_no_news(tmp_path: Path, controller: Told) -> None:
+    log = await written(tmp_path, controller)
+    log.write_bytes(log.read_bytes()[:-1] + b"?")
+    life = Life(tmp_path, controller)
+    await life.replicas.open_all(controller.image, life.reports.tell_empty)
+    await life.reports.tell_first(lost=True)
+    assert not any(emptied(controller))
     await life.stop()
 
 
