@@ -45,6 +45,7 @@ from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.boots import boot_id, forget_boot, may_have_lost, note_boot
 from tierlog.broker.runtime.broker_connection import TcpNetwork
 from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.directory_moves import DirectoryMoves
 from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
@@ -272,6 +273,9 @@ class Broker:
             flusher=self.commits.request,
             roles=PartitionRoles(settings.node_id, self.clock, fetchers),
         )
+        self.moves = DirectoryMoves(
+            settings, self.replicas, lambda: self.metadata.image, self.clock, self.tasks
+        )
         self.isr_updater = IsrUpdater(
             settings,
             self.metadata,
@@ -307,6 +311,8 @@ class Broker:
         self.cleaner = LogCleaner(settings, self.replicas, self.clock, self.tasks, self.commits)
         self._parts.push_async_callback(self.cleaner.stop)
         self.cleaner.start()
+        self._parts.push_async_callback(self.moves.stop)
+        self.moves.resume()
         if not self._is_alone:
             self._parts.push_async_callback(self.isr_updater.stop)
             self.isr_updater.start()
@@ -325,6 +331,7 @@ class Broker:
                 replicas=self.replicas,
                 listener=self.listener,
                 tiering=self.tiering.driver,
+                moves=self.moves,
                 cleaner=self.cleaner,
                 purgatory=self.purgatory,
                 sessions=self.sessions,
@@ -340,6 +347,7 @@ class Broker:
             settings=self.settings,
             metadata=self.metadata,
             replicas=self.replicas,
+            moves=self.moves,
             purgatory=self.purgatory,
             sessions=self.sessions,
             producer_ids=ProducerIds(self._allocate_producer_ids),
