@@ -174,7 +174,7 @@ class Broker:
         if isinstance(self.metadata_node, MetadataNode):
             self.metadata_node.url = settings.voters.get(settings.node_id, self.admin_url)
 
-        self._parts.push_async_callback(self.metadata_node.stop)
+        self._parts.push_async_callback(self._stop_metadata)
         await self.metadata_node.start()
 
     def _build_metadata(self, tasks: TaskGroup) -> tuple[MetadataNode | MetadataObserver, list[web.RouteDef]]:
@@ -292,6 +292,8 @@ class Broker:
         settings = self.settings
         opened = self.metadata.image
         await self.replicas.open_all(opened, None if self._is_alone else self.reports.tell_empty)
+        if not (self._is_alone or self.directories.offline):
+            note_boot(self.files, [one.path for one in self.directories.online], boot_id())
         self._parts.callback(self.metadata.subscribe(self._follow))
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
         self._parts.callback(self.metadata.subscribe(self.throttling.follow))
@@ -324,7 +326,7 @@ class Broker:
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
         if not self._is_alone:
-            await self.reports.tell_first()
+            await self.reports.tell_first(lost=self._may_have_lost)
         await self.lifecycle.enter()
         self.admin_node.serve(
             Serving(
@@ -338,6 +340,7 @@ class Broker:
                 commits=self.commits,
                 examiner=self.examiner,
                 quotas=self.quotas,
+                throttles=self.throttles,
                 clock=self.clock,
             )
         )
@@ -387,6 +390,14 @@ class Broker:
         await asyncio.sleep(0)  # what waited is answered before its connection closes
         await self.listener.close()
 
+    async def _stop_metadata(self) -> None:
+        node = self.metadata_node
+        if self._stops_clean and isinstance(node, MetadataNode) and node.is_leader and len(node.voters) > 1:
+            timeout_s = self.settings.controller_quorum_election_timeout_ms / 1000  # it spares others that
+            handed_over = await node.hand_over(timeout_s)
+            _log.info("handed the metadata over" if handed_over else "no other node took the metadata over")
+        await node.stop()
+
     async def _close_replicas(self) -> None:
         await self.replicas.close(clean=self._stops_clean)
 
@@ -426,7 +437,8 @@ class Broker:
     async def _join(self) -> None:
         """Registers with the controller; it is let in once it serves."""
         host, port = self.settings.advertised or _split(self.bootstrap)
-        boot, directories = boot_id(), [directory.path for directory in self.directories.online]
+        directories = [directory.path for directory in self.directories.online]
+        self._may_have_lost = not self._is_alone and may_have_lost(self.files, directories, boot_id())
         self.lifecycle.present(
             Registration(
                 broker_id=self.settings.node_id,
@@ -435,7 +447,7 @@ class Broker:
                 port=port,
                 admin_url=url_for_others(self.admin_url, self.settings),
                 rack=self.settings.broker_rack or None,
-                may_have_lost=not self._is_alone and may_have_lost(self.files, directories, boot),
+                may_have_lost=self._may_have_lost,
                 directories=self.identity.directory_ids,
                 min_in_sync=self.settings.min_insync_replicas,
                 unclean_election=self.settings.unclean_leader_election_enable,
@@ -447,7 +459,6 @@ class Broker:
         except RegistrationRefused as refused:
             raise NodeFailed(str(refused)) from refused
         if not self._is_alone:
-            note_boot(self.files, directories, boot)
             self.replicas.went_offline.append(partial(forget_boot, self.files, directories))
         self.lifecycle.start()
 

@@ -19,7 +19,7 @@ from typing import IO
 
 from tierlog.broker.settings.node import ENVIRONMENT_PREFIX
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 LOG_TAIL_BYTES = 16_384
 

@@ -187,6 +187,7 @@ def _put(topic: TopicImage, partitions: list[PartitionImage], record: r.Partitio
         removing=record.removing,
         offline=record.offline,
         emptied=record.emptied,
+        full=record.full,
     )
     if number == len(partitions):
         partitions.append(partition)

@@ -57,6 +57,7 @@ class PartitionImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True,
     removing: tuple[int, ...] = ()  # and these leave once all others are in sync
     offline: tuple[int, ...] = ()  # their disk failed (KIP-858); until their broker registers anew
     emptied: tuple[int, ...] = ()  # they began with an empty log, and have not been in sync since
+    full: tuple[int, ...] = ()  # their disk has no room: they take no records for now
 
     @property
     def is_reassigned(self) -> bool:

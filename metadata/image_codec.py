@@ -17,7 +17,7 @@ from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.metadata.image import BrokerImage, ClusterImage, QueuedDelete, RemotePartition, TopicImage
 from tierlog.metadata.records import ConfigScope, QuotaEntity
 
-VERSION = 4
+VERSION = 5
 
 
 class UnknownSnapshotVersion(ValueError):
@@ -93,6 +93,8 @@ def _oldest_version(image: ClusterImage) -> int:
     """Nodes that know an older version skip what parts of the image gained since; they must not, where it
     says something."""
     partitions = [partition for topic in image.topics.values() for partition in topic.partitions]
+    if any(partition.full for partition in partitions):
+        return 5
     if any(partition.offline or partition.emptied for partition in partitions):
         return 4
     clustered = (

@@ -45,6 +45,8 @@ class Leadership:
             self.draft = None
         elif self.draft is None or self.term != core.term:
             self.draft, self.term = self._feed.image, core.term
+        if not core.is_leader and core.node_id not in core.configuration.members:
+            self._left_out()
         for number in [n for n, (term, _) in self._reads.items() if term != core.term or not core.is_leader]:
             _, read = self._reads.pop(number)
             if not read.done():
@@ -65,7 +67,7 @@ class Leadership:
         try:
             index = self._core.propose(payload)
         except NotLeader:
-            raise MetadataUnavailable("leadership is being handed over", applied_unknown=False) from None
+            raise LeadershipLost from None  # it is being handed over
         self._proposed(draft, index, decision.records)
         await self._applied(index)
         return decision.reply
@@ -91,9 +93,16 @@ class Leadership:
         try:
             index = self._core.propose_configuration(configuration)
         except NotLeader:
-            raise MetadataUnavailable("leadership is being handed over", applied_unknown=False) from None
+            raise LeadershipLost from None  # it is being handed over
         self._proposed(draft, index, ())
         return self._applied(index)
+
+    def hand_over(self) -> bool:
+        """As the core's."""
+        asked = self._core.hand_over()
+        if self._core.has_ready():
+            self._wake()
+        return asked
 
     # --- what the node's loop tells it
 
@@ -109,9 +118,8 @@ class Leadership:
 
     def installed(self, snapshot: Snapshot) -> None:
         """The leader's snapshot jumps over entries; what waited for one of them cannot know its fate."""
-        unknown = MetadataUnavailable("another leader took over", applied_unknown=True)
         for index in [index for index in self._waiting if index <= snapshot.index]:
-            _fail(self._waiting.pop(index), unknown)
+            _fail(self._waiting.pop(index), _taken_over())
 
     def confirmed(self, number: int) -> None:
         """The core led after every question up to this number was asked."""
@@ -134,6 +142,12 @@ class Leadership:
         _fail(list(reads.values()), reason)
 
     # --- waiting
+
+    def _left_out(self) -> None:
+        """A leader sends nothing to who is no member of its configuration: a node that lost its leadership
+        while it removed itself is never told what became of entries that are not committed here yet."""
+        for index in [index for index in self._waiting if index > self._core.log.commit]:
+            _fail(self._waiting.pop(index), _taken_over())
 
     def _draft(self) -> ClusterImage:
         if self.draft is None:
@@ -165,6 +179,10 @@ def _crowded(who: str) -> MetadataUnavailable:
         "`tierlog quorum status` shows which. Ask again later"
     )
     return MetadataUnavailable(message, applied_unknown=False)
+
+
+def _taken_over() -> MetadataUnavailable:
+    return MetadataUnavailable("another leader took over", applied_unknown=True)
 
 
 def _fail(waiters: list[Waiter], reason: MetadataUnavailable) -> None:

@@ -19,9 +19,10 @@ from tierlog.broker.ports.clock import Clock
 from tierlog.metadata.controller.commands import Heartbeat
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.leadership import Leadership
-from tierlog.metadata.peers import LeadershipLost, MetadataUnavailable, NotTheLeader
+from tierlog.metadata.peers import MetadataUnavailable, NotTheLeader
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.membership import ChangeRefused, Configuration, Member
+from tierlog.metadata.raft.messages import NOBODY
 from tierlog.metadata.status import Hearing, NodeStatus, PeerStatus
 
 _log = structlog.get_logger("tierlog.metadata")
@@ -79,17 +80,37 @@ class Membership:
         async with _within(timeout_s, f"the removal of node {node_id} is not committed yet"), self._changing:
             if node_id in self._core.configuration.members:
                 await self._change(lambda: self._with_own_url().without(node_id))
+            else:  # perhaps by another leader, or by a call that waited no longer
+                await self._settled()
 
     async def _change(self, changed: Callable[[], Configuration]) -> None:
-        """A change still under way, such as a directory that is written down, is waited for."""
+        """Whatever became of it, the next leader may be asked for the same again."""
+        await self._settled()
+        try:
+            await self._leadership.configure(changed())
+        except MetadataUnavailable:
+            if not self._core.is_leader:
+                self._require_leader()
+            raise
+
+    async def _settled(self) -> None:
+        """No change is under way, such as a directory that is written down."""
         while self._core.configuration_index > self._core.log.commit:
             self._require_leader()
             await self._turned.wait()
+
+    async def hand_over(self, timeout_s: float) -> bool:
+        """Has another voter lead. False if none could, in time."""
+        core = self._core
         try:
-            await self._leadership.configure(changed())
-        except LeadershipLost:
-            self._require_leader()
-            raise
+            async with asyncio.timeout(timeout_s):
+                while core.is_leader or core.leader == NOBODY:  # then the heir may need this node's vote
+                    if core.is_leader and not self._leadership.hand_over():
+                        return False
+                    await self._turned.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def _caught_up(self, node_id: int) -> bool:
         self._require_leader()

@@ -350,6 +350,11 @@ class MetadataNode:
         """Removes a voter or learner; a leader may remove itself, and hands over. Raises as `add_voter`."""
         await self._started(self._membership).remove_voter(node_id, timeout_s)
 
+    async def hand_over(self, timeout_s: float) -> bool:
+        """A leader that is to stop has another voter lead first, so that nobody waits for an election. False
+        if none could, in time."""
+        return await self._started(self._membership).hand_over(timeout_s)
+
     def admits(self, sender: int, directory: UUID | None) -> bool:
         """Whether a node that signed as `sender` has the directory that it was known with."""
         return self._started(self._membership).admits(sender, directory)

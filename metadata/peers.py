@@ -23,7 +23,8 @@ class NotTheLeader(MetadataUnavailable):
     """Another node has to be asked; `leader` is -1 while there is none."""
 
     def __init__(self, leader: int, url: str) -> None:
-        super().__init__(f"this node does not lead; node {leader} does", applied_unknown=False)
+        who = f"; node {leader} does" if leader >= 0 else ", and knows of no other that does"
+        super().__init__(f"this node does not lead{who}", applied_unknown=False)
         self.leader, self.url = leader, url
 
 

@@ -163,6 +163,7 @@ class PartitionRecord(Record, frozen=True, array_like=True, kw_only=True, tag=in
     removing: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
     emptied: tuple[int, ...] = ()
+    full: tuple[int, ...] = ()
 
 
 class ConfigRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.CONFIG)):

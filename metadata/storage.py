@@ -258,8 +258,24 @@ class MetadataStorage:
             except ValueError:
                 raise ForeignDirectory(f"{path}: {directory_id!r} is not the id of a directory") from None
         else:
-            own = f"{self._owner}{_DIRECTORY_ID}{self.directory_id}\n"
-            write_atomically(self._files, path, own.encode())
+            self.rename(self.directory_id)
+
+    def rename(self, directory_id: UUID) -> None:
+        """Whoever knows the directory by another id takes it for a new one."""
+        self.directory_id = directory_id
+        own = f"{self._owner}{_DIRECTORY_ID}{directory_id}\n"
+        write_atomically(self._files, self._directory / PROPERTIES, own.encode())
+
+
+def read_owner(files: Files, directory: Path) -> tuple[str, int] | None:
+    """Cluster and node id; None if no node has been here, or nobody can tell which."""
+    path = directory / PROPERTIES
+    if not files.exists(path):
+        return None
+    lines = files.read_whole(path).decode(errors="replace").splitlines()
+    said = {key: value for key, _, value in (line.partition("=") for line in lines)}
+    node_id = said.get("node.id", "")
+    return (said["cluster.id"], int(node_id)) if "cluster.id" in said and node_id.isdigit() else None
 
 
 def encode_snapshot_file(snapshot: Snapshot) -> bytes:

@@ -3,13 +3,15 @@
 The kernel of the host does both within milliseconds when a process is killed, so nobody has to wait for a
 time-out; and since a host that hangs or is cut off does neither, there are no false alarms. One idle
 connection to each watched address; nothing is sent on it, but for the handshake of TLS, without which a
-server that awaits one breaks it after a minute.
+server that awaits one breaks it after a minute. It is replaced from time to time, the next one made before it
+is given up: servers and what lies in between close what is idle for long.
 """
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 from tierlog.broker.ports.tasks import TaskGroup
@@ -23,6 +25,10 @@ SUSPECT_S = 0.25
 
 STEADY_S = 1.0
 """Only one that has stood for so long casts any: something between here and there may break each at once."""
+
+RENEW_S = 240.0
+"""How old a connection gets. aiohttp closes an idle one after an hour; firewalls and load balancers forget
+it, without a word, after 350 s or more."""
 
 AGAIN_S = 0.005
 """Before the next try after one that broke sooner; twice as long each time, up to RETRY_S: who accepts and
@@ -53,12 +59,13 @@ class DeathWatch:
         tls: ssl.SSLContext | None = None,
         suspect_s: float = SUSPECT_S,
         steady_s: float = STEADY_S,
+        renew_s: float = RENEW_S,
     ) -> None:
         """Called on the loop: `died(node)` once for each death, `met(node)` for each connection. `tls`: for
         addresses that speak it; None: as clients of the web do."""
         self._tls = tls or True
         self._name, self._tasks, self._died, self._met = name, tasks, died, met
-        self._suspect_s, self._steady_s = suspect_s, steady_s
+        self._suspect_s, self._steady_s, self._renew_s = suspect_s, steady_s, renew_s
         self._watched: dict[int, _Watched] = {}
 
     def watch(self, addresses: Mapping[int, Address]) -> None:
@@ -96,47 +103,61 @@ class DeathWatch:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, node: int, watched: "_Watched") -> None:
-        address = watched.address
-        tls = self._tls if address.tls else None
         seen: tuple[str, int] | None = None  # the very address where it was met: a name may have several
         again_s = AGAIN_S
-        loop = asyncio.get_running_loop()
         while True:
             watched.try_now.clear()
             try:
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    transport, line = await loop.create_connection(
-                        lambda: _Line(watched),
-                        *(seen or address[:2]),
-                        ssl=tls,
-                        server_hostname=address.host if tls else None,
-                    )
+                line = await self._connect(watched, seen)
             except ConnectionRefusedError:
                 if seen is not None:
                     seen = None
                     self._died(node)
                 await watched.pause()
-            except (OSError, TimeoutError, ValueError):  # the last: that is no name of a host
+            except (OSError, TimeoutError, ValueError):
                 await watched.pause()  # proves nothing
             else:
-                met = transport.get_extra_info("peername")  # None if it broke at once
-                seen = met[:2] if met else seen
-                try:
-                    if watched.connected:
-                        self._met(node)
-                    await line.ended.wait()
-                finally:
-                    transport.abort()  # nothing is left to send, nor anyone to wait for TLS's farewell
+                seen = line.peer or seen
+                if watched.connected:
+                    self._met(node)
+                await self._keep(watched, line)
                 if watched.is_steady:
                     again_s = AGAIN_S
                 else:  # though it answers others, which `is_up` tells
                     await asyncio.sleep(again_s)
                     again_s = min(2 * again_s, RETRY_S)
 
+    async def _connect(self, watched: "_Watched", seen: tuple[str, int] | None) -> "_Line":
+        """Raises OSError, TimeoutError; ValueError if that is no name of a host."""
+        address = watched.address
+        tls = self._tls if address.tls else None
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, line = await asyncio.get_running_loop().create_connection(
+                lambda: _Line(watched),
+                *(seen or address[:2]),
+                ssl=tls,
+                server_hostname=address.host if tls else None,
+            )
+        return line
+
+    async def _keep(self, watched: "_Watched", line: "_Line") -> None:
+        """Returns when it and those that followed it are gone. One that cannot be replaced may be good."""
+        try:
+            while True:
+                await happens(line.ended, self._renew_s)
+                if line.ended.is_set():
+                    return
+                with contextlib.suppress(OSError, TimeoutError):
+                    old, line = line, await self._connect(watched, line.peer)
+                    old.abort()
+        finally:
+            line.abort()
+
 
 class _Watched:
     def __init__(self, address: Address, suspect_s: float, steady_s: float) -> None:
         self.address = address
+        self.line: _Line | None = None  # the newest
         self.connected = False
         self._suspect_s, self._steady_s = suspect_s, steady_s
         self._steady_from = 0.0  # on the loop's clock
@@ -152,11 +173,14 @@ class _Watched:
         """Whether its connection has stood for long, or did until now."""
         return asyncio.get_running_loop().time() >= self._steady_from
 
-    def met(self) -> None:
-        self.connected, self.suspect_until = True, 0.0
-        self._steady_from = asyncio.get_running_loop().time() + self._steady_s
+    def met(self, line: "_Line") -> None:
+        if not self.connected:
+            self._steady_from = asyncio.get_running_loop().time() + self._steady_s
+        self.line, self.connected, self.suspect_until = line, True, 0.0
 
-    def broke(self) -> None:
+    def broke(self, line: "_Line") -> None:
+        if line is not self.line:  # there is another by now
+            return
         if self.connected and self.is_steady:
             self.suspect_until = asyncio.get_running_loop().time() + self._suspect_s
         self.connected = False
@@ -173,14 +197,24 @@ class _Line(asyncio.Protocol):
 
     def __init__(self, watched: _Watched) -> None:
         self._watched = watched
+        self._transport: asyncio.Transport | None = None
+        self.peer: tuple[str, int] | None = None  # None too if it broke at once
         self.ended = asyncio.Event()
 
-    def connection_made(self, _: asyncio.BaseTransport) -> None:
-        self._watched.met()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if met := transport.get_extra_info("peername"):
+            self.peer = met[:2]
+        self._watched.met(self)
 
     def eof_received(self) -> None:
-        self._watched.broke()
+        self._watched.broke(self)
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._watched.broke()
+        self._watched.broke(self)
         self.ended.set()
+
+    def abort(self) -> None:
+        """Nothing is left to send, nor anyone to wait for TLS's farewell."""
+        if self._transport is not None:
+            self._transport.abort()

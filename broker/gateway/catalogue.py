@@ -145,6 +145,20 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "kafka_server_controllermutation_tokens", "Partitions that may be created or deleted", *CLIENT
         ),
         _gauge("kafka_server_controllermutation_throttle_time", THROTTLE_TIME, *CLIENT),
+        _gauge(
+            "kafka_server_leaderreplication_byte_rate",
+            "Bytes a second sent to throttled replicas that are not in sync",
+        ),
+        _gauge(
+            "kafka_server_followerreplication_byte_rate",
+            "Bytes a second fetched for throttled replicas that are not in sync",
+        ),
+        _gauge(
+            "tierlog_replication_throttled_partitions",
+            "Partitions here that a throttled rate holds for now: led, with a replica that is not in sync, "
+            "or followed and not in sync",
+            "direction",
+        ),
     ),
     "Topics and logs": (
         _counter(

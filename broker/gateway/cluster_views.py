@@ -105,6 +105,7 @@ def partitions_view(
                     "eligible": list(partition.eligible),
                     "failed": list(partition.offline),
                     "emptied": list(partition.emptied),
+                    "full": list(partition.full),
                     "adding": list(partition.adding),
                     "removing": list(partition.removing),
                     "conditions": [condition.value for condition in found],

@@ -37,6 +37,7 @@ def families(node: Node) -> Iterator[Family]:
         yield from _waiting(serving)
         yield from _clients(serving.listener)
         yield from quota_families(serving.quotas, serving.clock)
+        yield from _throttled_replication(node, serving)
         yield from topic_families(serving.replicas)
         yield from log_families(serving.replicas)
         yield from _disks(serving)
@@ -183,6 +184,30 @@ def log_families(of: ReplicaManager) -> Iterator[Family]:
         yield name, zip(names, map(value, replicas), strict=True)
     yield "kafka_server_replicamanager_partitioncount", _one(len(replicas))
     yield "kafka_server_replicamanager_leadercount", _one(led)
+
+
+def _throttled_replication(node: Node, serving: Serving) -> Iterator[Family]:
+    throttles, now_ms = serving.throttles, serving.clock.monotonic_ms()
+    yield "kafka_server_leaderreplication_byte_rate", _one(throttles.leader.byte_rate(now_ms))
+    yield "kafka_server_followerreplication_byte_rate", _one(throttles.follower.byte_rate(now_ms))
+    sends = gets = 0
+    if throttles.leader.is_set or throttles.follower.is_set:
+        for some in _slices(serving.replicas):
+            yield PAUSE
+            sends += sum(throttles.leader.names(replica.name) and _lets_catch_up(replica) for replica in some)
+            gets += sum(
+                throttles.follower.names(replica.name) and _catches_up(node, replica) for replica in some
+            )
+    yield "tierlog_replication_throttled_partitions", [(("leader",), sends), (("follower",), gets)]
+
+
+def _lets_catch_up(replica: Replica) -> bool:
+    return replica.leads and not replica.followers.keys() <= replica.in_sync
+
+
+def _catches_up(node: Node, replica: Replica) -> bool:
+    partition = node.metadata.image.partition(replica.topic_id, replica.name.partition)
+    return replica.follows and partition is not None and node.settings.node_id not in partition.in_sync
 
 
 def _disks(serving: Serving) -> Iterator[Family]:

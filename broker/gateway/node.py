@@ -9,6 +9,7 @@ from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.broker.quotas.quotas import ClientQuotas
+from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.directory_moves import DirectoryMoves
 from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
@@ -77,6 +78,7 @@ class Serving:
     commits: GroupCommit
     examiner: Examiner
     quotas: ClientQuotas
+    throttles: ReplicationThrottles
     clock: Clock
 
 

@@ -27,7 +27,7 @@ from tierlog.metadata.controller.commands import (
     UnregisterBroker,
 )
 from tierlog.metadata.controller.moves import MovePlan, drain, spread
-from tierlog.metadata.controller.throttles import throttle, unthrottle
+from tierlog.metadata.controller.throttles import unthrottle
 from tierlog.metadata.image import BrokerImage
 from tierlog.metadata.node import MetadataUnavailable
 
@@ -156,9 +156,8 @@ async def _partitions(metadata: MetadataClient, request: web.Request) -> dict[st
 async def _move(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
     asked = await _body(request, Moves)
     changes = tuple((move.topic, move.partition, move.replicas) for move in asked.moves)
-    if asked.throttle is not None:  # first: a replica that is added begins to fetch at once
-        await _alter(metadata, throttle(metadata.image, changes, asked.throttle))
-    return {"outcomes": _outcomes((await metadata.submit(Reassign(changes=changes))).partitions)}
+    reply = await metadata.submit(Reassign(changes=changes, throttle=asked.throttle))
+    return {"outcomes": _outcomes(reply.partitions)}
 
 
 async def _unthrottle(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:

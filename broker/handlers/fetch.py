@@ -87,7 +87,8 @@ class _Reading:
     left: int
     size: int = 0
     at_once: bool = False
-    answers: list[PartitionData] = field(default_factory=list)
+    answers: list[PartitionData | Replica] = field(default_factory=list)
+    """One for each partition; the replica itself where a follower has all of it, as mostly of most."""
     sources: list[tuple[Replica, int]] = field(default_factory=list)
     """Whose records are in the answer, and how many bytes of them."""
     throttled: int = 0
@@ -186,7 +187,7 @@ class _Fetcher:
             asked.follower.noted = True
         return reading
 
-    def _read_one(self, asked: _Asked, item: SessionPartition, reading: _Reading) -> PartitionData:
+    def _read_one(self, asked: _Asked, item: SessionPartition, reading: _Reading) -> PartitionData | Replica:
         replica = self._deps.find_replica(item.topic, item.partition)
         if not isinstance(replica, Replica):
             following = self._deps.find_follower(item.topic, item.partition)
@@ -253,10 +254,13 @@ class _Fetcher:
         item: SessionPartition,
         replica: Replica,
         reading: _Reading,
-    ) -> PartitionData:
+    ) -> PartitionData | Replica:
         """Up to the log end; and what it asks for tells what it has, once for each request."""
         if not replica.knows_follower(follower.broker_id, follower.broker_epoch):
             return _refusal(reading, item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if replica.has_no_more_than(item.fetch_offset, item.last_fetched_epoch):
+            self._note(asked, follower, item, replica, reading)
+            return replica
         most, throttle = max(min(item.max_bytes, reading.left), 0), self._deps.throttles.leader
         throttled = throttle.is_set and _holds_for(throttle, replica, follower)
         if throttled:
@@ -274,16 +278,7 @@ class _Fetcher:
             return refused
         if result.diverging != UNKNOWN_END:
             return _diverged(reading, item, replica, result.diverging.epoch, result.diverging.end_offset)
-        if not follower.noted and replica.follower_fetched(
-            follower.broker_id,
-            follower.broker_epoch,
-            item.fetch_offset,
-            follower.asked_ms,
-            item.log_start_offset,
-        ):
-            self._deps.isr_due(replica)
-        if self._chooses_by_rack and _awaits_commit(asked.scope, item, replica, follower):
-            reading.at_once = True
+        self._note(asked, follower, item, replica, reading)
         found = result.slice
         if found is not None and found.size:
             reading.size += found.size
@@ -298,6 +293,26 @@ class _Fetcher:
             records=found if found is not None and found.size else b"",
         )
 
+    def _note(
+        self,
+        asked: _Asked,
+        follower: _Follower,
+        item: SessionPartition,
+        replica: Replica,
+        reading: _Reading,
+    ) -> None:
+        """The follower's log agrees with the leader's up to where it fetches."""
+        if not follower.noted and replica.follower_fetched(
+            follower.broker_id,
+            follower.broker_epoch,
+            item.fetch_offset,
+            follower.asked_ms,
+            item.log_start_offset,
+        ):
+            self._deps.isr_due(replica)
+        if self._chooses_by_rack and _awaits_commit(asked.scope, item, replica, follower):
+            reading.at_once = True
+
     # -- answering --
 
     def _respond(self, asked: _Asked, reading: _Reading) -> FetchResponse:
@@ -311,6 +326,13 @@ class _Fetcher:
         for replica, size in reading.sources:
             replica.bytes_out += size
         for item, answer in zip(scope.partitions, reading.answers, strict=True):
+            if isinstance(answer, Replica):
+                high, start = answer.high_watermark, answer.log_start_offset
+                if item.tell(error=0, high_watermark=high, log_start_offset=start, noteworthy=False) or (
+                    scope.session is None
+                ):
+                    told.append((item, _where_it_stands(item, answer)))
+                continue
             if answer.error_code:
                 self._errors[answer.error_code] += 1
             has_records = isinstance(answer.records, LogSlice)
@@ -386,7 +408,7 @@ def _awaits_commit(scope: FetchScope, item: SessionPartition, replica: Replica, 
 
 def _throttled(meter: Meter, scope: FetchScope, reading: _Reading) -> FetchResponse | None:
     """Over its quota a client gets nothing, and its session stays as it was (KIP-219)."""
-    found = (answer.records for answer in reading.answers)
+    found = (answer.records for answer in reading.answers if isinstance(answer, PartitionData))
     throttle_time_ms = meter.fetched(sum(part.size for part in found if isinstance(part, LogSlice)))
     if not throttle_time_ms:
         return None
@@ -418,27 +440,31 @@ def _diverged(
     reading: _Reading, item: SessionPartition, replica: Replica, epoch: int, end_offset: int
 ) -> PartitionData:
     """KIP-595: the reader's log parts from ours at `end_offset`; it must go back there before it reads on."""
-    reading.at_once = True
-    return PartitionData(
-        partition_index=item.partition,
-        high_watermark=replica.high_watermark,
-        last_stable_offset=replica.last_stable_offset,
-        log_start_offset=replica.log_start_offset,
-        diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end_offset),
-        aborted_transactions=None,
-        records=b"",
-    )
+    answer = _without_records(reading, item, replica)
+    answer.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return answer
 
 
 def _sent_away(reading: _Reading, item: SessionPartition, replica: Replica, nearest: int) -> PartitionData:
-    """KIP-392: nothing is read here, and nothing waited for."""
+    """KIP-392: it reads on at the broker `nearest`."""
+    answer = _without_records(reading, item, replica)
+    answer.preferred_read_replica = nearest
+    return answer
+
+
+def _without_records(reading: _Reading, item: SessionPartition, replica: Replica) -> PartitionData:
+    """Nothing is read here, and nothing waited for."""
     reading.at_once = True
+    return _where_it_stands(item, replica)
+
+
+def _where_it_stands(item: SessionPartition, replica: Replica) -> PartitionData:
+    """An answer without records."""
     return PartitionData(
         partition_index=item.partition,
         high_watermark=replica.high_watermark,
         last_stable_offset=replica.last_stable_offset,
         log_start_offset=replica.log_start_offset,
-        preferred_read_replica=nearest,
         aborted_transactions=None,
         records=b"",
     )

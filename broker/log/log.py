@@ -57,8 +57,8 @@ class PartitionLog:
         self.config = config
         self.epochs = loaded.epochs
         self.producers = loaded.producers
-        self.recovered_cut_bytes = loaded.cut_bytes
-        self.recovered_dropped_segments = loaded.dropped
+        self.recovered_cut_bytes, self.recovered_dropped_segments = loaded.cut_bytes, loaded.dropped
+        self.was_damaged = loaded.damaged
         self._files = files
         self._segments = loaded.segments
         self._bases = [segment.base_offset for segment in loaded.segments]

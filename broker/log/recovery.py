@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tierlog.broker.log.names import (
+    DAMAGED,
     EPOCH_CHECKPOINT,
     INDEXES,
     LOG,
@@ -62,9 +63,10 @@ _COMMIT = 1
 
 @dataclass(slots=True)
 class Loaded:
-    """`cut_bytes` and `dropped` say what recovery had to give up; the log reports them. `rebuilt`: base
-    offsets of the segments whose indexes were made anew. `snapshot_offset`: of the producer snapshot that
-    could be used, -1 if there was none.
+    """`cut_bytes` and `dropped` say what recovery had to give up; the log reports them. `damaged`: it was
+    more than the batch that a killed process was writing. `rebuilt`: base offsets of the segments whose
+    indexes were made anew. `snapshot_offset`: of the producer snapshot that could be used, -1 if there was
+    none.
     """
 
     segments: list[Segment]
@@ -72,6 +74,7 @@ class Loaded:
     producers: ProducerState
     cut_bytes: int = 0
     dropped: int = 0
+    damaged: bool = False
     rebuilt: list[int] = field(default_factory=list)
     snapshot_offset: int = -1
 
@@ -103,7 +106,7 @@ def load(
     names = _clean_directory(files, directory, now_ms)
     bases = sorted(found[0] for name in names if (found := parse_segment_file(name)) and found[1] == LOG)
     epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names else None
-    loaded = Loaded([], epochs or LeaderEpochs(), ProducerState())
+    loaded = Loaded([], epochs or LeaderEpochs(), ProducerState(), damaged=DAMAGED in names)
     for at, base in enumerate(bases):
         end = bases[at + 1] if at + 1 < len(bases) else None
         segment = Segment(files, directory, base, now_ms)
@@ -118,7 +121,8 @@ def load(
             continue
         loaded.rebuilt.append(base)
         loaded.epochs.truncate_from_end(base)  # the file may be older than a cut: the batches tell
-        cut = _rebuild(segment, interval_bytes, loaded.epochs, gaps=gaps)
+        cut, damaged = _rebuild(segment, interval_bytes, loaded.epochs, gaps=gaps)
+        loaded.damaged = loaded.damaged or damaged
         loaded.segments.append(segment)
         may_end_early = gaps and (synced or recovery_point is None)
         if end is not None and (
@@ -126,6 +130,8 @@ def load(
         ):
             loaded.cut_bytes += cut
             loaded.dropped = len(bases) - at - 1
+            loaded.damaged = True
+            _mark_damaged(files, directory)
             for later in reversed(bases[at + 1 :]):
                 _remove(files, directory, later)
             break
@@ -425,8 +431,9 @@ def _last_entry(entry: struct.Struct, index: bytearray) -> tuple[int, ...] | Non
     return entry.unpack_from(index, len(index) - entry.size) if index else None
 
 
-def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gaps: bool) -> int:
-    """Indexes, totals and epochs from the batches; returns the bytes cut off the end."""
+def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gaps: bool) -> tuple[int, bool]:
+    """Indexes, totals and epochs from the batches; returns the bytes cut off the end, and whether they are
+    more than a write that was not finished."""
     segment.forget_indexes()
     good = 0
     for batch, header in verified_batches(segment, gaps=gaps):
@@ -434,9 +441,30 @@ def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gap
         epochs.note(header.leader_epoch, header.base_offset)
         good = batch.position + header.size
     cut = segment.size - good
+    damaged = cut > 0 and not _is_torn(segment, good)
+    if damaged:
+        _mark_damaged(segment.files, segment.directory)
     segment.size = good
     segment.trim()  # also where nothing is cut: room may be reserved beyond
-    return cut
+    return cut, damaged
+
+
+def _mark_damaged(files: Files, directory: Path) -> None:
+    """Before the cut: else a start that ends before it could tell leaves nothing of it to the next one."""
+    files.close(files.open(directory / DAMAGED, create=True))
+    files.sync_directory(directory)
+
+
+def _is_torn(segment: Segment, at: int) -> bool:
+    """Whether what lies there is the beginning of one batch, as far as its header says."""
+    left = segment.size - at
+    if left < HEADER_SIZE:
+        return True
+    try:
+        header = read_header(segment.files.read_at(segment.file.fd, HEADER_SIZE, at))
+    except RecordsError:
+        return False
+    return left < header.size <= LARGEST_BATCH and header.base_offset >= segment.end_offset
 
 
 def _latest_snapshot(

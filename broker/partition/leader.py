@@ -45,6 +45,7 @@ _IMAGE_TELLS = frozenset(
 class LeaderCore:
     __slots__ = (
         "_followers",
+        "_full",
         "_in_sync",
         "_joining",
         "_lag_max_ms",
@@ -93,6 +94,7 @@ class LeaderCore:
         """Whether it leads, and enough are in sync for the high watermark to move."""
         self._joining: frozenset[int] = frozenset()  # not in sync, and near enough that they soon will be
         self._live: Mapping[int, int] = {}
+        self._full: frozenset[int] = frozenset()  # without room: the controller lets them in later
         self._lag_max_ms = 0
         self._waits_for_image = False
         self._told = high_watermark
@@ -127,9 +129,10 @@ class LeaderCore:
         *,
         min_in_sync: int,
         epoch_start_offset: int | None = None,
+        full: Collection[int] = (),
     ) -> bool:
         """Begins to lead, or takes new replicas or another in-sync set. True if the high watermark moved.
-        Older epochs are ignored.
+        Older epochs are ignored. `full`: replicas without room, which do not join for now.
         """
         if leader_epoch < self.leader_epoch or partition_epoch < self.partition_epoch:
             return False
@@ -149,7 +152,8 @@ class LeaderCore:
             other: self._followers.get(other) or Follower(other, now_ms if other in in_sync else NEVER_MS)
             for other in sorted((self._replicas | self.in_sync) - {self.broker_id})
         }
-        self._joining = frozenset(filter(self._followers.__contains__, self._joining))
+        self._full = frozenset(full)
+        self._joining = frozenset(filter(self._followers.__contains__, self._joining - self._full))
         self.min_in_sync = min(min_in_sync, len(self._replicas))
         return self._recount()
 
@@ -372,7 +376,8 @@ class LeaderCore:
     # -- the rest --
 
     def _fits(self, follower: Follower) -> bool:
-        return follower.end_offset >= max(self.high_watermark, self.epoch_start_offset)
+        has_all = follower.end_offset >= max(self.high_watermark, self.epoch_start_offset)
+        return has_all and follower.broker_id not in self._full
 
     def _may_stay(self, follower: Follower, now_ms: int) -> bool:
         lost = NO_OFFSET < follower.end_offset < self.high_watermark
@@ -389,6 +394,7 @@ class LeaderCore:
         """
         return (
             self._live.get(follower.broker_id) == follower.broker_epoch
+            and follower.broker_id not in self._full
             and follower.end_offset >= 0
             and follower.is_caught_up(self.log_end_offset, now_ms, self._lag_max_ms)
         )

@@ -11,6 +11,7 @@ milliseconds and must not go back.
 from collections.abc import Callable, Mapping
 
 from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.quotas.rates import WindowedRate, Windows
 from tierlog.broker.settings.node import UNLIMITED_RATE, NodeSettings
 from tierlog.broker.settings.topic import ALL_REPLICAS, TopicConfig
 from tierlog.metadata.image import ClusterImage
@@ -24,15 +25,16 @@ Named = Mapping[str, frozenset[int] | None]
 
 
 class Throttle:
-    """One direction: a bucket that holds what may pass in a second."""
+    """One direction: a bucket that holds what may pass in a second, and how much did lately."""
 
-    __slots__ = ("_at_ms", "_left", "_named", "_rate")
+    __slots__ = ("_at_ms", "_left", "_named", "_passed", "_rate")
 
     def __init__(self) -> None:
         self._rate = UNLIMITED_RATE
         self._named: Named = {}
         self._left = 0.0
         self._at_ms = 0
+        self._passed = WindowedRate(Windows())  # Kafka's replication.quota.window.num and .size.seconds
 
     @property
     def is_set(self) -> bool:
@@ -55,7 +57,13 @@ class Throttle:
         return max(int(self._left), 0)
 
     def took(self, count: int) -> None:
+        """Of what there was room for at the last look."""
         self._left -= count
+        self._passed.record(count, self._at_ms)
+
+    def byte_rate(self, now_ms: int) -> float:
+        """Of what is bounded; nothing else is counted."""
+        return self._passed.per_second(now_ms)
 
     def rest_ms(self) -> int:
         """Until there is room again, as of the last look."""

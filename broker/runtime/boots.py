@@ -33,8 +33,9 @@ def may_have_lost(files: Files, directories: Iterable[Path], boot: str) -> bool:
 
 
 def note_boot(files: Files, directories: Iterable[Path], boot: str) -> None:
-    """From now on they are used under this boot. Not before the controller knows of a loss: else a process
-    that is killed meanwhile would keep it to itself. Raises OSError.
+    """From now on they are used under this boot. Not before the controller knows of a loss, and the logs are
+    without what it tore: else the process after one that is killed meanwhile would keep the loss to itself,
+    and take the torn ends for damage. Raises OSError.
     """
     for directory in directories:
         if _read(files, directory) != boot.encode():

@@ -62,6 +62,10 @@ class DataDirectories:
     def offline(self) -> list[DataDirectory]:
         return [directory for directory in self.all if directory.failure is not None]
 
+    @property
+    def some_full(self) -> bool:
+        return any(directory.is_full for directory in self.all)
+
     def require_one(self) -> None:
         """Raises DirectoryUnusable if all are offline."""
         if not self.online:

@@ -131,6 +131,8 @@ class DataDirectory:
         self.refusal: str | None = None
         """Why nothing may be appended: it is offline, or full."""
         self.on_failure: Callable[[DataDirectory], None] = lambda directory: None
+        self.on_room: Callable[[DataDirectory], object] = lambda directory: None
+        """Called when it is full, and when it is not any more; in any thread."""
         self.checkpoints = NO_CHECKPOINTS
         """What the last run left, of the partitions that are not open yet."""
         self._rng = rng
@@ -229,6 +231,7 @@ class DataDirectory:
             self.is_full = True
             self.refusal = self.refusal or f"log directory {self.path} is full"
             _log.error("a log directory is full: appends are refused", directory=str(self.path))
+            self.on_room(self)
 
     def has_room(self) -> None:
         """There is room again."""
@@ -236,6 +239,7 @@ class DataDirectory:
             self.is_full = False
             self.refusal = None if self.failure is None else self.refusal
             _log.info("a log directory has room again", directory=str(self.path))
+            self.on_room(self)
 
     # -- what lies in it --
 

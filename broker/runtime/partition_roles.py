@@ -33,6 +33,7 @@ class PartitionRoles:
                 partition.in_sync,
                 partition.replicas,
                 now_ms,
+                full=partition.full,
             )
             if replica.followers:
                 replica.set_live(self._live)

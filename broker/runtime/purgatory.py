@@ -2,7 +2,8 @@
 
 A waiting operation is tried again when a key that it watches is touched, all touches of one turn of the event
 loop together, so that a produce of many partitions wakes a fetch once. One that is `patient` is tried a turn
-later, with what the sockets have brought by then: a follower's fetch costs the same for one batch as for ten.
+later, with what the sockets have brought by then, and, as long as each turn touches it anew, up to
+PATIENT_TURNS later: a follower's fetch costs the same for one batch as for ten.
 At its deadline an operation completes with what there is. Called by handlers (wait) and by the replica
 manager (touch). Runs on the event loop only.
 """
@@ -15,6 +16,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+PATIENT_TURNS = 3
+"""In a busy loop a turn is long: what the sockets bring in so many is most of what a producer has in flight.
+More of them, and the first record of all would wait for ever later ones.
+"""
 FETCH, PRODUCE = "Fetch", "Produce"
 DELAYED_OPERATIONS = (FETCH, PRODUCE)
 """What waits here, under Kafka's names; a label of metrics."""
@@ -36,6 +41,8 @@ class Waiting:
     future: "asyncio.Future[Any]"
     kind: str
     patient: bool
+    turns: int = 0
+    """For which it has been left to wait since it was first touched."""
 
 
 class Purgatory:
@@ -125,7 +132,17 @@ class Purgatory:
             else:
                 _settle(operation, operation.attempt)
         if patient:
-            self._loop.call_soon(_try_all, patient)
+            self._loop.call_soon(self._try_patient, patient)
+
+    def _try_patient(self, operations: list[Waiting]) -> None:
+        """Those that this turn has touched again have their turn after it."""
+        again = {operation for key in self._touched for operation in self._watchers.get(key, ())}
+        for operation in operations:
+            if operation in again and operation.turns < PATIENT_TURNS:
+                operation.turns += 1
+            else:
+                operation.turns = 0
+                _settle(operation, operation.attempt)
 
     def _forget(self, operation: Waiting) -> None:
         self._waiting -= 1
@@ -162,11 +179,6 @@ class Purgatory:
             self.expired[operation.kind] += not operation.future.done()
             _settle(operation, operation.expire)
         self._arm()
-
-
-def _try_all(operations: list[Waiting]) -> None:
-    for operation in operations:
-        _settle(operation, operation.attempt)
 
 
 def _settle(operation: Waiting, answer: Callable[[], Any]) -> None:

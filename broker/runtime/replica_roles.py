@@ -7,6 +7,7 @@ and over restarts. One owner: the event loop. Called by the replica manager and 
 """
 
 import errno
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -50,7 +51,7 @@ class Room(Protocol):
         """Nothing in it has ended for so long."""
 
 
-class ReplicaRoles:
+class ReplicaRoles(ABC):
     """The part of a replica that knows other replicas; `Replica` is the whole."""
 
     log: PartitionLog
@@ -148,10 +149,12 @@ class ReplicaRoles:
         now_ms: int = 0,
         *,
         min_in_sync: int | None = None,
+        full: Collection[int] = (),
     ) -> None:
         """This broker leads in that epoch, with these replicas in sync, of these (those in sync, if none are
         given). `now_ms` is monotonic. `min_in_sync`: min.insync.replicas of the same image, if it may differ
         from that of the settings at hand: below it nothing is committed, which the controller relies upon.
+        `full`: replicas without room.
         """
         core, log = self._core, self.log
         least = log.config.min_insync_replicas if min_in_sync is None else min_in_sync
@@ -172,6 +175,7 @@ class ReplicaRoles:
             now_ms,
             min_in_sync=least,
             epoch_start_offset=log.log_end_offset,
+            full=full,
         )
         if began:
             log.assign_epoch(leader_epoch, log.log_end_offset)
@@ -224,6 +228,17 @@ class ReplicaRoles:
         elif not core.may_commit:
             self._tell()  # too few are in sync, and they have what is waited for
         return core.isr_due
+
+    def has_no_more_than(self, offset: int, last_epoch: int) -> bool:
+        """Whether a replica whose last record before that offset is of that epoch has all that is here:
+        `read_for_follower` would neither find anything for it nor disagree. False also where that takes a
+        closer look.
+        """
+        log = self.log
+        if offset != log.log_end_offset or not self.leads:
+            return False
+        latest = log.epochs.latest
+        return last_epoch == NO_EPOCH or (latest is not None and latest.epoch == last_epoch)
 
     def knows_follower(self, follower: int, broker_epoch: int) -> bool:
         return self._core.knows(follower, broker_epoch)
@@ -392,17 +407,17 @@ class ReplicaRoles:
 
     # -- what the whole replica does --
 
-    def raise_log_start(self, offset: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def raise_log_start(self, offset: int) -> None: ...
 
-    def _settle(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _settle(self) -> None: ...
 
-    def _moved(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _moved(self) -> None: ...
 
-    def _tell(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _tell(self) -> None: ...
 
 
 @contextmanager

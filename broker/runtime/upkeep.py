@@ -104,8 +104,9 @@ class Upkeep:
             due[replica.room] += replica.take_due(now_ms)
             await asyncio.sleep(0)  # requests have their turn between two partitions
         loop = asyncio.get_running_loop()
-        for room, paths in due.items():  # nobody waits for it
-            loop.run_in_executor(room.threads, self._unlink, paths)
+        for room, paths in due.items():
+            if paths:  # nobody waits for it
+                loop.run_in_executor(room.threads, self._unlink, paths)
 
     async def flush_due(self, directory: DataDirectory) -> None:
         """flush.ms: fsyncs logs whose oldest unsynced record is that old."""

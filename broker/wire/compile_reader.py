@@ -178,9 +178,11 @@ class _Source:
         if not fields:
             return ["at = at + 1 if view[at] == 0 else skip_tags(view, at, end)"]
         lines = [
-            "count, at = read_uvarint(view, at)",
-            "if count > (end - at) // 2: raise refuse('a count of tags past the end')",
-            "last = -1",
+            "count, last = view[at], -1",
+            "at += 1",
+            "if count:",  # seldom
+            "    count, at = read_uvarint(view, at - 1)",
+            "    if count > (end - at) // 2: raise refuse('a count of tags past the end')",
             "for _ in range(count):",
             "    last, size, at = read_tag(view, at, end, last)",
             "    stop = at + size",

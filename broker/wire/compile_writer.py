@@ -30,6 +30,20 @@ def _records_of(records: Records) -> tuple[int, tuple[Part, ...]]:
     return len(records), (records,)
 
 
+def _differs(field: Field, value: str, default: Any) -> str | None:
+    """Whether a value is not that default, as source; None if it takes a comparison of objects. Of a struct
+    of numbers its fields: a dataclass compares itself by way of two tuples.
+    """
+    if default is None:
+        return f"{value} is not None"
+    if field.nested is None:
+        return f"{value} != {default}" if type(default) is int else None
+    if field.array or field.nullable:
+        return None
+    parts = [_differs(one, f"{value}.{one.name}", getattr(default, one.name)) for one in field.nested.FIELDS]
+    return None if None in parts else " or ".join(map(str, parts))
+
+
 class _Source:
     """The growing source text and the names that it uses."""
 
@@ -128,12 +142,13 @@ class _Source:
         """Tags whose value is not the default, in ascending order, each with its size."""
         if not fields:
             return ["put(b'\\0')"]
-        self.names[f"default_{kind.__name__}"] = kind()
+        default = self.names[f"default_{kind.__name__}"] = kind()
         lines = ["tags = []"]
         for field in sorted(fields, key=lambda field: field.tag or 0):
             value = f"m.{field.name}"
+            differs = _differs(field, value, getattr(default, field.name))
             lines += [
-                f"if {value} != default_{kind.__name__}.{field.name}:",
+                f"if {differs or f'{value} != default_{kind.__name__}.{field.name}'}:",
                 "    outer, pieces = put, []",
                 "    put = pieces.append",
             ]

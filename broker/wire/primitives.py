@@ -5,6 +5,8 @@ import uuid
 from tierlog.broker.wire.schema import ZERO_UUID
 
 VARINT_BYTES_MAX = 5
+UUIDS_KEPT = 4096
+"""Of those that were read; then all are made anew: whoever sends others each time gains nothing."""
 
 
 class MalformedFrame(Exception):
@@ -39,8 +41,15 @@ def uvarint(value: int) -> bytes:
 
 
 def read_uuid(raw: bytes) -> uuid.UUID:
-    """A uuid of 16 bytes; the zero one is shared, as it stands for none."""
-    return uuid.UUID(bytes=raw) if raw != _ZERO else ZERO_UUID
+    """A uuid of 16 bytes; one object for the same bytes, as a cluster has few topics, and each request of a
+    follower names some: to look up what is the same object needs no comparison.
+    """
+    found = _uuids.get(raw)
+    if found is None:
+        if len(_uuids) >= UUIDS_KEPT:
+            _uuids.clear()
+        found = _uuids[raw] = uuid.UUID(bytes=raw) if raw != _ZERO else ZERO_UUID
+    return found
 
 
 def skip_tags(view: memoryview, at: int, end: int) -> int:
@@ -74,3 +83,4 @@ def refuse(fault: str) -> MalformedFrame:
 
 _SHORT = [bytes([value]) for value in range(0x80)]
 _ZERO = bytes(16)
+_uuids: dict[bytes, uuid.UUID] = {}

@@ -104,13 +104,14 @@ def move(
     answer = api.post("/v1/partitions/move", asked)
     words = "the move is cancelled" if cancel else f"moves to {', '.join(map(str, replicas or ()))}"
     refused = any(outcome["error"] for outcome in answer["outcomes"])
-    if throttle is not None and replicas is not None and not refused:
+    waits = throttle is not None and not cancel and not refused
+    if waits:
         _wait_until_moved(api, topic, partition)
-        words = f"has moved to {', '.join(map(str, replicas))}"
-    # What was refused may have met a move that somebody else began; its throttle stays with it.
-    if (cancel or throttle is not None) and not (refused and _is_moving(api, topic, partition)):
+        words = f"has moved to {', '.join(map(str, replicas or ()))}"
+    # A throttle that was interrupted goes with a cancel that finds nothing under way, too.
+    if waits or (cancel and not (refused and _is_moving(api, topic, partition))):
         api.post("/v1/partitions/unthrottle", {"partitions": [[topic, partition]]})
-    if throttle is not None and replicas is not None and not refused:
+    if waits and replicas is not None:
         _check_holders(api, topic, partition, replicas)
     _tell(answer["outcomes"], f"{topic}-{partition}: {words}", as_json=as_json)
 

@@ -1,11 +1,15 @@
 """`tierlog quorum …`: the voters that hold the metadata, and changing who they are."""
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tierlog.cli.options import Json
 from tierlog.cli.where import AnyAdmin
+
+if TYPE_CHECKING:
+    from tierlog.metadata.recovery import Holdings
 
 app = typer.Typer(no_args_is_help=True, help="The voters of the metadata quorum.")
 
@@ -55,6 +59,55 @@ def remove(node: NodeId, as_json: Json = False, admin: AnyAdmin = None) -> None:
 
     answer = admin_api(admin).delete(f"/v1/quorum/voters/{node}")
     print_done(f"node {node} is no member of the quorum", answer, as_json=as_json)
+
+
+@app.command()
+def recover(
+    directory: Annotated[
+        Path, typer.Argument(exists=True, file_okay=False, help="The first of log.dirs of the stopped node.")
+    ],
+    metadata_dir: Annotated[
+        Path | None,
+        typer.Option("--metadata-dir", exists=True, file_okay=False, help="metadata.log.dir, if it is set."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a stopped node the only voter: when the disks of a majority of the voters are lost for good.
+
+    What the others had committed and this node had not heard of is lost: topics, settings, and who had
+    left an in-sync set, so that a replica may lead that lacks acknowledged records. Run it on the voter
+    that holds the most, once for the whole cluster. docs/runbooks/lost-majority.md says what to do before
+    and after.
+    """
+    from dataclasses import asdict
+
+    from tierlog.cli.output import print_done
+    from tierlog.cli.recovering import recovering
+
+    with recovering(directory, metadata_dir) as recovery:
+        held = recovery.holdings
+        if not yes:
+            _confirm(held)
+        recovery.apply()
+    print_done(f"node {held.node_id} is the only voter: start it", asdict(held), as_json=as_json)
+
+
+def _confirm(held: "Holdings") -> None:
+    voters = ", ".join(map(str, held.voters)) or "those of its settings"
+    typer.echo(
+        f"Node {held.node_id} of cluster {held.cluster_id} holds {held.topics:,} topics with "
+        f"{held.partitions:,} partitions: entries up to {held.last_index:,} of term {held.term}, of which "
+        f"those up to {held.committed:,} are known to be committed.\n"
+        f"The voters are {voters}. Node {held.node_id} becomes the only one, and what the others had "
+        "committed beyond that is lost for good:\n"
+        "  - topics, settings and ids that were made, changed or deleted;\n"
+        "  - who had left an in-sync set: a replica may lead that lacks acknowledged records.\n"
+        "The directories of all other voters must never be used again, and no node may run now.",
+        err=True,
+    )
+    if typer.prompt("Type the id of the cluster to go on", err=True) != held.cluster_id:
+        raise typer.Abort
 
 
 def _of_leader(admin: str | None) -> dict[str, Any]:

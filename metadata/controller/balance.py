@@ -35,6 +35,6 @@ def rebalance(
 
 
 def _holds_all(partition: PartitionImage, broker_id: int) -> bool:
-    """The last in-sync replica stays so when its disk fails or comes back empty, and cannot be elected."""
-    marked = broker_id in partition.offline or broker_id in partition.emptied
+    """The last in-sync replica stays so when its disk fails, fills or comes back empty; it is not elected."""
+    marked = any(broker_id in marks for marks in (partition.offline, partition.emptied, partition.full))
     return broker_id in partition.in_sync and not marked

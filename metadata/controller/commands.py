@@ -103,13 +103,16 @@ class FenceBroker(Command, frozen=True, kw_only=True, tag=True):
 
 class ReportReplicas(Command, frozen=True, kw_only=True, tag=True):
     """Of the broker's own replicas, (topic id, partition): the disk of `failed` has failed, so that others
-    must lead (KIP-858); `emptied` were nowhere to be found when it started, and begin anew.
+    must lead (KIP-858); `emptied` were nowhere to be found when it started, and begin anew. `full` have no
+    room for records, `has_room` have it again.
     """
 
     broker_id: int
     broker_epoch: int
     failed: tuple[tuple[UUID, int], ...] = ()
     emptied: tuple[tuple[UUID, int], ...] = ()
+    full: tuple[tuple[UUID, int], ...] = ()
+    has_room: tuple[tuple[UUID, int], ...] = ()
 
 
 class UpdateFormat(Command, frozen=True, kw_only=True, tag=True):
@@ -220,11 +223,13 @@ class LeadersElected(Reply, frozen=True, kw_only=True, tag=True):
 class Reassign(Command, frozen=True, kw_only=True, tag=True):
     """(topic name, number, replicas with the preferred leader first, or None to cancel) (KIP-455).
 
-    `may_change_factor`: a partition may get more or fewer replicas than it has (KIP-860).
+    `may_change_factor`: a partition may get more or fewer replicas than it has (KIP-860). `throttle`: bytes
+    per second for those that begin (KIP-73), set in the same decision: what is refused changes no rate.
     """
 
     changes: tuple[tuple[str, int, tuple[int, ...] | None], ...]
     may_change_factor: bool = True
+    throttle: int | None = None
 
 
 class Reassigned(Reply, frozen=True, kw_only=True, tag=True):

@@ -76,14 +76,19 @@ def broker_stopping(image: ClusterImage, broker_id: int) -> list[PartitionRecord
 
 def leads_others_could(image: ClusterImage, broker_id: int) -> int:
     """Partitions that the broker leads although another broker that may lead has a replica: what a controlled
-    shutdown waits for."""
+    shutdown waits for. Not for one that cannot catch up: its disk has failed, or is full."""
     others = {broker.broker_id for broker in image.brokers.values() if broker.may_lead} - {broker_id}
     return sum(
         partition.leader == broker_id
-        and not others.isdisjoint(one for one in partition.replicas if one not in partition.offline)
+        and not others.isdisjoint(one for one in partition.replicas if _may_catch_up(partition, one))
         for topic in image.topics.values()
         for partition in topic.partitions
     )
+
+
+def _may_catch_up(partition: PartitionImage, broker_id: int) -> bool:
+    stuck = broker_id in partition.full and broker_id not in partition.in_sync
+    return broker_id not in partition.offline and not stuck
 
 
 def settings_changed(before: ClusterImage, after: ClusterImage) -> list[PartitionRecord]:
@@ -189,6 +194,7 @@ def partition_record(topic_id: UUID, number: int, partition: PartitionImage) -> 
         removing=partition.removing,
         offline=partition.offline,
         emptied=partition.emptied,
+        full=partition.full,
     )
 
 

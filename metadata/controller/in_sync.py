@@ -76,12 +76,16 @@ def _check(image: ClusterImage, leader: int, before: PartitionImage, change: c.I
 
 
 def _check_member(image: ClusterImage, before: PartitionImage, member: c.InSync) -> None:
-    """Who is in sync already may be about to stop: a leader that nobody can relieve is."""
+    """Who is in sync already may be about to stop, or full: so is a leader that nobody can relieve."""
     broker = image.brokers.get(member.broker_id)
     if broker is None or broker.fenced:
         raise Refusal(ErrorCode.INELIGIBLE_REPLICA, f"broker {member.broker_id} does not serve")
-    if broker.stopping and member.broker_id not in before.in_sync:
+    joins = member.broker_id not in before.in_sync
+    if broker.stopping and joins:
         raise Refusal(ErrorCode.INELIGIBLE_REPLICA, f"broker {member.broker_id} is about to stop")
+    if member.broker_id in before.full and joins:
+        message = f"the log directory of broker {member.broker_id} is full"
+        raise Refusal(ErrorCode.INELIGIBLE_REPLICA, message)
     if member.broker_epoch not in (-1, broker.broker_epoch):
         message = f"broker {member.broker_id} is at epoch {broker.broker_epoch}, not {member.broker_epoch}"
         raise Refusal(ErrorCode.INELIGIBLE_REPLICA, message)

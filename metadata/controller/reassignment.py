@@ -12,11 +12,14 @@ from msgspec.structs import replace
 
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller import configs
 from tierlog.metadata.controller.decision import Decision, Refusal
 from tierlog.metadata.controller.election import partition_record
 from tierlog.metadata.controller.rules import Rules, rules_of
 from tierlog.metadata.controller.settle import settle
+from tierlog.metadata.controller.throttles import throttle
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
+from tierlog.metadata.records import AnyRecord
 
 MAX_REPLICAS = 64  # of a partition; far beyond any use, so that a record stays small
 
@@ -47,8 +50,27 @@ def reassign(image: ClusterImage, command: c.Reassign) -> Decision[c.Reassigned]
         if after is not before:
             pending[key] = after
         outcomes.append(c.NamedOutcome(topic=name, partition=number))
-    records = tuple(partition_record(*key, partition) for key, partition in pending.items())
-    return Decision(records, c.Reassigned(partitions=tuple(outcomes)))
+    limits: tuple[AnyRecord, ...] = ()
+    if command.throttle is not None:
+        judged = zip(command.changes, outcomes, strict=True)
+        begun = [change for change, outcome in judged if not outcome.error]
+        limited = configs.alter(image, throttle(image, begun, command.throttle))
+        for resource in limited.reply.resources:
+            if resource.error:
+                return _all_refused(command, resource)
+        limits = limited.records
+    records = (partition_record(*key, partition) for key, partition in pending.items())
+    return Decision((*limits, *records), c.Reassigned(partitions=tuple(outcomes)))
+
+
+def _all_refused(command: c.Reassign, why: c.Outcome) -> Decision[c.Reassigned]:
+    """Better no move than one without the throttle that was asked for."""
+    message = f"the throttle cannot be set: {why.message}"
+    outcomes = (
+        c.NamedOutcome(topic=name, partition=number, error=why.error, message=message)
+        for name, number, _ in command.changes
+    )
+    return Decision((), c.Reassigned(partitions=tuple(outcomes)))
 
 
 def under_way(image: ClusterImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:

@@ -1,9 +1,13 @@
-"""What a broker tells of its own replicas: their disk has failed (KIP-858), or nothing is left of them.
+"""What a broker tells of its own replicas: their disk has failed (KIP-858), nothing is left of them, or there
+is no room for more.
 
 A replica whose log directory failed neither leads nor joins an in-sync set before its broker registers anew;
 the others of that broker go on. One that begins anew with an empty log does not lead before it was in sync
 again. Where nobody else was in sync the partition waits for an unclean election among the others: the empty
 one would cost what they still hold. If all replicas are empty there is nothing to lose: any of them leads.
+
+One on a full disk has all that it had, and may be read: it hands over to those who have room, and where there
+is none of them nothing changes. It stays marked, over restarts too, until its broker says that it has room.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,7 +35,8 @@ def report(image: ClusterImage, command: c.ReportReplicas) -> Decision[c.Acknowl
         return refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
     if broker.broker_epoch != command.broker_epoch:
         return refused(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is at epoch {broker.broker_epoch}")
-    if len(command.failed) + len(command.emptied) > MAX_REPLICAS_PER_REPORT:
+    kinds = (command.failed, command.emptied, command.full, command.has_room)
+    if sum(map(len, kinds)) > MAX_REPLICAS_PER_REPORT:
         message = f"a report names {MAX_REPLICAS_PER_REPORT} replicas at most"
         return refused(ErrorCode.INVALID_REQUEST, message)
     rules = rules_of(image)
@@ -59,6 +64,16 @@ def report(image: ClusterImage, command: c.ReportReplicas) -> Decision[c.Acknowl
         wanted = replace(without(before, broker_id), emptied=marked)
         return settle(before, wanted, rules, forget=frozenset({broker_id}))
 
+    def full(before: PartitionImage, rules: Rules) -> PartitionImage:
+        marked = before.full if broker_id in before.full else (*before.full, broker_id)
+        return settle(before, replace(before, full=marked), rules)
+
+    def has_room(before: PartitionImage, rules: Rules) -> PartitionImage:
+        left = tuple(one for one in before.full if one != broker_id)
+        return settle(before, replace(before, full=left), rules)
+
     change(command.failed, failed)
     change(command.emptied, emptied)
+    change(command.full, full)
+    change(command.has_room, has_room)
     return done(*(partition_record(*key, partition) for key, partition in pending.items()))

@@ -8,6 +8,7 @@ follows from that. What always holds afterwards (`check_partition`):
   set was, or fell, below min.insync.replicas, and below it nothing is committed;
 - nobody else is elected, unless unclean election is allowed;
 - who is offline does not lead, and who is empty only in an unclean election that finds nobody else;
+- who has no room neither leads nor is in sync, unless nobody who has could lead instead;
 - the leader epoch grows with each change of leader, the partition epoch with each change at all.
 """
 
@@ -43,11 +44,12 @@ def settle(
     rules = able.without(after.emptied)
     forget = forget.union(after.offline, after.emptied)
     whole = (set(before.in_sync) | set(before.eligible)) - forget
-    in_sync = _in_order(replicas, after.in_sync) or _last_resort(before, replicas, whole, rules)
+    in_sync = _in_order(replicas, after.in_sync) or _last_resort(before, replicas, whole, rules, after.full)
+    in_sync = _with_room(in_sync, after.full, rules)
     leader = _leader(before.leader, replicas, in_sync, rules, prefer)
     eligible = [one for one in replicas if one in whole and one not in in_sync]
     if leader == NO_LEADER:
-        leader = _first(eligible, rules)
+        leader = _first(_roomy_first(eligible, after.full), rules)
         if leader != NO_LEADER:
             in_sync = (leader,)
         elif rules.unclean:
@@ -90,6 +92,7 @@ def _with_epochs(
         removing=after.removing,
         offline=after.offline,
         emptied=tuple(one for one in after.emptied if one != leader),
+        full=after.full,
     )
     return before if result == before else replace(result, partition_epoch=before.partition_epoch + 1)
 
@@ -107,15 +110,16 @@ def _completed(wanted: PartitionImage) -> PartitionImage:
 def _marked(before: PartitionImage, wanted: PartitionImage) -> PartitionImage:
     """Of replicas alone. Who comes into the in-sync set is not empty any more, and where all are, nobody
     misses anything."""
-    if not (wanted.offline or wanted.emptied):
+    if not (wanted.offline or wanted.emptied or wanted.full):
         return wanted
     offline = _in_order(wanted.replicas, wanted.offline)
     emptied = _in_order(wanted.replicas, set(wanted.emptied) - (set(wanted.in_sync) - set(before.in_sync)))
-    return replace(wanted, offline=offline, emptied=() if emptied == wanted.replicas else emptied)
+    emptied = () if emptied == wanted.replicas else emptied
+    return replace(wanted, offline=offline, emptied=emptied, full=_in_order(wanted.replicas, wanted.full))
 
 
 def _last_resort(
-    before: PartitionImage, replicas: tuple[int, ...], whole: set[int], rules: Rules
+    before: PartitionImage, replicas: tuple[int, ...], whole: set[int], rules: Rules, full: tuple[int, ...]
 ) -> tuple[int, ...]:
     """All members of the in-sync set are to leave. One that holds all and lives takes their place, else one
     that holds all; failing that the members stay: nobody knows more than they."""
@@ -123,10 +127,20 @@ def _last_resort(
     holding = [one for one in kept if one in whole] + [
         one for one in replicas if one in whole and one not in kept
     ]
-    for one in holding:
+    for one in _roomy_first(holding, full):
         if one in rules.may_lead:
             return (one,)
     return tuple(holding[:1]) or kept
+
+
+def _with_room(in_sync: tuple[int, ...], full: tuple[int, ...], rules: Rules) -> tuple[int, ...]:
+    """Those who can take records, so that nobody waits for the others; all, if none who can may lead."""
+    roomy = tuple(one for one in in_sync if one not in full)
+    return in_sync if rules.may_lead.isdisjoint(roomy) else roomy
+
+
+def _roomy_first(members: Iterable[int], full: tuple[int, ...]) -> list[int]:
+    return sorted(members, key=full.__contains__)
 
 
 def _leader(
@@ -170,6 +184,7 @@ def check_partition(partition: PartitionImage) -> None:
     marked = {*partition.offline, *partition.emptied}
     require(marked <= replicas, f"{partition}: offline or empty, but not a replica")
     require(partition.leader not in marked, f"{partition}: its leader is offline or empty")
+    require(set(partition.full) <= replicas, f"{partition}: full, but not a replica")
     moving = set(partition.adding) | set(partition.removing)
     require(moving <= replicas, f"{partition}: moves what is not a replica")
     require(not set(partition.adding) & set(partition.removing), f"{partition}: adds what it removes")

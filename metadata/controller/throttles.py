@@ -1,8 +1,8 @@
 """The settings that slow a move of partitions down while it is under way, and their removal (KIP-73).
 
 As kafka-reassign-partitions does it: who has a replica sends no faster than the rate, who gets one fetches no
-faster, on each broker that takes part. Only plans: what these functions return is submitted. Called for
-`tierlog partition move --throttle` and `partition unthrottle`.
+faster, on each broker that takes part. Only plans: what these functions return is judged as any change of
+settings. Called for `tierlog partition move --throttle` and `partition unthrottle`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

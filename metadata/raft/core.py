@@ -186,6 +186,19 @@ class RaftCore:
             self._since_contact = 0
             self._finish_transfer()
 
+    def hand_over(self) -> bool:
+        """Transfers leadership to whoever takes it over soonest; False if none of the others answers. To be
+        called again for as long as it leads: the one that was asked may have died since."""
+        if self.replication is None:
+            return False
+        if not self.replication.answers(self.transfer_to):
+            heir = self.replication.heir()
+            self.transfer_to = NOBODY
+            if heir is None:
+                return False
+            self.transfer_leadership(heir)
+        return True
+
     def unreachable(self, peer: int) -> None:
         """Messages to it were lost: pipelining on would be in vain."""
         if self.replication is not None:

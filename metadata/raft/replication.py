@@ -70,6 +70,16 @@ class Replication:
         others = [voter for voter in self._voters if voter != self._node_id]
         return max(others, key=lambda voter: self.progress[voter].match_index, default=None)
 
+    def heir(self) -> int | None:
+        """Of the other voters that answer the one that holds the most of the log."""
+        answering = [voter for voter in self._voters if voter != self._node_id and self.answers(voter)]
+        return max(answering, key=lambda voter: self.progress[voter].match_index, default=None)
+
+    def answers(self, member: int) -> bool:
+        """It takes what is sent, as far as is known."""
+        progress = self.progress.get(member)
+        return progress is not None and progress.state is Sending.REPLICATE
+
     # --- reads
 
     def ask(self) -> int:

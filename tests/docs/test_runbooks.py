@@ -69,9 +69,14 @@ class Operator:
 
     def _run(self, command: str) -> int:
         words = re.sub(
+            r"/var/lib/tierlog/(\d)/data",
+            lambda found: str(self.cluster.nodes[int(found[1])].data_dir),
+            command,
+        )
+        words = re.sub(
             r"http://node-(\d)\.example:9644",
             lambda found: self.cluster.nodes[int(found[1])].admin_url,
-            command,
+            words,
         )
         ended = subprocess.run(
             words.split(), env=self._environment, capture_output=True, text=True, timeout=120, check=False
@@ -107,4 +112,11 @@ def test_the_runbooks_bring_a_cluster_back(cluster: LocalCluster) -> None:
     cluster.nodes[3].kill()
     shutil.rmtree(cluster.nodes[3].data_dir)
     assert not any(operator.follow("docs/runbooks/replace-node.md"))
+    assert len(list(cluster.nodes[3].data_dir.glob("orders-*"))) == 3
+
+    for node in cluster:
+        node.kill()
+    for lost in (2, 3):
+        shutil.rmtree(cluster.nodes[lost].data_dir)
+    assert not any(operator.follow("docs/runbooks/lost-majority-for-good.md"))
     assert len(list(cluster.nodes[3].data_dir.glob("orders-*"))) == 3

@@ -142,6 +142,18 @@ RECORDS_OF_FAILED_DISKS: tuple[r.AnyRecord, ...] = (
         emptied=(2,),
     ),
 )
+RECORDS_OF_FULL_DISKS: tuple[r.AnyRecord, ...] = (
+    r.PartitionRecord(
+        topic_id=TOPIC,
+        partition=0,
+        replicas=(3, 1, 2),
+        in_sync=(3, 1),
+        leader=3,
+        leader_epoch=4,
+        partition_epoch=6,
+        full=(2,),
+    ),
+)
 IMAGE = i.ClusterImage(
     cluster_id="golden",
     index=42,
@@ -272,21 +284,43 @@ IMAGE_4 = replace(
         }
     ),
 )
+IMAGE_5 = replace(
+    IMAGE_3,
+    topics=Map(
+        {
+            TOPIC: replace(
+                IMAGE.topics[TOPIC],
+                partitions=(
+                    i.PartitionImage(
+                        replicas=(3, 1, 2),
+                        in_sync=(3, 1),
+                        leader=3,
+                        leader_epoch=4,
+                        partition_epoch=6,
+                        full=(2,),
+                    ),
+                ),
+            )
+        }
+    ),
+)
 WAL = (Entry(1, 1, b"one"), HardState(1, 2, 0), Entry(2, 2, b"two"), Reset(7, 2), HardState(3, -1, 7))
 SNAPSHOT = Snapshot(42, 3, b"the image's bytes")
 
 
 def contents() -> dict[str, bytes]:
     return {
-        "records-with-marks.msgpack": r.encode_records(RECORDS),
-        "records-of-clusters-with-marks.msgpack": r.encode_records(RECORDS_OF_CLUSTERS),
-        "records-of-failed-disks.msgpack": r.encode_records(RECORDS_OF_FAILED_DISKS),
+        "records-with-full.msgpack": r.encode_records(RECORDS),
+        "records-of-clusters-with-full.msgpack": r.encode_records(RECORDS_OF_CLUSTERS),
+        "records-of-failed-disks-with-full.msgpack": r.encode_records(RECORDS_OF_FAILED_DISKS),
+        "records-of-full-disks.msgpack": r.encode_records(RECORDS_OF_FULL_DISKS),
         "records-since-v1.msgpack": r.encode_records(RECORDS_SINCE),
         "records-of-quotas-v1.msgpack": r.encode_records(RECORDS_OF_QUOTAS),
-        "image-v1-with-marks.msgpack": encode_image(IMAGE),
-        "image-v2-with-marks.msgpack": encode_image(IMAGE_2),
-        "image-v3-with-marks.msgpack": encode_image(IMAGE_3),
-        "image-v4.msgpack": encode_image(IMAGE_4),
+        "image-v1-with-full.msgpack": encode_image(IMAGE),
+        "image-v2-with-full.msgpack": encode_image(IMAGE_2),
+        "image-v3-with-full.msgpack": encode_image(IMAGE_3),
+        "image-v4-with-full.msgpack": encode_image(IMAGE_4),
+        "image-v5.msgpack": encode_image(IMAGE_5),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
         "file-v1.snapshot": encode_snapshot_file(SNAPSHOT),
     }
@@ -303,23 +337,28 @@ def test_every_record_type_is_in_the_golden_file() -> None:
 
 
 def test_what_was_written_is_read() -> None:
-    for kind in ("v1", "with-defaults", "with-marks"):
+    for kind in ("v1", "with-defaults", "with-marks", "with-full"):
         assert r.decode_records((GOLDEN / f"records-{kind}.msgpack").read_bytes()) == RECORDS
-    for kind in ("", "-with-marks"):
+    for kind in ("", "-with-marks", "-with-full"):
         of_clusters = (GOLDEN / f"records-of-clusters{kind}.msgpack").read_bytes()
         assert r.decode_records(of_clusters) == RECORDS_OF_CLUSTERS
-    of_failed_disks = (GOLDEN / "records-of-failed-disks.msgpack").read_bytes()
-    assert r.decode_records(of_failed_disks) == RECORDS_OF_FAILED_DISKS
+    for kind in ("", "-with-full"):
+        of_failed_disks = (GOLDEN / f"records-of-failed-disks{kind}.msgpack").read_bytes()
+        assert r.decode_records(of_failed_disks) == RECORDS_OF_FAILED_DISKS
+    of_full_disks = (GOLDEN / "records-of-full-disks.msgpack").read_bytes()
+    assert r.decode_records(of_full_disks) == RECORDS_OF_FULL_DISKS
     since = (GOLDEN / "records-since-v1.msgpack").read_bytes()
     assert r.decode_records(since) == RECORDS_SINCE
     of_quotas = (GOLDEN / "records-of-quotas-v1.msgpack").read_bytes()
     assert r.decode_records(of_quotas) == RECORDS_OF_QUOTAS
-    for kind in ("", "-with-defaults", "-with-marks"):
+    for kind in ("", "-with-defaults", "-with-marks", "-with-full"):
         assert decode_image((GOLDEN / f"image-v1{kind}.msgpack").read_bytes()) == IMAGE
         assert decode_image((GOLDEN / f"image-v2{kind}.msgpack").read_bytes()) == IMAGE_2
-    for kind in ("", "-with-marks"):
+    for kind in ("", "-with-marks", "-with-full"):
         assert decode_image((GOLDEN / f"image-v3{kind}.msgpack").read_bytes()) == IMAGE_3
-    assert decode_image((GOLDEN / "image-v4.msgpack").read_bytes()) == IMAGE_4
+    for kind in ("", "-with-full"):
+        assert decode_image((GOLDEN / f"image-v4{kind}.msgpack").read_bytes()) == IMAGE_4
+    assert decode_image((GOLDEN / "image-v5.msgpack").read_bytes()) == IMAGE_5
     frames = read_segment((GOLDEN / "segment-v1.wal").read_bytes())
     assert tuple(frame.record for frame in frames) == WAL
     assert decode_snapshot_file((GOLDEN / "file-v1.snapshot").read_bytes()) == SNAPSHOT

@@ -24,7 +24,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 PARTITIONS = 4
 TOPIC = "flights"
 PATIENCE_S = 30.0
-SESSION_MS = 2_000
+SESSION_MS = 30_000  # longer than a busy machine holds up who is alive
 SETTINGS = {"group.min.session.timeout.ms": 500, "group.initial.rebalance.delay.ms": 0}
 
 pytestmark = pytest.mark.slow
@@ -119,7 +119,7 @@ def test_members_share_and_take_over(broker: TierlogBroker, strategy: str) -> No
 def test_a_killed_member_is_replaced_after_its_session(broker: TierlogBroker) -> None:
     script = f"""
 from confluent_kafka import Consumer
-settings = {{"bootstrap.servers": {broker.bootstrap!r}, "session.timeout.ms": {SESSION_MS}}}
+settings = {{"bootstrap.servers": {broker.bootstrap!r}, "session.timeout.ms": 2000}}
 consumer = Consumer({{**settings, "group.id": "g"}})
 consumer.subscribe([{TOPIC!r}], on_assign=lambda _, partitions: print(len(partitions), flush=True))
 while True:
@@ -139,12 +139,12 @@ while True:
 
 def test_a_static_member_restarts_without_a_rebalance(broker: TierlogBroker) -> None:
     watcher = Member(broker, **{"group.instance.id": "watcher"})
-    first = Member(broker, **{"group.instance.id": "mover", "session.timeout.ms": 20_000})
+    first = Member(broker, **{"group.instance.id": "mover"})
     with closing(watcher):
         with closing(first):
             until(lambda: len(watcher.assigned) == len(first.assigned) == 2, watcher, first)
             before, partitions = watcher.rebalances, set(first.assigned)
-        again = Member(broker, **{"group.instance.id": "mover", "session.timeout.ms": 20_000})
+        again = Member(broker, **{"group.instance.id": "mover"})
         with closing(again):
             until(lambda: len(again.assigned) == 2, watcher, again)
             assert again.assigned == partitions
@@ -155,7 +155,7 @@ def test_a_static_member_restarts_without_a_rebalance(broker: TierlogBroker) -> 
 
 def test_the_broker_is_killed_and_the_group_goes_on_where_it_was(broker: TierlogBroker) -> None:
     produce(broker, 0, 100)
-    member = Member(broker, **{"session.timeout.ms": 30_000})
+    member = Member(broker)
     with closing(member):
         until(lambda: len(member.values) == 100, member)
         member.consumer.commit(asynchronous=False)

@@ -34,7 +34,7 @@ async def grown(quorum: Quorum, *nodes: int) -> None:
     for node_id in nodes:
         if node_id not in quorum.running:
             await quorum.start(node_id)
-        await quorum.running[await quorum.leader()].node.add_voter(node_id, quorum.urls[node_id])
+        await quorum.add_voter(node_id)
 
 
 @pytest.mark.parametrize("voters", [(1,), ()], ids=["named", "alone"])
@@ -80,7 +80,7 @@ async def test_three_become_one(tmp_path: Path) -> None:
         client = quorum.running[leader].client
         await client.submit(register())
         for node_id in [n for n in (1, 2, 3) if n != leader]:
-            await quorum.running[leader].node.remove_voter(node_id)
+            await quorum.remove_voter(node_id)
             await quorum.kill(node_id)
         await client.submit(topic("t"))
         assert quorum.running[leader].node.voters == {leader: quorum.urls[leader]}
@@ -94,12 +94,11 @@ async def test_three_become_one(tmp_path: Path) -> None:
 
 async def test_a_leader_that_removes_itself_hands_over(tmp_path: Path) -> None:
     async with running(tmp_path, (1, 2, 3)) as quorum:
-        quorum_of = quorum.running
         leader = await quorum.leader()
-        await quorum_of[leader].node.remove_voter(leader)
+        await quorum.remove_voter(leader)
         await quorum.kill(leader)
         assert await quorum.leader() != leader
-        others = next(iter(quorum_of.values()))
+        others = next(iter(quorum.running.values()))
         await others.client.submit(register())
         await others.client.submit(topic("t"))
         assert leader not in others.node.voters
@@ -146,9 +145,9 @@ async def test_a_voter_with_a_wiped_directory_is_not_taken_for_the_old_one(tmp_p
         assert back.node.core.log.last_index == 0
         await quorum.start(other)
         assert await quorum.leader() in (leader, other)
+        await quorum.remove_voter(wiped)
+        await quorum.add_voter(wiped)
         node = quorum.running[await quorum.leader()].node
-        await node.remove_voter(wiped)
-        await node.add_voter(wiped, quorum.urls[wiped])
         await back.client.wait_for(lambda image: 1 in image.brokers)
         assert set(node.voters) == {1, 2, 3}
 
@@ -179,6 +178,37 @@ async def test_a_refused_connection_proves_the_leader_dead(tmp_path: Path) -> No
         await quorum.watched()
         await quorum.kill(leader)
         assert await quorum.leader() != leader
+
+
+async def test_a_leader_that_stops_hands_over(tmp_path: Path) -> None:
+    """Nobody else would stand: silence elects nobody here, and the leader still runs when another leads."""
+    async with running(tmp_path, ()) as quorum:
+        quorum.settings = NEVER_BY_SILENCE
+        await quorum.start(1)
+        await grown(quorum, 2, 3)
+        first = quorum.running[1]
+        await first.client.submit(register())
+        assert first.node.is_leader
+        term = first.node.core.term
+        assert await first.node.hand_over(30)
+        heir = first.node.leader
+        assert heir in (2, 3)
+        assert first.node.core.term == term + 1
+        await first.client.submit(topic("after"))
+        await quorum.kill(1)
+        await quorum.running[heir].client.submit(topic("without"))
+        assert quorum.running[heir].node.core.term == term + 1
+
+
+async def test_a_leader_without_anyone_to_hand_over_to_stops_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path, ()) as quorum:
+        quorum.settings = NEVER_BY_SILENCE  # nor does it give up leading for want of a majority
+        await quorum.start(1)
+        await grown(quorum, 2, 3)
+        for node_id in (2, 3):
+            await quorum.kill(node_id)
+        assert not await quorum.running[1].node.hand_over(30)
+        assert quorum.running[1].node.is_leader
 
 
 async def test_a_voter_moves_to_another_address(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_followers_take_what_the_leader_has(cluster: LocalCluster) -> None:
         client.produce("orders", b"%d record" % number, on_delivery=deliveries)
     assert client.flush(60) == 0
     assert not deliveries.failures and len(deliveries.acknowledged) == 1000
-    assert in_sync(cluster, "orders") == {1, 2, 3}
+    until(lambda: in_sync(cluster, "orders") == {1, 2, 3}, "all are in sync")
     assert read_all(cluster, "orders", 1000) == [b"%d record" % number for number in range(1000)]
     logs = {path: b"" for broker in cluster for path in broker.data_dir.glob("orders-0/*.log")}
     assert len(logs) == 3

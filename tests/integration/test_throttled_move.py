@@ -16,6 +16,7 @@ from confluent_kafka.admin import (
     ConfigSource,
     NewTopic,
 )
+from scraping import metric, wait_for_metric
 from waiting import until
 
 from tierlog.cli.admin import AdminApi
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.slow
 RATE = "leader.replication.throttled.rate"
 REPLICAS = "leader.replication.throttled.replicas"
 VALUE = bytes(100_000)
+HELD = "tierlog_replication_throttled_partitions"
 
 
 @pytest.fixture
@@ -57,6 +59,10 @@ def throttled(admin: AdminClient) -> str:
     return str(settings(admin, ConfigResource.Type.TOPIC, "orders")[REPLICAS].value)
 
 
+def held(cluster: LocalCluster, node_id: int, direction: str) -> float:
+    return metric(cluster.nodes[node_id], HELD, direction=direction)
+
+
 def test_a_throttle_holds_up_the_move_alone_and_can_be_changed_while_it_runs(cluster: LocalCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("orders", 1, replica_assignment=[[1, 2]])])["orders"].result(30)
@@ -74,6 +80,8 @@ def test_a_throttle_holds_up_the_move_alone_and_can_be_changed_while_it_runs(clu
     logs = list(cluster.nodes[3].data_dir.glob("orders-0/*.log"))
     assert sum(path.stat().st_size for path in logs) < 20 * len(VALUE)
     assert moving.poll() is None
+    for node_id, direction in ((1, "leader"), (3, "follower")):
+        wait_for_metric(cluster.nodes[node_id], 1, HELD, direction=direction)
 
     for node_id in cluster.nodes:
         names = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
@@ -85,5 +93,7 @@ def test_a_throttle_holds_up_the_move_alone_and_can_be_changed_while_it_runs(clu
     assert moving.wait(60) == 0
     [row] = api.get("/v1/partitions", topic="orders")["partitions"]
     assert (row["replicas"], set(row["in_sync"])) == ([1, 3], {1, 3})
+    for node_id, direction in ((1, "leader"), (3, "follower")):
+        until(lambda at=(node_id, direction): held(cluster, *at) == 0, "it is in sync")
     until(lambda: throttled(admin) == "", "no replicas are named")
     until(lambda: rate(admin)[1] == ConfigSource.DEFAULT_CONFIG.value, "the rate is gone")

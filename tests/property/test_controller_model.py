@@ -118,6 +118,10 @@ class Cluster:
         """The disk below that replica fails; the broker goes on."""
         self.report(broker_id, failed=number)
 
+    def fill(self, broker_id: int, number: int, full: bool) -> None:
+        """The disk below that replica has no room, or has it again."""
+        self.report(broker_id, **{"full" if full else "has_room": number})
+
     def wipe(self, broker_id: int, number: int) -> None:
         """Its process starts on a new disk, and nothing of the partition is there."""
         partition, disks = self.partition(number), self.disks[number]
@@ -218,6 +222,8 @@ class Cluster:
             assert now.leader == was.leader or now.leader_epoch > was.leader_epoch
             enough = min(rules.min_in_sync, len(now.replicas))
             assert not now.eligible or len(now.in_sync) < enough
+            fit = (rules.may_lead & set(now.in_sync)) - {*now.full, *now.offline, *now.emptied}
+            assert not fit or not set(now.full) & set(now.in_sync)
             self.check_leader(number, was, now, rules.unclean)
             for one in (*now.in_sync, *now.eligible):
                 assert self.lost[number] or self.disks[number].holds_all(one)
@@ -245,6 +251,8 @@ class Cluster:
             if broker is None or broker.stopping or broker_id in failed:
                 self.register(broker_id)
             self.fence(broker_id, False)
+            for number in range(PARTITIONS):
+                self.fill(broker_id, number, False)
         for number in range(PARTITIONS):
             if self.partition(number).leader == -1:  # whoever was in sync is empty: an operator decides
                 assert set(self.partition(number).emptied) & set(self.partition(number).in_sync)
@@ -255,7 +263,7 @@ class Cluster:
             partition = self.partition(number)
             assert partition.leader != -1
             assert set(partition.in_sync) == set(partition.replicas)
-            assert not (partition.offline or partition.emptied)
+            assert not (partition.offline or partition.emptied or partition.full)
         assert list(under_way(self.image)) == []
 
 
@@ -267,6 +275,7 @@ steps = st.one_of(
     st.tuples(st.just("fence"), brokers, st.booleans()),
     st.tuples(st.just("stop"), brokers),
     st.tuples(st.just("fail"), brokers, numbers),
+    st.tuples(st.just("fill"), brokers, numbers, st.booleans()),
     st.tuples(st.just("wipe"), brokers, numbers),
     st.tuples(st.just("unregister"), brokers),
     st.tuples(st.just("shrink"), numbers, brokers),
@@ -308,6 +317,8 @@ def perform(cluster: Cluster, kind: str, *arguments) -> None:  # type: ignore[no
             cluster.fence(*arguments)
         case "fail":
             cluster.fail(*arguments)
+        case "fill":
+            cluster.fill(*arguments)
         case "wipe":
             cluster.wipe(*arguments)
         case "stop":

@@ -1,8 +1,8 @@
 """`make simulate SEEDS=n FIRST_SEED=k`: runs of the simulated cluster and quorum, by seed, on all cores.
 
-The last line is JSON: {"seeds": n, "failed": 0, "acknowledged": …, "faults": …, "trace": hash of all runs}. A
-seed that fails is told with the command that plays it again, and the exit code is 1. With `--seconds` it
-ends after that time, and `seeds` says how many were played.
+The last line is JSON: {"seeds": n, "failed": 0, "acknowledged": …, "faults": …, "of": n, "trace": hash of all
+runs}. A seed that fails is told with the command that plays it again, and the exit code is 1. With
+`--seconds` it ends after that time: `seeds` says how many were played `of` those that were asked for.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def main() -> int:
             break
     told = {"seeds": len(traces), "failed": failed, "acknowledged": acknowledged, "faults": faults}
     trace = hashlib.sha256("".join(traces[seed] for seed in sorted(traces)).encode()).hexdigest()
-    print(json.dumps({**told, "trace": trace}))
+    print(json.dumps({**told, "of": len(seeds), "trace": trace}))
     return 1 if failed else 0
 
 

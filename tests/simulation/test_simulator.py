@@ -187,6 +187,59 @@ def test_a_dead_process_refuses_and_a_cut_link_breaks():
     loop.run_for(main())
 
 
+def test_a_request_waits_for_a_way_as_tcp_does():
+    loop, network = _network()
+    for name in ("a", "b"):
+        network.listen(name, Process(loop, name))
+
+    async def main() -> float:
+        network.cut("a", "b")
+        asking = network.call("a", "b", 1, lambda: _answer("yes"))
+        await asyncio.sleep(2)
+        assert not asking.done()
+        network.heal()
+        assert await asking == "yes"
+        return loop.time()
+
+    assert loop.run_for(main()) < 3
+
+
+def test_who_gives_a_request_up_on_its_way_is_not_served():
+    loop, network = _network()
+    served = []
+    for name in ("a", "b"):
+        network.listen(name, Process(loop, name))
+
+    async def serve() -> None:
+        served.append(loop.time())
+
+    async def main() -> None:
+        network.call("a", "b", 1, serve).cancel()
+        await network.call("a", "b", 1, serve)
+        await asyncio.sleep(1)
+
+    loop.run_for(main())
+    assert len(served) == 1
+
+
+def test_what_comes_for_a_paused_process_waits():
+    loop, network = _network()
+    process = Process(loop, "b")
+    network.listen("b", process)
+    came: list[float] = []
+
+    async def main() -> None:
+        process.pause()
+        network.post("a", "b", lambda: came.append(loop.time()))
+        await asyncio.sleep(1)
+        assert not came
+        process.go_on()
+        await asyncio.sleep(0)
+
+    loop.run_for(main())
+    assert came == [pytest.approx(1.0)]
+
+
 def test_a_request_breaks_when_who_serves_it_dies():
     loop, network = _network()
     process = Process(loop, "b")

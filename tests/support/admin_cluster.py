@@ -11,7 +11,7 @@ from typing import Any
 from pump import Client
 from wire_client import message
 
-from tierlog.broker.handlers.context import Handler, RequestContext
+from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.table import SERVED, build_handlers
@@ -98,7 +98,8 @@ class AdminCluster:
     async def start(self, *broker_ids: int) -> None:
         await self.node.start()
         await self.replicas.open_all(self.metadata.image)
-        handlers = build_handlers(self.dependencies, {BY_NAME[name].key: _no_groups() for name in GROUP_APIS})
+        keys_of_groups = [BY_NAME[name].key for name in GROUP_APIS]
+        handlers = build_handlers(self.dependencies, dict.fromkeys(keys_of_groups, _no_groups))
         assert len(handlers) == len(SERVED)
         self.listener = Listener(
             handlers, self.tasks, error_reply, lambda _, failure: self.failures.append(failure)
@@ -172,8 +173,5 @@ class AdminCluster:
         return self.metadata.image.brokers[broker_id]
 
 
-def _no_groups() -> Handler:
-    def handle(context: RequestContext, request: Any) -> Any:
-        raise NotImplementedError("there are no groups here")
-
-    return handle
+def _no_groups(context: RequestContext, request: Any) -> Any:
+    raise NotImplementedError("there are no groups here")

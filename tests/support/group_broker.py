@@ -119,14 +119,7 @@ class OneBroker:
 
     async def member(self, group: str = "g", instance: str | None = None) -> str:
         """Joins alone, leads and syncs; the member's id."""
-        request = join_group.JoinGroupRequest(
-            group_id=group,
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=10_000,
-            group_instance_id=instance,
-            protocol_type="consumer",
-            protocols=[join_group.JoinGroupRequestProtocol(name="range", metadata=METADATA)],
-        )
+        request = join_request(group, instance)
         joined = await self.call("JoinGroup", 9, request)
         if joined.error_code == E.MEMBER_ID_REQUIRED:
             request.member_id = joined.member_id
@@ -154,6 +147,17 @@ class OneBroker:
                     )
                     replica.become_leader(partition.leader_epoch, partition.partition_epoch, [1])
                     self.replicas[name] = replica
+
+
+def join_request(group: str, instance: str | None = None) -> join_group.JoinGroupRequest:
+    return join_group.JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        group_instance_id=instance,
+        protocol_type="consumer",
+        protocols=[join_group.JoinGroupRequestProtocol(name="range", metadata=METADATA)],
+    )
 
 
 def sync_request(group: str, joined: join_group.JoinGroupResponse, instance: str | None = None):

@@ -1,10 +1,11 @@
 """Metadata nodes in one process, over real HTTP on loopback: started, killed, wiped, added and removed."""
 
+import contextlib
 import random
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 from tierlog.broker.ports.clock import SystemClock
@@ -16,7 +17,7 @@ from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.node import MetadataNode
+from tierlog.metadata.node import MetadataNode, NotTheLeader
 from tierlog.metadata.observer import MetadataObserver
 from tierlog.metadata.raft.messages import AnyMessage
 from tierlog.metadata.raft.settings import RaftSettings
@@ -157,9 +158,27 @@ class Quorum:
 
     async def leader(self) -> int:
         """The one that leads once a command has been committed: any node may be asked."""
-        any_member = next(iter(self.running.values()))
-        await any_member.client.submit(c.ConfirmRemoteDeleted(uuids=()))
-        return next(n for n, member in self.running.items() if member.node.is_leader)
+        return await self._led(next(iter(self.running)))
+
+    async def _led(self, asked: int) -> int:
+        while True:
+            await self.running[asked].client.submit(c.ConfirmRemoteDeleted(uuids=()))
+            for node_id, member in self.running.items():
+                if member.node.is_leader:  # it may have lost its leadership again, on a busy machine
+                    return node_id
+
+    async def add_voter(self, node_id: int) -> None:
+        await self._by_leader(node_id, lambda node: node.add_voter(node_id, self.urls[node_id]))
+
+    async def remove_voter(self, node_id: int) -> None:
+        await self._by_leader(node_id, lambda node: node.remove_voter(node_id))
+
+    async def _by_leader(self, changed: int, change: Callable[[MetadataNode], Awaitable[None]]) -> None:
+        """Of another, if it loses its leadership meanwhile, as on a busy machine it may."""
+        asked = next(n for n in self.running if n != changed)
+        while True:
+            with contextlib.suppress(NotTheLeader):
+                return await change(self.running[await self._led(asked)].node)
 
     async def close(self) -> None:
         for observing in self.observers:

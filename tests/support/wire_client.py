@@ -32,7 +32,7 @@ class Client:
 
     def __init__(self, bootstrap: str, source: str = "") -> None:
         host, _, port = bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=10, source_address=(source, 0))
+        self._socket = socket.create_connection((host, int(port)), timeout=60, source_address=(source, 0))
 
     def close(self) -> None:
         self._socket.close()

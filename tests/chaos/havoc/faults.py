@@ -53,7 +53,7 @@ Play = Callable[[Stage], AbstractContextManager[str]]
 @dataclass(frozen=True, slots=True)
 class Fault:
     """`play` gives what was done, in words. `within_s`: how long an acknowledgement may take; None:
-    it takes the majority away, or is one of STATUS.md's known gaps. `needs`: see left_out."""
+    it takes the majority away. `needs`: see left_out."""
 
     name: str
     play: Play
@@ -159,6 +159,29 @@ def _stop_all(stage: Stage) -> Iterator[str]:
         yield done
 
 
+# --- a quorum that changes
+
+
+@_fault("change-voters", SILENCE_S)
+def _change_voters(stage: Stage) -> Iterator[str]:
+    """The voter that leads is let go while it runs. It hears of no controller any more, so its lease ends and
+    others lead what it led; it is behind when it is taken in again."""
+    node = stage.controller()
+    _let_go(stage, node)
+    yield f"{node}, which led the quorum, votes no more"
+    _take_in(stage, node)
+
+
+def _let_go(stage: Stage, node: Node) -> None:
+    path = f"/v1/quorum/voters/{node.id}"
+    until(lambda: stage.controller().admin.delete(path), "it votes no more", TAKE_IN_S)
+
+
+def _take_in(stage: Stage, node: Node) -> None:
+    address = {"id": node.id, "url": f"http://{node.place.admin}"}
+    until(lambda: stage.controller().admin.post("/v1/quorum/voters", address), "it votes again", TAKE_IN_S)
+
+
 # --- a network that fails
 
 
@@ -244,7 +267,7 @@ def _clock_back(stage: Stage) -> Iterator[str]:
 # --- disks
 
 
-@_fault("disk-full", None, "disks")
+@_fault("disk-full", DEATH_S, "disks")
 def _disk_full(stage: Stage) -> Iterator[str]:
     """Somebody else's file takes all the room, also what the node gives up, and is deleted in the end."""
     node, healed = stage.cluster.small_disk, threading.Event()
@@ -289,11 +312,9 @@ def _wipe(stage: Stage) -> Iterator[str]:
     node.kill()
     node.wipe()
     yield f"{node} killed, its disk replaced"
-    api = stage.controller().admin
-    api.delete(f"/v1/quorum/voters/{node.id}")
+    _let_go(stage, node)
     node.begin()
-    address = {"id": node.id, "url": f"http://{node.place.admin}"}
-    until(lambda: stage.controller().admin.post("/v1/quorum/voters", address), "it votes again", TAKE_IN_S)
+    _take_in(stage, node)
     node.wait_until_it_serves()
 
 

@@ -278,9 +278,10 @@ class SimBroker:
         """Joins the cluster, opens the logs, and answers once the controller has let it in."""
         settings, metadata, replicas, tasks = deps.settings, deps.metadata, deps.replicas, deps.tasks
         rng = random.Random(self._rng.getrandbits(64))
-        groups = GroupService(settings, metadata, replicas, self.clock, rng, tasks)
+        groups = GroupService(settings, metadata, replicas, self.clock, rng, tasks, lease=lifecycle)
         handlers = build_handlers(deps, group_handlers(groups))
         paths = [directory.path for directory in self.directories.online]
+        lost = may_have_lost(self.files, paths, str(self.boot))
         lifecycle.present(
             Registration(
                 broker_id=self.node_id,
@@ -289,18 +290,19 @@ class SimBroker:
                 port=9092,
                 admin_url=settings.voters[self.node_id],
                 rack=None,
-                may_have_lost=may_have_lost(self.files, paths, str(self.boot)),
+                may_have_lost=lost,
                 min_in_sync=settings.min_insync_replicas,
             )
         )
         await lifecycle.register()
-        note_boot(self.files, paths, str(self.boot))
         lifecycle.start()
         opened = metadata.image
         reports = ReplicaReports(
             self.node_id, metadata, replicas, tasks, broker_epoch=lambda: lifecycle.broker_epoch
         )
         await replicas.open_all(opened, reports.tell_empty)
+        if not self.directories.offline:
+            note_boot(self.files, paths, str(self.boot))
         metadata.subscribe(replicas.follow)
         replicas.follow(opened, metadata.image)
         groups.start()
@@ -309,7 +311,7 @@ class SimBroker:
         reports.start()
         self.replicas, self.lifecycle = replicas, lifecycle
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)
-        await reports.tell_first()
+        await reports.tell_first(lost=lost)
         await lifecycle.enter()
 
     # --- requests
@@ -374,7 +376,7 @@ class SimDialler:
 class SimCaller:
     def __init__(self, network: Network, name: str, broker: SimBroker, connection: int) -> None:
         self._network, self._name, self._broker, self._connection = network, name, broker, connection
-        self._closed: asyncio.Future[None] | None = None
+        self._asking: asyncio.Future[bytes] | None = None
         self.is_open = True
 
     async def call(self, api_key: int, version: int, request: Any, timeout_s: float) -> Any:
@@ -382,25 +384,20 @@ class SimCaller:
             raise Unreachable("closed")
         api = APIS[api_key]
         frame = encode_request(api, version, 7, "simulated", request)
-        loop = asyncio.get_running_loop()
-        asking = loop.create_task(
-            self._network.call(
-                self._name, self._broker.name, self._connection, lambda: self._broker.serve(frame)
-            )
+        self._asking = asking = self._network.call(
+            self._name, self._broker.name, self._connection, lambda: self._broker.serve(frame)
         )
-        self._closed = loop.create_future()
+        deadline = asyncio.get_running_loop().call_later(timeout_s, self.close)
         try:
-            await asyncio.wait([asking, self._closed], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                raise Unreachable("closed, or no answer in time")
-            answer = asking.result()
+            answer = await asking
         except (Broken, Refused) as failure:
             self.is_open = False
             raise Unreachable(str(failure)) from None
         except (Unreachable, asyncio.CancelledError):
             self.is_open = False
-            asking.cancel()
             raise
+        finally:
+            deadline.cancel()
         response = decode_response(api, version, bytearray(answer), 4, len(answer))[1]
         if isinstance(request, FetchRequest) and request.replica_state.replica_id >= 0:
             self._network.garble(part.records for topic in response.responses for part in topic.partitions)
@@ -408,5 +405,5 @@ class SimCaller:
 
     def close(self) -> None:
         self.is_open = False
-        if self._closed is not None and not self._closed.done():
-            self._closed.set_result(None)
+        if self._asking is not None and not self._asking.done():
+            self._asking.set_exception(Unreachable("closed, or no answer in time"))

@@ -2,24 +2,30 @@
 
 What may be lost at once depends on the promise that the seed tests. With flush.messages=1 the power of any
 nodes may go, all of them too (guarantee 2). Without, one disk at a time may lose what it had not synced, and
-the next one only once all are in sync again (guarantee 1); processes are killed at will in both.
+the next one only once that is in sync again (guarantee 1); processes are killed at will in both. Any disks
+may fail and come back as they were, but no others than the one that has lost something: what a disk held that
+failed counts only once it has caught up, so nobody would be left to elect.
 """
 
 import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import lt
 from pathlib import Path
+from typing import Any
 
 from simulator.broker import SimBroker
+from simulator.decay import flip_bits
 from simulator.disk import Disk
-from simulator.faults import DOWN_S, KINDS, Faults, Victim
+from simulator.faults import DOWN_S, KINDS, Faults
+from simulator.groups import OFFSETS_TOPIC, GroupHistory, take_part
 from simulator.loop import Process, SimLoop
 from simulator.network import Network
+from simulator.operators import move_partitions, pass_topics, retire
 from simulator.partitions import PartitionWitness
 from simulator.peers import address
 from simulator.witness import QuorumWitness, Violation
@@ -27,18 +33,38 @@ from simulator.workload import TOPIC, Client, History, consume, produce, values_
 from tierlog.broker.ports.types import InvariantViolation
 from tierlog.broker.settings.node import settings_from
 from tierlog.broker.wire.errors import ErrorCode
-from tierlog.metadata.controller.commands import CreateTopics, NewTopic, TopicsChanged
+from tierlog.metadata.controller.commands import (
+    AlterConfigs,
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    CreateTopics,
+    NewTopic,
+    TopicsChanged,
+)
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataUnavailable
+from tierlog.metadata.records import ConfigScope
 
 FAULTS_S = (5.0,) * 8 + (10.0, 20.0)
 FAULTS_A_SECOND = 2.0
 HEAL_S = 30.0
 """Virtual seconds within which all is as it should be, once nothing fails any more."""
 
+LATE_S = 1.0
+"""Virtual seconds for what is still under way, when all is well and no client asks any more."""
+
 PARTITIONS = 3
 MIN_IN_SYNC = 2
 CHECK_S = 0.05
+
+MOVED, PASSING, RETIRING, DECAYING = 0.4, 0.25, 0.15, 0.3
+"""Of the runs: the share in which partitions move, topics come and go, brokers leave for good, bits flip."""
+
+GROUPED = 0.3
+"""Of the runs: the share with a consumer group."""
+
+MEMBERS = 3
 
 
 @dataclass(slots=True)
@@ -53,15 +79,24 @@ class Outcome:
 class _ClusterFaults(Faults):
     """And those of log directories."""
 
-    may_wipe: Callable[[Victim], bool]
+    may_wipe: Callable[[SimBroker], bool]
+    _over = False
 
     def strike_further(self, kind: str, node: SimBroker) -> None:
-        if kind == "directory":
+        if kind == "directory" and self._may_fail(node):
             node.lose_directory(self._rng)
-            self._loop.call_later(self._rng.uniform(1, DOWN_S), self.kill, node)
+            self._loop.call_later(self._rng.uniform(1, DOWN_S), self._restart, node)
         elif kind == "wipe" and self.may_wipe(node):
             self.kill(node)
             node.wipe_directory(self._rng)
+
+    def end(self) -> None:
+        self._over = True
+        super().end()
+
+    def _restart(self, node: SimBroker) -> None:
+        if not self._over:  # else whoever waits for all to be well does it
+            self.kill(node)
 
 
 class ClusterRun:
@@ -72,15 +107,20 @@ class ClusterRun:
         self.outcome = Outcome(seed)
         self.history = History()
         self.flushes = self.rng.random() < 0.5
+        self._configs = (("flush.messages", "1"),) if self.flushes else ()
         self.session_ms = self.rng.choice((1000, 3000))
         self.fetch_bytes = self.rng.choice((200, 1 << 20))
         nodes = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)
         self._violations: list[BaseException] = []
-        self._forgot: Victim | None = None  # whose unsynced bytes may be gone
-        self.quorum = QuorumWitness(self.loop.time, len(nodes), self._violations, lambda node: None)
+        self._forgot: SimBroker | None = None  # whose unsynced bytes may be gone
+        self._failed: set[SimBroker] = set()  # those with a disk that fails, or did
+        self.quorum = QuorumWitness(self.loop.time, lambda _: len(nodes), self._violations, lambda node: None)
         self.brokers: dict[int, SimBroker] = {}
         self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
         self.history.given = self.partitions.given
+        self._group_rng = random.Random(f"group {seed}")  # drawn apart, for the rest to stay
+        self.group = GroupHistory(PARTITIONS) if self._group_rng.random() < GROUPED else None
+        self._operators: list[asyncio.Task[None]] = []
         for number in nodes:
             path = directory / str(number)
             path.mkdir()
@@ -97,6 +137,7 @@ class ClusterRun:
             self._powerless,
             self.outcome.faults,
             (*KINDS, "directory", "wipe"),
+            self._may_fail,
         )
         self.faults.may_wipe = self._may_wipe
         self._trace = hashlib.sha256()
@@ -130,6 +171,8 @@ class ClusterRun:
                 "broker.session.timeout.ms": str(self.session_ms),
                 "broker.heartbeat.interval.ms": "250",
                 "min.insync.replicas": str(MIN_IN_SYNC),
+                "group.initial.rebalance.delay.ms": "100",
+                "group.min.session.timeout.ms": "500",
             }
         )
 
@@ -137,7 +180,7 @@ class ClusterRun:
         for broker in self.brokers.values():
             broker.start()
         clients = Process(self.loop, "clients")
-        for name in [f"producer-{n}" for n in range(4)] + [f"consumer-{n}" for n in range(3)] + ["admin"]:
+        for name in [f"producer-{n}" for n in range(4)] + [f"consumer-{n}" for n in range(3)]:
             self.network.listen(name, clients)
         await self._create_topic()
         for n in range(4):
@@ -146,21 +189,57 @@ class ClusterRun:
         for n in range(3):
             client = Client(f"consumer-{n}", self.network, self.brokers, self.history, self._fork())
             self._watch(clients, consume(client, n % PARTITIONS, 0.1))
+        self._operate(clients)
+        for n in range(MEMBERS) if self.group is not None else ():
+            self.network.listen(f"member-{n}", clients)
+            draws = random.Random(self._group_rng.random())
+            client = Client(f"member-{n}", self.network, self.brokers, self.history, draws)
+            self._watch(clients, take_part(client, self.group))
         checking = asyncio.ensure_future(self._check_again())
         self.faults.weather()
         await self._faults()
         self.faults.end()
+        for operator in self._operators:
+            operator.cancel()
         await self._settle()
         clients.kill()
+        await asyncio.sleep(LATE_S)
         checking.cancel()
         self._check_end()
 
-    def _watch(self, process: Process, work: "object") -> None:
+    def _operate(self, clients: Process) -> None:
+        """In some runs more happens beside the writes; what that is, is drawn apart, for the rest to stay."""
+        rng = random.Random(f"operators {self.outcome.seed}")
+        for name, (share, work) in {
+            "mover": (MOVED, lambda client: move_partitions(client, PARTITIONS)),
+            "passing": (PASSING, lambda client: pass_topics(client, self._configs)),
+            "retiring": (RETIRING, lambda client: retire(client, PARTITIONS, self._stop("retired"))),
+            "decay": (DECAYING, self._decay),
+        }.items():
+            draws = random.Random(rng.random())
+            if draws.random() < share:
+                self.network.listen(name, clients)
+                client = Client(name, self.network, self.brokers, self.history, draws, name)
+                self._operators.append(self._watch(clients, work(client)))
+
+    def _decay(self, client: Client) -> Coroutine[Any, Any, None]:
+        return flip_bits(self.brokers, TOPIC, client.rng, self._may_wipe, self._stop("flipped bit"))
+
+    def _stop(self, why: str) -> Callable[[int], None]:
+        def stop(node_id: int) -> None:
+            self.outcome.faults[why] += 1
+            self.faults.kill(self.brokers[node_id])
+
+        return stop
+
+    def _watch(self, process: Process, work: "object") -> "asyncio.Task[None]":
         def ended(task: "asyncio.Task[None]") -> None:
             if not task.cancelled() and (failure := task.exception()) is not None:
                 self._violations.append(failure)
 
-        process.spawn(work).add_done_callback(ended)  # type: ignore[arg-type]
+        task: asyncio.Task[None] = process.spawn(work)  # type: ignore[arg-type]
+        task.add_done_callback(ended)
+        return task
 
     # --- what brokers tell
 
@@ -168,28 +247,25 @@ class ClusterRun:
         self._violations.append(failure)
 
     def published(self, image: ClusterImage) -> None:
-        with self._noting():
+        """It is a broker that calls, and would take what is raised for a failure of its own."""
+        try:
             self.partitions.published(image)
+        except Violation as failure:
+            self._violations.append(failure)
 
     def serves(self, broker: SimBroker) -> None:
-        with self._noting():
-            self.partitions.serves(broker)
-
-    @contextmanager
-    def _noting(self) -> Iterator[None]:
-        """It is a broker that calls, and would take it for a failure of its own."""
         try:
-            yield
+            self.partitions.serves(broker)
         except Violation as failure:
             self._violations.append(failure)
 
     # --- the topic
 
     async def _create_topic(self) -> None:
-        configs = (("flush.messages", "1"),) if self.flushes else ()
-        command = CreateTopics(
-            topics=(NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3, configs=configs),)
-        )
+        topic = NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3, configs=self._configs)
+        configs = (("cleanup.policy", "compact"), *self._configs)
+        offsets = NewTopic(name=OFFSETS_TOPIC, partitions=1, replication_factor=3, configs=configs)
+        command = CreateTopics(topics=(topic,) if self.group is None else (topic, offsets))
         while True:
             await asyncio.sleep(0.2)
             self._raise_violation()
@@ -210,24 +286,35 @@ class ClusterRun:
             self._raise_violation()
             self.faults.strike()
 
-    def _powerless(self, struck: Victim) -> Sequence[Victim]:
+    def _powerless(self, struck: SimBroker) -> Sequence[SimBroker]:
         """What is synced may lose power everywhere at once. Of what is not, one disk may forget; the next one
         only after the first is in sync again."""
         if self.flushes:
             return list(self.brokers.values()) if self.rng.random() < 0.2 else [struck]
         return [struck] if self._may_forget(struck) else []
 
-    def _may_wipe(self, struck: Victim) -> bool:
+    def _may_wipe(self, struck: SimBroker) -> bool:
         """Not what may be all that is left to elect: who lost power is not eligible, whatever it has."""
-        return self._all_in_sync() and self._may_forget(struck)
+        return self.partitions.all_in_sync() and self._may_forget(struck)
 
-    def _may_forget(self, struck: Victim) -> bool:
-        """Whether one disk may lose what it has: the last one that did has caught up. It is noted."""
-        forgot = self._forgot
-        if forgot is None or forgot is struck or self.partitions.is_in_sync(forgot):
+    def _may_forget(self, struck: SimBroker) -> bool:
+        """Whether one disk may lose what it has, now that all others that did, or failed, have caught up."""
+        if all(map(self._is_whole, {self._forgot, *self._failed} - {None, struck})):
             self._forgot = struck
             return True
         return False
+
+    def _may_fail(self, struck: SimBroker) -> bool:
+        """Whether a disk may fail and come back as it was: no other one has lost what it had."""
+        if self._forgot in (None, struck) or self._is_whole(self._forgot):
+            self._failed.add(struck)
+            return True
+        return False
+
+    def _is_whole(self, broker: SimBroker) -> bool:
+        return (
+            not broker.disk.fails_at and not broker.lacks_directories and self.partitions.is_in_sync(broker)
+        )
 
     async def _settle(self) -> None:
         """All in sync, and every partition takes records, within HEAL_S. Nodes that end are started again, as
@@ -235,7 +322,7 @@ class ClusterRun:
         """
         deadline = self.loop.time() + HEAL_S
         before = self._counts()
-        while not (self._all_in_sync() and all(map(lt, before, self._counts()))):
+        while not (self.partitions.all_in_sync(TOPIC) and all(map(lt, before, self._counts()))):
             self._raise_violation()
             if self.loop.time() > deadline:
                 what = f"no progress {HEAL_S} s after everything was healed, {before} -> {self._counts()}"
@@ -244,12 +331,25 @@ class ClusterRun:
                 if broker.lacks_directories:
                     broker.kill()
                 broker.start()
-            await asyncio.sleep(0.2)
-        await asyncio.sleep(1.0)
-        self._raise_violation()
+            if self.partitions.waits_for_an_operator():
+                await self._elect_another()
+            await asyncio.sleep(CHECK_S)
+
+    async def _elect_another(self) -> None:
+        """As an operator does: unclean election is allowed for a moment. No record may be lost by it."""
+        up = [broker.metadata for broker in self.brokers.values() if broker.metadata is not None]
+        if not up:
+            return
+        self.outcome.faults["left to an operator"] += 1
+        for operation, value in ((ConfigOperation.SET, "true"), (ConfigOperation.DELETE, None)):
+            change = ConfigChange(key="unclean.leader.election.enable", operation=operation, value=value)
+            topic = ConfigResource(scope=ConfigScope.TOPIC, name=TOPIC, changes=(change,))
+            with suppress(MetadataUnavailable):
+                await up[0].submit(AlterConfigs(resources=(topic,)))
 
     def _counts(self) -> list[int]:
-        return [len(self.history.acknowledged.get(partition, ())) for partition in range(PARTITIONS)]
+        written = [len(self.history.acknowledged.get(partition, ())) for partition in range(PARTITIONS)]
+        return written if self.group is None else [*written, self.group.count]
 
     # --- what must hold
 
@@ -269,33 +369,16 @@ class ClusterRun:
             if broker.metadata is not None and broker.process is not None:
                 self.quorum.check(broker.metadata.core, paused=broker.process.paused)
 
-    def _all_in_sync(self) -> bool:
-        for partition in range(PARTITIONS):
-            led = 0
-            for broker in self.brokers.values():
-                replica = None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
-                if replica is not None and replica.leads:
-                    image = broker.metadata.image.topic(TOPIC) if broker.metadata is not None else None
-                    if (
-                        image is None
-                        or len(image.partitions[partition].in_sync) < 3
-                        or len(replica.in_sync) < 3
-                    ):
-                        return False
-                    led += 1
-            if led != 1:
-                return False
-        return True
-
     def _check_end(self) -> None:
         """The logs of all replicas agree, and hold what was acknowledged and seen, once, in order."""
         self._raise_violation()
+        self.partitions.check_places()
         for partition in range(PARTITIONS):
-            contents = self._contents(partition)
-            whole = contents[0]
-            committed = min(len(content) for content in contents)
-            if any(content[:committed] != whole[:committed] for content in contents):
+            logs = self._logs(partition)
+            committed = min(map(len, logs))
+            if any(log[:committed] != logs[0][:committed] for log in logs):
                 raise Violation(f"the replicas of partition {partition} differ")
+            whole = values_of(logs[0])
             by_offset = dict(whole)
             for kind, told in (("acknowledged", self.history.acknowledged), ("seen", self.history.seen)):
                 for offset, value in sorted(told.get(partition, {}).items()):
@@ -306,14 +389,13 @@ class ClusterRun:
                         )
             self._check_order(partition, [value for _, value in whole])
 
-    def _contents(self, partition: int) -> list[list[tuple[int, bytes]]]:
-        found = []
-        for broker in self.brokers.values():
-            replica = None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
-            if replica is not None:
-                batches = b"".join(data for _, data in replica.log.batches(0))
-                found.append(values_of(batches))
-        return found
+    def _logs(self, partition: int) -> list[bytes]:
+        """The batches of each replica, which are the same in all, to the byte."""
+        replicas = [
+            None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
+            for broker in self.brokers.values()
+        ]
+        return [b"".join(data for _, data in one.log.batches(0)) for one in replicas if one is not None]
 
     def _check_order(self, partition: int, values: list[bytes]) -> None:
         last: dict[bytes, int] = {}

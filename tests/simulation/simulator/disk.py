@@ -2,7 +2,7 @@
 
 `lose_power` takes back what no fsync confirmed: nothing, all, or some of it, with the write at the edge
 torn. Names (creations, renames, removals) are as volatile as bytes, until their directory is synced. Faults
-are armed by the test: an error at the next sync or write, no room, a flipped bit. The descriptors of a
+are armed by the test: an error at the next sync or write, no room. The descriptors of a
 process that was killed answer nothing any more.
 """
 
@@ -74,11 +74,6 @@ class Disk:
                 _take_back(path, unsynced.undo, share, rng)
         self.unsynced.clear()
 
-    def flip_a_bit(self, path: Path, rng: random.Random) -> None:
-        content = bytearray(path.read_bytes())
-        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        path.write_bytes(content)
-
     def wipe_directory(self, path: Path) -> None:
         """It is on a disk of its own, and there is a new one in its place. Its processes must be dead."""
         for below in path.rglob("*"):
@@ -148,19 +143,22 @@ class DiskFiles(OsFiles):
     def writev_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         self._begin("write")
         total = sum(map(len, buffers))
-        size = os.fstat(fd).st_size
+        known = os.fstat(fd)
+        size = known.st_size
         grows = max(position + total - size, 0)
         if grows > self._disk.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._disk.room -= grows
-        self._remember(fd, position, os.pread(fd, total, position), size)
+        before = os.pread(fd, total, position) if position < size else b""
+        self._remember(known.st_ino, position, before, size)
         return super().writev_at(fd, buffers, position)
 
     def truncate(self, fd: int, size: int) -> None:  # type: ignore[override]
         self._begin("truncate")
-        before = os.fstat(fd).st_size
+        known = os.fstat(fd)
+        before = known.st_size
         if size != before:
-            self._remember(fd, size, os.pread(fd, max(before - size, 0), size), before)
+            self._remember(known.st_ino, size, os.pread(fd, max(before - size, 0), size), before)
         self._disk.room += max(before - size, 0)
         os.ftruncate(fd, size)
 
@@ -176,8 +174,11 @@ class DiskFiles(OsFiles):
         self._begin("sync")
         self._disk.unsynced.pop(os.fstat(fd).st_ino, None)
 
-    def _remember(self, fd: int, position: int, before: bytes, size: int) -> None:
-        self._disk.unsynced.setdefault(os.fstat(fd).st_ino, _Unsynced()).undo.append((position, before, size))
+    def _remember(self, inode: int, position: int, before: bytes, size: int) -> None:
+        unsynced = self._disk.unsynced.get(inode)
+        if unsynced is None:
+            self._disk.unsynced[inode] = unsynced = _Unsynced()
+        unsynced.undo.append((position, before, size))
 
     # --- names
 

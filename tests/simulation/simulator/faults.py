@@ -79,9 +79,11 @@ class Faults:
         powerless: Powerless,
         told: Counter[str],
         kinds: Sequence[str] = KINDS,
+        may_fail: Callable[[Any], bool] = lambda node: True,
     ) -> None:
+        """`may_fail`: whether a disk of the node may fail now."""
         self._rng, self._loop, self._network, self._nodes = rng, loop, network, nodes
-        self._powerless, self._told, self._kinds = powerless, told, kinds
+        self._powerless, self._told, self._kinds, self._may_fail = powerless, told, kinds, may_fail
 
     def weather(self) -> None:
         """What messages suffer for the whole of the run."""
@@ -116,7 +118,7 @@ class Faults:
                 self._loop.call_later(rng.uniform(0, PAUSED_S), node.process.go_on)
             case "skew":
                 node.clock.skew_ms = rng.randrange(-SKEW_MS, SKEW_MS)
-            case "sync" | "write":
+            case "sync" | "write" if self._may_fail(node):
                 node.disk.fails_at[kind] = errno.EIO
                 self._start_later(node)
             case "full":

@@ -40,31 +40,34 @@ class Process:
         self.paused = False
         self.runs = True
         self.deferred: list[Handle] = []
-        """What was due while it was paused."""
+        """What was due while it was paused, or after it died: of that nothing may be collected, or what it
+        holds would tidy up, and complain."""
         self._tasks: list[asyncio.Task[Any]] = []
-        loop.processes.append(self)  # of a dead one nothing may be collected: its coroutines would tidy up
+        loop.processes.append(self)
         self.context = contextvars.copy_context()
         self.context.run(_process.set, self)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        task: asyncio.Task[T] = self.context.run(self.loop.create_task, work, name=self.name)
-        return task
+        return self.loop.create_task(work, name=self.name, context=self.context.copy())
 
-    def call(self, callback: Callable[..., T], *args: Any) -> T:
-        """Runs at once, as a callback of this process would."""
-        return self.context.run(callback, *args)
+    def call(self, callback: Callable[[], object]) -> None:
+        """Runs at once, or when it goes on, as a callback of this process would."""
+        if self.runs:
+            self.context.run(callback)
+        else:
+            self.deferred.append(Handle(self.loop.time(), callback, (), self.context))
 
     def kill(self) -> None:
         self.alive = self.runs = False
-        self.deferred.clear()
 
     def pause(self) -> None:
         self.paused, self.runs = True, False
 
     def go_on(self) -> None:
         self.paused, self.runs = False, self.alive
-        deferred, self.deferred = self.deferred, []
-        self.loop.go_on_with(deferred)
+        if self.alive:
+            deferred, self.deferred = self.deferred, []
+            self.loop.go_on_with(deferred)
 
     def owns(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.append(task)
@@ -115,7 +118,6 @@ class SimLoop(asyncio.BaseEventLoop):
         self.processes: list[Process] = []
         self.unhandled: list[dict[str, Any]] = []
         self.set_exception_handler(self._unhandled)
-        self.set_task_factory(_make_task)
 
     def _unhandled(self, _: asyncio.AbstractEventLoop, what: dict[str, Any]) -> None:
         if not isinstance(what.get("exception"), OSError):  # of a disk whose process ended by it
@@ -144,7 +146,7 @@ class SimLoop(asyncio.BaseEventLoop):
                     handle.context.run(callback, *handle.args)
                 except Exception as failure:
                     self.call_exception_handler({"message": f"in {callback!r}", "exception": failure})
-            elif process.alive:
+            else:
                 process.deferred.append(handle)
 
     def _jump(self) -> None:
@@ -188,6 +190,16 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> Handle:
         return self.call_soon(callback, *args, context=context)
 
+    def create_task(  # type: ignore[override]
+        self, work: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+    ) -> "asyncio.Task[T]":
+        task = asyncio.Task(work, loop=self, name=name, context=context)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # those of killed processes never end
+        process = _process.get() if context is None else context.get(_process)
+        if process is not None:
+            process.owns(task)
+        return task
+
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, work: Callable[..., T], *args: Any
     ) -> "asyncio.Future[T]":
@@ -214,14 +226,3 @@ class SimLoop(asyncio.BaseEventLoop):
         finally:
             self._over = True
             events.set_event_loop(None)
-
-
-def _make_task(
-    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], **options: Any
-) -> "asyncio.Task[T]":
-    task = asyncio.Task(work, loop=loop, **options)
-    task._log_destroy_pending = False  # type: ignore[attr-defined]  # those of killed processes never end
-    process = _process.get()
-    if process is not None:
-        process.owns(task)
-    return task

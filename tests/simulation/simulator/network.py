@@ -8,10 +8,11 @@ cut for long, or an end dies, and then nobody knows whether it was carried out.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import Context, copy_context
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from simulator.loop import Process, SimLoop
+from simulator.loop import Handle, Process, SimLoop
 from tierlog.broker.records.batch import HEADER_SIZE, read_header
 
 T = TypeVar("T")
@@ -62,7 +63,8 @@ class Network:
         self._cut: set[tuple[str, str]] = set()
         self._clogged: set[tuple[str, str]] = set()
         self._last: dict[tuple[str, str, int], float] = {}
-        self._changed = loop.create_future()
+        self._waiting: list[tuple[Callable[[], None], Context]] = []  # for a way
+        self._in_service: dict[_Exchange, None] = {}
         self.carried = self.garbled = 0
 
     # --- who is there, and what the links are like
@@ -102,8 +104,14 @@ class Network:
         return (one, other) not in self._cut and (other, one) not in self._cut
 
     def _tell(self) -> None:
-        changed, self._changed = self._changed, self._loop.create_future()
-        changed.set_result(None)
+        """Something has changed: who waits for a way looks again, and whom the dead served learns it."""
+        waiting, self._waiting = self._waiting, []
+        for again, context in waiting:
+            self._loop.call_soon(again, context=context)
+        dead = [one for one in self._in_service if one.process is not None and not one.process.alive]
+        for exchange in dead:
+            del self._in_service[exchange]
+            self._loop.call_soon(exchange.died, context=exchange.context)
 
     # --- messages
 
@@ -123,7 +131,7 @@ class Network:
         process = self._listening.get(receiver)
         if process is not None and process.alive and (sender, receiver) not in self._cut:
             self.carried += 1
-            self._loop.call_soon(deliver, context=process.context)
+            process.call(deliver)
 
     def echoes(self) -> bool:
         return self._rng.random() < self.weather.echo
@@ -145,58 +153,124 @@ class Network:
 
     # --- requests
 
-    async def call(self, sender: str, receiver: str, connection: int, serve: Callable[[], Awaitable[T]]) -> T:
-        """Has `serve` run in the receiver's process and brings back what it returned or raised."""
-        process = await self._way(sender, receiver)
-        await self._travel(sender, receiver, connection)
-        if not process.alive or self._listening.get(receiver) is not process:
-            raise Broken(f"{receiver} died")
-        self.carried += 1
-        done: asyncio.Future[T] = self._loop.create_future()
+    def call(
+        self, sender: str, receiver: str, connection: int, serve: Callable[[], Awaitable[T]]
+    ) -> "asyncio.Future[T]":
+        """Has `serve` run in the receiver's process and brings back what it returned or raised. Whoever gives
+        the future up hears no more of it; what is under way to the receiver then does not arrive."""
+        exchange = _Exchange(self, sender, receiver, connection, serve)
+        exchange.set_out()
+        return exchange.answer
 
-        async def run() -> None:
-            try:
-                result = await serve()
-            except Exception as failure:
-                if not done.done():
-                    done.set_exception(failure)
-            else:
-                if not done.done():
-                    done.set_result(result)
-
-        process.spawn(run())
-        try:
-            while not done.done():
-                changed = self._changed
-                await asyncio.wait([done, changed], return_when=asyncio.FIRST_COMPLETED)
-                if not done.done() and not process.alive:
-                    raise Broken(f"{receiver} died")
-            await self._way(receiver, sender)
-        finally:
-            done.cancel()
-        await self._travel(receiver, sender, connection)
-        return done.result()
-
-    async def _way(self, sender: str, receiver: str) -> Process:
-        """Waits for the link, as TCP does; raises Refused or Broken."""
-        deadline = self._loop.time() + PATIENCE_S
-        while (sender, receiver) in self._cut or receiver in self._gone:
-            left = deadline - self._loop.time()
-            if left <= 0:
-                raise Broken(f"no way from {sender} to {receiver}")
-            await asyncio.wait([self._changed], timeout=left)
-        process = self._listening.get(receiver)
-        if process is None or not process.alive:
-            raise Refused(f"{receiver} refuses connections")
-        return process
-
-    async def _travel(self, sender: str, receiver: str, connection: int) -> None:
+    def _travel(
+        self, sender: str, receiver: str, connection: int, arrive: Callable[[], None], context: Context
+    ) -> None:
         """In order within a connection."""
         key = (sender, receiver, connection)
         at = max(self._loop.time() + self._delay(sender, receiver), self._last.get(key, 0.0) + APART_S)
         self._last[key] = at
-        await asyncio.sleep(at - self._loop.time())
+        self._loop.call_at(at, arrive, context=context)
 
     def _delay(self, sender: str, receiver: str) -> float:
         span = CLOGGED_S if (sender, receiver) in self._clogged else DELAY_S
         return self._rng.uniform(*span)
+
+
+class _Exchange:
+    """A request and its answer. Each step is a callback of the caller's process, and ends with it."""
+
+    __slots__ = (
+        "_connection", "_deadline", "_loop", "_network", "_receiver", "_sender", "_serve", "_served",
+        "answer", "context", "process",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        network: Network,
+        sender: str,
+        receiver: str,
+        connection: int,
+        serve: Callable[[], Awaitable[Any]],
+    ) -> None:
+        self._network, self._loop = network, network._loop
+        self._sender, self._receiver, self._connection = sender, receiver, connection
+        self._serve = serve
+        self.context = copy_context()
+        self._deadline: Handle | None = None  # while there is no way
+        self._served: asyncio.Task[Any] | None = None
+        self.process: Process | None = None  # that serves it
+        self.answer: asyncio.Future[Any] = self._loop.create_future()
+
+    def set_out(self) -> None:
+        process = self._find_way(self._sender, self._receiver, self.set_out)
+        if process is not None:
+            self.process = process
+            self._travel(self._sender, self._receiver, self._arrive)
+
+    def _arrive(self) -> None:
+        network, process = self._network, self.process
+        if process is None or self.answer.done():
+            return
+        if not process.alive or network._listening.get(self._receiver) is not process:
+            self.died()
+            return
+        network.carried += 1
+        network._in_service[self] = None
+        process.spawn(self._run()).add_done_callback(self._return, context=self.context)
+
+    async def _run(self) -> Any:
+        return await self._serve()
+
+    def _return(self, served: "asyncio.Task[Any]") -> None:
+        self._network._in_service.pop(self, None)
+        if not served.cancelled():
+            served.exception()  # the caller may have gone
+            self._served = served
+            self._set_out_back()
+
+    def _set_out_back(self) -> None:
+        if self._find_way(self._receiver, self._sender, self._set_out_back) is not None:
+            self._travel(self._receiver, self._sender, self._bring)
+
+    def _bring(self) -> None:
+        if self._served is None or self.answer.done():
+            return
+        failure = self._served.exception()
+        if failure is None:
+            self.answer.set_result(self._served.result())
+        else:
+            self.answer.set_exception(failure)
+
+    def _travel(self, sender: str, receiver: str, arrive: Callable[[], None]) -> None:
+        self._network._travel(sender, receiver, self._connection, arrive, self.context)
+
+    def _find_way(self, sender: str, receiver: str, again: Callable[[], None]) -> Process | None:
+        """Who listens there. None while there is no way: it is looked for again when something changed, and
+        given up after a while, as TCP does."""
+        network = self._network
+        if self.answer.done():
+            return None
+        if (sender, receiver) in network._cut or receiver in network._gone:
+            if self._deadline is None:
+                self._deadline = self._loop.call_later(PATIENCE_S, again, context=self.context)
+            if self._loop.time() >= self._deadline.when_s:
+                self._fail(Broken(f"no way from {sender} to {receiver}"))
+            else:
+                network._waiting.append((again, self.context))
+            return None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        process = network._listening.get(receiver)
+        if process is None or not process.alive:
+            self._fail(Refused(f"{receiver} refuses connections"))
+            return None
+        return process
+
+    def died(self) -> None:
+        """Who serves it."""
+        self._fail(Broken(f"{self._receiver} died"))
+
+    def _fail(self, failure: ConnectionError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(failure)

@@ -44,7 +44,7 @@ class PartitionWitness:
                     continue
                 self._looked_at[number, partition] = state
                 replica.check()
-                told.append(f"{number} {partition} {state}")
+                told.append(f"{number} {partition} {(*state[:-1], sorted(replica.in_sync))}")
                 if replica.leads:
                     self._check_leader(number, partition, replica)
         if told:
@@ -54,20 +54,70 @@ class PartitionWitness:
     def is_in_sync(self, victim: Victim) -> bool:
         """Whether it has caught up everywhere with all that is committed."""
         image = self._image
-        topic = None if image is None else image.topic(self._topic)
         broker = next(broker for broker in self._brokers.values() if broker is victim)
         known = None if image is None else image.brokers.get(broker.node_id)
         return (
-            topic is not None
+            image is not None
             and known is not None
             and broker.broker_epoch == known.broker_epoch
             and all(
-                broker.node_id in one.in_sync for one in topic.partitions if broker.node_id in one.replicas
+                broker.node_id in one.in_sync
+                for topic in image.topics.values()
+                for one in topic.partitions
+                if broker.node_id in one.replicas
             )
         )
 
+    def waits_for_an_operator(self) -> bool:
+        """All serve, but of some partition an empty replica is alone in sync, and no other is elected: power
+        failed just after it was made, when some had not made it yet, and others may have lost it."""
+        image = self._image
+        topic = None if image is None else image.topic(self._topic)
+        if image is None or topic is None or len(image.live_brokers()) < len(self._brokers):
+            return False
+        return any(one.leader < 0 and set(one.in_sync) <= set(one.emptied) for one in topic.partitions)
+
+    def all_in_sync(self, name: str | None = None) -> bool:
+        """Of that topic, or of all: all replicas, none on its way, under one leader that knows it."""
+        topics = [] if self._image is None else list(self._image.topics.values())
+        wanted = [topic for topic in topics if name in (None, topic.name)]
+        return bool(wanted) and all(
+            self._is_whole(topic.name, number, partition)
+            for topic in wanted
+            for number, partition in enumerate(topic.partitions)
+        )
+
+    def _is_whole(self, topic: str, number: int, partition: PartitionImage) -> bool:
+        serving = [broker.replicas for broker in self._brokers.values() if broker.replicas is not None]
+        found = [replicas.get(topic, number) for replicas in serving]
+        leaders = [one for one in found if one is not None and one.leads]
+        wanted = len(partition.replicas)
+        return (
+            not partition.is_reassigned
+            and len(partition.in_sync) == wanted
+            and len(leaders) == 1
+            and len(leaders[0].in_sync) == wanted
+        )
+
+    def check_places(self) -> None:
+        """At the end: each broker that serves has the replicas that are placed there, and no others."""
+        image = self._image
+        for number, broker in self._brokers.items():
+            if broker.replicas is None:
+                continue
+            placed = {
+                (topic.name, partition, topic.topic_id)
+                for topic in (() if image is None else image.topics.values())
+                for partition, one in enumerate(topic.partitions)
+                if number in one.replicas
+            }
+            found = {(*one.name, one.topic_id) for one in broker.replicas}
+            if found != placed:
+                raise Violation(f"{broker.name} has {sorted(found)}, and should have {sorted(placed)}")
+
     def given(self, partition: int, offset: int, kind: str) -> None:
-        """A record was acknowledged to a producer or shown to a consumer: enough replicas have it."""
+        """Records up to this one were acknowledged to a producer or shown to a consumer: enough replicas have
+        them."""
         holders = [n for n, broker in self._brokers.items() if broker.held(self._topic, partition) > offset]
         if len(holders) < self._least:
             raise Violation(f"{kind}: only {holders} hold offset {offset} of partition {partition}")
@@ -107,10 +157,14 @@ class PartitionWitness:
         for number, partition in enumerate(topic.partitions):
             self._note_committed(number)
             for member in (*partition.in_sync, *partition.eligible):
+                if member in partition.emptied:
+                    continue  # alone in sync as nobody is left, and known to be empty: it is not elected
                 broker, known = self._brokers[member], self._image.brokers.get(member)
                 replica = _replica(broker, self._topic, number)
                 if replica is None or known is None or broker.broker_epoch != known.broker_epoch:
                     continue
+                if known.fenced:
+                    continue  # nor is it elected before it is let in: until then it tells what it lacks
                 if replica.log_end_offset < self._committed[number]:
                     raise Violation(_behind(member, number, replica, partition, self._committed[number]))
 
@@ -134,5 +188,5 @@ def _state(replica: Replica) -> State:
         replica.partition_epoch,
         replica.log_end_offset,
         replica.high_watermark,
-        sorted(replica.in_sync),
+        replica.in_sync,
     )

@@ -19,6 +19,7 @@ from simulator.clock import SimClock
 from simulator.disk import Disk, DiskFiles
 from simulator.faults import Faults, Victim
 from simulator.loop import Process, SimLoop
+from simulator.membership import OPERATOR, change_voters, present_voters
 from simulator.network import Broken, Network, Refused
 from simulator.peers import SimPeers, address
 from simulator.witness import QuorumWitness, Violation
@@ -37,6 +38,11 @@ HEAL_S = 30.0
 """Virtual seconds within which everything is as it should be, once nothing fails any more."""
 
 CLIENTS = 3
+
+CHANGED = 0.4
+"""Of the runs: the share in which voters come and go."""
+
+POOL = range(1, 6)
 
 _BROKER = c.RegisterBroker(
     broker_id=1, incarnation=UUID(int=1), host="node-1", port=9092, admin_url="http://node-1"
@@ -127,13 +133,16 @@ class QuorumRun:
         self.voters = range(1, (size or self.rng.choice((3, 3, 5))) + 1)
         self.snapshot_entries = self.rng.choice((5, 50, 10_000))
         self.keep_entries = self.rng.choice((0, 2, 1000))
-        self.members = {number: Node(self, number, directory / str(number)) for number in self.voters}
+        self._operators = random.Random(f"operators {seed}")  # drawn apart, for the rest to stay
+        self._changes = size is None and self._operators.random() < CHANGED
+        nodes = POOL if self._changes else self.voters
+        self.members = {number: Node(self, number, directory / str(number)) for number in nodes}
         self.outcome = Outcome(seed)
         self.faults = Faults(
             self.rng, self.loop, self.network, self.members, self._powerless, self.outcome.faults
         )
         self.violations: list[BaseException] = []
-        self.witness = QuorumWitness(self.loop.time, len(self.voters), self.violations, self._voted)
+        self.witness = QuorumWitness(self.loop.time, self._voters_of, self.violations, self._voted)
         self._entries: dict[int, tuple[int, bytes]] = {}
         self._known: dict[str, bool] = {}  # topic -> acknowledged to stand, or to be gone
         self._trace = hashlib.sha256()
@@ -160,6 +169,10 @@ class QuorumRun:
         process = Process(self.loop, "clients")
         self.network.listen("clients", process)
         clients = [process.spawn(self._client(number)) for number in range(CLIENTS)]
+        if self._changes:
+            self.network.listen(OPERATOR, process)
+            work = change_voters(self.members, self.voters, self.network, self._operators)
+            clients.append(process.spawn(work))
         await self._faults()
         self.faults.end()
         for client in clients:
@@ -219,7 +232,7 @@ class QuorumRun:
 
     async def _reply(self, command: c.AnyCommand) -> c.AnyReply | None:
         """Of whichever node."""
-        node_id = self.rng.choice(self.voters)
+        node_id = self.rng.choice(present_voters(self.members, self.voters))
 
         async def serve() -> c.AnyReply:
             return await self.nodes[node_id].submit(command, timeout_s=4.0)
@@ -230,6 +243,9 @@ class QuorumRun:
         except (MetadataUnavailable, Broken, Refused, TimeoutError, KeyError):
             await asyncio.sleep(0.1)
             return None
+
+    def _voters_of(self, node_id: int) -> int:
+        return len(self.nodes[node_id].core.voters) if node_id in self.nodes else len(self.voters)
 
     def _voted(self, node_id: int) -> None:
         """The worst moment to lose power: somebody else counts on it now."""
@@ -270,19 +286,23 @@ class QuorumRun:
                 raise Violation(f"no agreement {HEAL_S} s after everything was healed: {standing}")
             await asyncio.sleep(0.1)
         self._raise_violation()
-        image = next(iter(self.nodes.values())).image
+        image = next(node.image for node in self.nodes.values() if node.is_leader)
         for name, stands in sorted(self._known.items()):
             if (image.topic(name) is not None) != stands:
                 raise Violation(f"topic {name} was acknowledged to {_be(stands)}")
 
     def _agree(self) -> bool:
-        images = [node.image for node in self.nodes.values()]
+        """All voters; who is none may have been let go without a word."""
         leaders = [node for node in self.nodes.values() if node.is_leader]
+        voters = present_voters(self.members, self.voters)
+        images = [node.image for number, node in self.nodes.items() if number in voters]
         return (
-            len(images) == len(self.voters)
+            len(images) == len(voters)
             and len(leaders) == 1
+            and sorted(leaders[0].core.voters) == voters
+            and leaders[0].node_id in voters
             and len({image.index for image in images}) == 1
-            and images[0].index == leaders[0].core.log.last_index
+            and leaders[0].image.index == leaders[0].core.log.last_index == images[0].index
             and all(image == images[0] for image in images)
         )
 

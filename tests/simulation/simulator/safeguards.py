@@ -14,6 +14,7 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 import simulator.broker
+from tierlog.broker.log import recovery
 from tierlog.broker.partition import replicated
 from tierlog.broker.partition.follower import FollowerCore
 from tierlog.broker.partition.in_sync import InSyncSet
@@ -23,6 +24,7 @@ from tierlog.broker.ports.types import NO_EPOCH
 from tierlog.broker.records.batch import read_header
 from tierlog.broker.runtime.lifecycle import BrokerLifecycle
 from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.metadata import wal
 from tierlog.metadata.controller import election, in_sync, settle
 from tierlog.metadata.controller.rules import Rules
@@ -273,6 +275,17 @@ def _unchecked(buffer: memoryview, at: int = 0, end: int | None = None) -> Any:
 @_safeguard("a follower checks what it fetched", "a flipped bit is stored")
 def _() -> Patches:
     yield replicated, "check_batch", _unchecked
+
+
+@_safeguard("checksums of batches in recovery", "a flipped bit stays in a log")
+def _() -> Patches:
+    yield recovery, "check_batch", _unchecked
+
+
+@_safeguard("a damaged log counts for nothing", "a replica leads that lacks records")
+def _() -> Patches:
+    tell_first = ReplicaReports.tell_first
+    yield ReplicaReports, "tell_first", lambda reports, *, lost: tell_first(reports, lost=True)
 
 
 @_safeguard("flush.messages before the acknowledgement", "a loss of power takes acknowledged records along")

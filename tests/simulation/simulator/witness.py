@@ -19,16 +19,16 @@ class Violation(AssertionError):
 
 
 class QuorumWitness:
-    """`voters`: how many there are; they do not change in a run. `voted`: is told of each vote."""
+    """`voters`: how many there are, as a node knows it. `voted`: is told of each vote."""
 
     def __init__(
         self,
         now: Callable[[], float],
-        voters: int,
+        voters: Callable[[int], int],
         violations: list[BaseException],
         voted: Callable[[int], None],
     ) -> None:
-        self._now, self._majority, self._violations = now, voters // 2 + 1, violations
+        self._now, self._voters, self._violations = now, voters, violations
         self._voted = voted
         self._terms: defaultdict[int, int] = defaultdict(int)
         self._leaders: dict[int, int] = {}  # term -> who
@@ -48,7 +48,8 @@ class QuorumWitness:
             case m.VoteRequest():
                 self._votes_for(message.sender, message.term, message.sender)
                 encouraged = self._encouraged[message.sender, message.term]
-                if not message.transfer and len(encouraged) + 1 < self._majority:
+                majority = self._voters(message.sender) // 2 + 1
+                if not message.transfer and len(encouraged) + 1 < majority:
                     self._broken(f"node {message.sender} stands in term {message.term}, unasked for")
             case m.Append() | m.Heartbeat() | m.SnapshotChunk():
                 if self._leaders.setdefault(message.term, message.sender) != message.sender:
@@ -85,7 +86,7 @@ class QuorumWitness:
             self._leads_since[node] = (core.term, now)
             return
         heard = sum(now - self._heard.get((node, other), since) < UNHEARD_S for other in core.voters - {node})
-        if now - since >= UNHEARD_S and heard + 1 < self._majority:
+        if now - since >= UNHEARD_S and heard + 1 < len(core.voters) // 2 + 1:
             self._broken(f"node {node} leads, and no majority has answered it for {UNHEARD_S} s")
 
     def _votes_for(self, voter: int, term: int, candidate: int) -> None:

@@ -39,15 +39,18 @@ class History:
     seen: dict[int, dict[int, bytes]] = field(default_factory=dict)
     errors: Counter[str] = field(default_factory=Counter)
     given: Callable[[int, int, str], None] = lambda partition, offset, kind: None
-    """Told of each: partition, offset, kind."""
+    """Told of the last of some records: partition, offset, kind."""
 
-    def note(self, partition: int, offset: int, value: bytes, kind: str) -> None:
-        self.given(partition, offset, kind)
+    def note(self, partition: int, records: list[tuple[int, bytes]], kind: str) -> None:
+        """(offset, value) of each."""
         known = (self.acknowledged if kind == "acknowledged" else self.seen).setdefault(partition, {})
-        if known.setdefault(offset, value) != value:
-            raise Violation(
-                f"{kind}: offset {offset} of partition {partition} holds {known[offset]!r} and {value!r}"
-            )
+        for offset, value in records:
+            if known.setdefault(offset, value) != value:
+                raise Violation(
+                    f"{kind}: offset {offset} of partition {partition} holds {known[offset]!r} and {value!r}"
+                )
+        if records:
+            self.given(partition, records[-1][0], kind)
 
     @property
     def count(self) -> int:
@@ -58,9 +61,16 @@ class Client:
     """Finds leaders by asking nodes, keeps a connection to each, and gives it up when something is odd."""
 
     def __init__(
-        self, name: str, network: Network, brokers: dict[int, SimBroker], history: History, rng: random.Random
+        self,
+        name: str,
+        network: Network,
+        brokers: dict[int, SimBroker],
+        history: History,
+        rng: random.Random,
+        topic: str = TOPIC,
     ) -> None:
-        self.name, self.history, self.rng = name, history, rng
+        self.name, self.history, self.rng, self.topic = name, history, rng, topic
+        self.nodes = sorted(brokers)
         self._brokers = brokers
         self._dialler = SimDialler(network, name, brokers, rng)
         self._callers: dict[int, SimCaller] = {}
@@ -89,17 +99,17 @@ class Client:
     def _look_up(self, partition: int) -> int:
         """From the image of some node: it may be old."""
         known = [b.metadata.image for b in self._brokers.values() if b.metadata is not None]
-        topic = self.rng.choice(known).topic(TOPIC) if known else None
+        topic = self.rng.choice(known).topic(self.topic) if known else None
         leader = topic.partitions[partition].leader if topic is not None else -1
         if leader < 0:
-            return self.rng.choice(sorted(self._brokers))
+            return self.rng.choice(self.nodes)
         self._leaders[partition] = leader
         return leader
 
 
 async def produce(client: Client, number: int, partition: int, pause_s: float) -> None:
     """Sends for ever."""
-    producer_id = await _producer_id(client)
+    producer_id = await fresh_producer_id(client)
     sequence = sent = 0
     while True:
         count = client.rng.randint(1, 4)
@@ -107,15 +117,14 @@ async def produce(client: Client, number: int, partition: int, pause_s: float) -
         records = [NewRecord(1_750_000_000_000 + sent, None, value, ()) for value in values]
         batch = encode_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
         offset = await _send(client, partition, bytes(batch))
-        for n, value in enumerate(values):
-            client.history.note(partition, offset + n, value, "acknowledged")
+        client.history.note(partition, list(enumerate(values, offset)), "acknowledged")
         sequence, sent = sequence + count, sent + count
         await asyncio.sleep(client.rng.expovariate(1 / pause_s))
 
 
-async def _producer_id(client: Client) -> int:
+async def fresh_producer_id(client: Client) -> int:
     while True:
-        broker = client.rng.choice(sorted(client._brokers))
+        broker = client.rng.choice(client.nodes)
         try:
             answer = await client.ask(broker, INIT, 4, InitProducerIdRequest(transactional_id=None))
         except Unreachable:
@@ -162,12 +171,12 @@ async def consume(client: Client, partition: int, pause_s: float) -> None:
                 _check_not_lost(client, partition, offset)
             await client.lost(partition)
             continue
-        for at, value in values_of(bytes(told.records or b"")):
-            if at >= told.high_watermark:
-                raise Violation(f"partition {partition}: offset {at} was shown above {told.high_watermark}")
-            if at >= offset:
-                client.history.note(partition, at, value, "seen")
-                offset = at + 1
+        shown = [record for record in values_of(bytes(told.records or b"")) if record[0] >= offset]
+        client.history.note(partition, shown, "seen")
+        if shown:
+            offset = shown[-1][0] + 1
+            if offset > told.high_watermark:
+                raise Violation(f"partition {partition}: {offset - 1} was shown above {told.high_watermark}")
         if client.rng.random() < 0.05:
             offset = 0
         await asyncio.sleep(client.rng.expovariate(1 / pause_s))

@@ -88,6 +88,22 @@ async def test_a_move_is_throttled_first_and_the_throttle_goes_with_the_last_mov
     await ask("POST", "/v1/partitions/move", {"moves": [], "throttle": 0}, code=400)
 
 
+async def test_a_move_that_is_refused_changes_no_rate(ask: Asker) -> None:
+    ask.controller.create("orders", (1, 2), (1, 2))
+    under_way = {"topic": "orders", "partition": 0, "replicas": [1, 3]}
+    await ask("POST", "/v1/partitions/move", {"moves": [under_way], "throttle": 1000})
+    before = ask.controller.image.configs
+    unknown = {"topic": "orders", "partition": 1, "replicas": [1, 9]}
+    answer = await ask("POST", "/v1/partitions/move", {"moves": [unknown], "throttle": 5000})
+    assert outcomes(answer) == [("orders", 1, "INVALID_REPLICA_ASSIGNMENT")]
+    assert ask.controller.image.configs == before
+    other = {"topic": "orders", "partition": 1, "replicas": [2, 3]}
+    await ask("POST", "/v1/partitions/move", {"moves": [unknown, other], "throttle": 5000})
+    rates = ask.controller.image.overrides(ConfigScope.BROKER, "3")
+    assert rates["follower.replication.throttled.rate"] == "5000"
+    assert "1:9" not in ask.controller.image.topic_overrides("orders").values()
+
+
 async def test_preferred_leaders_lead_again(ask: Asker) -> None:
     ask.controller.create("orders", (1, 2), (2, 1))
     ask.controller.fence(1)

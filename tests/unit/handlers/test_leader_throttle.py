@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fetch_node import EPOCH, LED, NEWEST, TOPIC, Node, fetch_node
 
+from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.wire.api import FETCH_KEY
 from tierlog.broker.wire.messages import fetch
 
@@ -64,6 +65,9 @@ async def test_what_passed_uses_the_room_up_and_what_those_in_sync_fetch_does_no
     batch = await replicate(node, BEHIND) // 4
     throttle = node.throttles.leader
     throttle.configure(batch, {"t": None})
+    clock = SystemClock()
     assert await replicate(node, IN_SYNC) == 4 * batch
+    assert throttle.byte_rate(clock.monotonic_ms()) == 0
     assert await replicate(node, BEHIND) == batch
     assert throttle.rest_ms() > 0
+    assert throttle.byte_rate(clock.monotonic_ms()) > 0

@@ -10,6 +10,7 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.brokers import update_format
 from tierlog.metadata.controller.reassignment import under_way
 from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.records import ConfigScope
 
 World = Any
 
@@ -42,6 +43,24 @@ def test_a_move_ends_when_all_new_replicas_are_in_sync(pair: World) -> None:
     assert (partition.replicas, partition.adding, partition.removing) == ((3, 1), (), ())
     assert partition.leader_epoch == 1  # 2 must not be counted any more
     assert list(under_way(pair.image)) == []
+
+
+def test_a_throttle_comes_with_the_moves_that_begin_and_with_no_others(pair: World) -> None:
+    command = c.Reassign(changes=(("t", 0, (1, 3)), ("t", 7, (1, 4)), ("t", 0, (1, 9))), throttle=1000)
+    errors = [one.error for one in pair.do(command).partitions]
+    assert errors == [E.NONE, E.UNKNOWN_TOPIC_OR_PARTITION, E.INVALID_REPLICA_ASSIGNMENT]
+    limited = {name for scope, name in pair.image.configs if scope is ConfigScope.BROKER}
+    assert limited == {"1", "2", "3"}
+    assert dict(pair.image.topic_overrides("t")) == {
+        "leader.replication.throttled.replicas": "0:1,0:2",
+        "follower.replication.throttled.replicas": "0:3",
+    }
+
+
+def test_without_its_throttle_no_move_begins(pair: World) -> None:
+    [outcome] = pair.do(c.Reassign(changes=(("t", 0, (1, 3)),), throttle=-1)).partitions
+    assert outcome.error == E.INVALID_CONFIG and "throttle" in outcome.message
+    assert not pair.partition().is_reassigned and not any(pair.image.configs.values())
 
 
 def test_a_leader_that_is_moved_away_learns_who_leads(pair: World) -> None:

@@ -1,4 +1,4 @@
-"""What brokers tell of their replicas: disks that failed (KIP-858), and logs that begin anew."""
+"""What brokers tell of their replicas: disks that failed (KIP-858) or are full, and logs that begin anew."""
 
 from typing import Any
 
@@ -42,6 +42,14 @@ def restart(world: World, broker_id: int, **more: Any) -> None:
 
 def elect(world: World, kind: ElectionKind) -> E:
     return world.do(c.ElectLeaders(partitions=(("t", 0),), kind=kind)).partitions[0].error
+
+
+def allow_unclean(world: World) -> None:
+    change = c.ConfigChange(
+        key="unclean.leader.election.enable", operation=c.ConfigOperation.SET, value="true"
+    )
+    resource = c.ConfigResource(scope=c.ConfigScope.TOPIC, name="t", changes=(change,))
+    world.do(c.AlterConfigs(resources=(resource,)))
 
 
 # --- a disk that fails
@@ -97,11 +105,7 @@ def test_an_unclean_election_passes_over_failed_disks(three: World) -> None:
     three.in_sync(1)
     report(three, 1, 0)
     report(three, 2, 0)
-    change = c.ConfigChange(
-        key="unclean.leader.election.enable", operation=c.ConfigOperation.SET, value="true"
-    )
-    resource = c.ConfigResource(scope=c.ConfigScope.TOPIC, name="t", changes=(change,))
-    three.do(c.AlterConfigs(resources=(resource,)))
+    allow_unclean(three)
     assert state(three) == (3, (3,))
 
 
@@ -139,6 +143,112 @@ def test_reports_of_other_lives_and_of_other_partitions(three: World) -> None:
     assert three.image.topics == before
 
 
+# --- a full disk
+
+
+def test_a_leader_without_room_hands_over_and_is_not_waited_for(three: World) -> None:
+    before = three.partition(number=1)
+    assert report(three, 1, 0, kind="full") == E.NONE
+    assert state(three) == (2, (2, 3))
+    assert (three.partition().leader_epoch, three.partition().full) == (1, (1,))
+    assert three.partition(number=1) == before
+
+
+def test_a_follower_without_room_leaves_and_joins_once_it_has_room(three: World) -> None:
+    report(three, 3, 0, kind="full")
+    assert state(three) == (1, (1, 2))
+    assert three.partition().leader_epoch == 0
+    assert three.in_sync(1, 2, 3).partitions[0].error == E.INELIGIBLE_REPLICA
+    report(three, 3, 0, kind="has_room")
+    assert state(three) == (1, (1, 2))
+    assert three.in_sync(1, 2, 3).partitions[0].error == E.NONE
+    assert state(three) == (1, (1, 2, 3))
+
+
+@pytest.mark.parametrize("kind", ["full", "has_room"])
+def test_telling_of_room_again_changes_nothing(three: World, kind: str) -> None:
+    report(three, 1, 0, kind="full")
+    report(three, 1, 0, kind=kind)
+    before = three.partition()
+    assert report(three, 1, 0, 0, kind=kind) == E.NONE
+    assert three.partition() == before
+
+
+def test_leadership_does_not_come_back_with_the_room(three: World) -> None:
+    """A disk that is full now and then would take it back and forth."""
+    report(three, 1, 0, kind="full")
+    assert elect(three, ElectionKind.PREFERRED) == E.PREFERRED_LEADER_NOT_AVAILABLE
+    assert rebalance(three.image) is None
+    report(three, 1, 0, kind="has_room")
+    assert state(three) == (2, (2, 3))
+    three.in_sync(1, 2, 3)
+    assert state(three) == (2, (1, 2, 3))
+    assert elect(three, ElectionKind.PREFERRED) == E.NONE
+    assert state(three) == (1, (1, 2, 3))
+
+
+def test_where_nobody_has_room_all_stays_as_it_is(three: World) -> None:
+    report(three, 3, 0, kind="full")
+    report(three, 2, 0, kind="full")
+    assert state(three) == (1, (1,))
+    assert report(three, 1, 0, kind="full") == E.NONE
+    assert state(three) == (1, (1,))
+    assert three.partition().leader_epoch == 0
+    assert rebalance(three.image) is None
+
+
+def test_who_leads_on_although_full_is_relieved_by_who_is_in_sync_and_has_room_again(three: World) -> None:
+    three.in_sync(1, 2)
+    three.fence(2)
+    report(three, 1, 0, kind="full")
+    three.fence(2, fenced=False)
+    assert state(three) == (1, (1,))
+    assert three.in_sync(1, 2).partitions[0].error == E.NEW_LEADER_ELECTED
+    assert state(three) == (2, (2,))
+
+
+def test_below_min_insync_replicas_who_left_for_want_of_room_is_eligible_and_leads_last(world: World) -> None:
+    """It has all that is committed: reads go on there when the others are gone."""
+    world.brokers(1, 2, 3)
+    world.create("t", assignments=((0, (1, 2, 3)),), configs=(("min.insync.replicas", "3"),))
+    report(world, 1, 0, kind="full")
+    world.fence(2)
+    assert (*state(world), world.partition().eligible) == (3, (3,), (1, 2))
+    world.fence(2, fenced=False)
+    world.fence(3)
+    assert state(world) == (2, (2,)), "rather one that has room"
+    world.fence(2)
+    assert state(world) == (1, (1,))
+
+
+def test_a_restart_alone_makes_no_room(three: World) -> None:
+    report(three, 1, 0, kind="full")
+    restart(three, 1)
+    three.fence(1, fenced=False)
+    assert three.partition().full == (1,)
+
+
+def test_a_controlled_shutdown_does_not_wait_for_full_disks(three: World) -> None:
+    report(three, 2, 0, kind="full")
+    report(three, 3, 0, kind="full")
+    assert leads_others_could(three.image, 1) == 0
+
+
+def test_an_unclean_election_takes_a_full_disk_rather_than_nobody(three: World) -> None:
+    report(three, 2, 0, kind="full")
+    report(three, 3, 0, kind="failed")
+    three.fence(1)
+    assert state(three)[0] == -1
+    allow_unclean(three)
+    assert state(three) == (2, (2,))
+
+
+def test_a_replica_that_is_moved_away_takes_its_mark_along(three: World) -> None:
+    report(three, 3, 0, kind="full")
+    three.do(c.Reassign(changes=(("t", 0, (1, 2)),)))
+    assert three.partition().full == ()
+
+
 # --- a log that begins anew
 
 
@@ -166,11 +276,7 @@ def test_the_last_in_sync_replica_that_cannot_lead_is_not_balanced_to(three: Wor
 def test_an_unclean_election_finds_who_still_holds_something(three: World) -> None:
     three.in_sync(1)
     wiped(three, 1, 0)
-    change = c.ConfigChange(
-        key="unclean.leader.election.enable", operation=c.ConfigOperation.SET, value="true"
-    )
-    resource = c.ConfigResource(scope=c.ConfigScope.TOPIC, name="t", changes=(change,))
-    three.do(c.AlterConfigs(resources=(resource,)))
+    allow_unclean(three)
     assert state(three) == (2, (2,))
     assert three.partition().emptied == (1,)
     assert three.in_sync(2, 1).partitions[0].error == E.NONE

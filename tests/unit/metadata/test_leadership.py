@@ -1,9 +1,11 @@
-"""What a leader says when it cannot take a command."""
+"""What a leader says when it cannot take a command, or will not learn what became of it."""
 
 import asyncio
 import random
 import threading
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.controller.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigResource
 from tierlog.metadata.leadership import MAX_WAITING
-from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.node import MetadataNode, MetadataUnavailable, NotTheLeader
+from tierlog.metadata.raft import messages as m
+from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.records import ConfigScope
 
 
@@ -41,3 +45,111 @@ async def test_too_many_that_wait_are_told_what_they_wait_for(tmp_path: Path) ->
 def configure(number: int) -> AlterConfigs:
     change = ConfigChange(key="min.insync.replicas", operation=ConfigOperation.SET, value=str(number % 2 + 1))
     return AlterConfigs(resources=(ConfigResource(scope=ConfigScope.CLUSTER, name="", changes=(change,)),))
+
+
+class SilentPeers:
+    """What they say, the test says for them."""
+
+    def start(
+        self, unreachable: Callable[[int], None], died: Callable[[int], None], met: Callable[[int], None]
+    ) -> None:
+        return
+
+    def configure(self, members: Mapping[int, Member]) -> None:
+        return
+
+    def send(self, message: m.AnyMessage) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+def vote(*, pre_vote: bool) -> m.VoteReply:
+    return m.VoteReply(term=1, sender=2, to=1, granted=True, pre_vote=pre_vote)
+
+
+def holds(sender: int, index: int) -> m.AppendReply:
+    return m.AppendReply(term=1, sender=sender, to=1, accepted=True, match_index=index)
+
+
+@asynccontextmanager
+async def leader(directory: Path) -> AsyncIterator[MetadataNode]:
+    """Node 1 of three, in term 1; its first entry is committed, and time stands still."""
+    tasks = TaskGroup(lambda name, failure: None)
+    node = MetadataNode(
+        1,
+        {1: "", 2: "", 3: ""},
+        directory,
+        OsFiles(),
+        SystemClock(),
+        random.Random(1),
+        tasks,
+        "c",
+        peers=SilentPeers(),
+        url="http://one",
+        tick_ms=3_600_000,
+    )
+    await node.start()
+    try:
+        node.core.campaign()
+        node.receive((vote(pre_vote=True),))
+        await node.status_when(lambda status: status.term == 1)
+        node.receive((vote(pre_vote=False),))
+        await node.status_when(lambda status: status.leads)
+        node.receive((holds(2, 1),))
+        await node.status_when(lambda status: status.applied_index == 1)
+        yield node
+    finally:
+        await node.stop()
+        await tasks.close()
+
+
+async def test_who_loses_leadership_while_it_removes_itself_does_not_wait_to_be_told(tmp_path: Path) -> None:
+    """The next leader commits the removal, and sends nothing to who is no member."""
+    async with leader(tmp_path) as node:
+        removal = asyncio.ensure_future(node.remove_voter(1, timeout_s=10))
+        await node.status_when(lambda status: status.last_index == 2)
+        node.receive((m.HeartbeatReply(term=2, sender=3, to=1),))
+        with pytest.raises(NotTheLeader, match="knows of no other"):
+            await removal
+
+
+async def test_a_command_behind_a_leaders_own_removal_has_an_unknown_outcome(tmp_path: Path) -> None:
+    async with leader(tmp_path) as node:
+        removal = asyncio.ensure_future(node.remove_voter(1, timeout_s=10))
+        await node.status_when(lambda status: status.last_index == 2)
+        command = asyncio.ensure_future(node.submit(configure(1), timeout_s=10))
+        await node.status_when(lambda status: status.last_index == 3)
+        node.receive((holds(2, 2), holds(3, 2)))
+        await removal
+        with pytest.raises(MetadataUnavailable, match="took over") as told:
+            await command
+        assert told.value.applied_unknown
+
+
+async def test_a_removal_asked_for_again_waits_for_the_first(tmp_path: Path) -> None:
+    """As of a leader that found it in its log."""
+    async with leader(tmp_path) as node:
+        with pytest.raises(MetadataUnavailable, match="not committed yet"):
+            await node.remove_voter(3, timeout_s=0)
+        removal = asyncio.ensure_future(node.remove_voter(3, timeout_s=10))
+        with pytest.raises(MetadataUnavailable, match="not committed yet"):
+            await node.remove_voter(3, timeout_s=0)
+        assert not removal.done()
+        node.receive((holds(2, node.core.log.last_index),))
+        await removal
+
+
+async def test_who_is_asked_to_take_over_and_dies_is_not_waited_for(tmp_path: Path) -> None:
+    async with leader(tmp_path) as node:
+        handing_over = asyncio.ensure_future(node.hand_over(10))
+        await asyncio.sleep(0)
+        assert node.core.transfer_to == 2  # 3 has not answered yet
+        node.receive((holds(3, 1),))
+        node.core.unreachable(2)
+        node.receive((m.HeartbeatReply(term=1, sender=3, to=1),))
+        await node.status_when(lambda _: node.core.transfer_to == 3)
+        node.core.unreachable(3)
+        node.receive((m.HeartbeatReply(term=1, sender=3, to=1),))
+        assert not await handing_over

@@ -21,6 +21,7 @@ from tierlog.metadata.raft.membership import (
 from tierlog.metadata.raft.progress import Progress, Sending
 from tierlog.metadata.raft.quorum import VoteResult, committed_index, count_votes
 from tierlog.metadata.raft.reads import Reads
+from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.raft.snapshots import IncomingSnapshot
 
 
@@ -57,6 +58,17 @@ def test_voters_that_never_answered_hold_nothing() -> None:
 )
 def test_votes(voters: set[int], votes: dict[int, bool], result: VoteResult) -> None:
     assert count_votes(voters, votes) is result
+
+
+@pytest.mark.parametrize(
+    ("election_ms", "quorum_ms", "heartbeat_ticks"),
+    [(1000, 2000, 2), (500, 1000, 1), (3000, 1000, 2), (200, 200, 1)],
+)
+def test_five_heartbeats_fit_into_the_shortest_patience(
+    election_ms: int, quorum_ms: int, heartbeat_ticks: int
+) -> None:
+    settings = RaftSettings.of_times(tick_ms=100, election_ms=election_ms, quorum_ms=quorum_ms)
+    assert settings.heartbeat_ticks == heartbeat_ticks
 
 
 def test_progress_probes_one_message_at_a_time() -> None:

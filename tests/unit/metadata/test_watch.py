@@ -35,7 +35,11 @@ class Host:
 
 @asynccontextmanager
 async def watching(
-    host: Host, suspect_s: float = 60, steady_s: float = 0, tls: ssl.SSLContext | None = None
+    host: Host,
+    suspect_s: float = 60,
+    steady_s: float = 0,
+    renew_s: float = 60,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[DeathWatch, asyncio.Queue[int]]]:
     failures: list[BaseException] = []
     deaths: asyncio.Queue[int] = asyncio.Queue()
@@ -48,6 +52,7 @@ async def watching(
         tls=tls,
         suspect_s=suspect_s,
         steady_s=steady_s,
+        renew_s=renew_s,
     )
     watch.watch({7: host.address})
     try:
@@ -150,38 +155,74 @@ async def test_a_connection_that_is_reset_at_once_proves_nothing_and_breaks_noth
             assert deaths.empty()
 
 
-async def test_who_accepts_and_closes_is_tried_less_and_less_until_a_connection_was_steady() -> None:
-    host, times, kept = Host(), asyncio.Queue[float](), asyncio.Queue[asyncio.StreamWriter]()
-    loop = asyncio.get_running_loop()
-    keeps = False
+class Closing(Host):
+    """It accepts, and closes at once unless it is told to keep what it accepts."""
 
-    def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        times.put_nowait(loop.time())
-        if keeps:
-            kept.put_nowait(writer)
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = asyncio.Queue[float]()
+        self.keeps = False
+
+    async def listen(self) -> None:
+        self.server = await asyncio.start_server(self._accept, *self.address[:2])
+        self.address = Address(*self.server.sockets[0].getsockname())
+
+    async def gap(self, watch: DeathWatch) -> float:
+        start = await self.times.get()
+        await turns()  # until it knows that the connection broke, and waits
+        watch.is_up(7)  # who answers, over another connection, is not tried any sooner
+        return await self.times.get() - start
+
+    def _accept(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.times.put_nowait(asyncio.get_running_loop().time())
+        if self.keeps:
+            self.met.put_nowait(writer)
         else:
             writer.close()
 
-    host.server = await asyncio.start_server(accept, *host.address[:2])
-    host.address = Address(*host.server.sockets[0].getsockname())
-    async with watching(host, steady_s=0.25) as (watch, deaths):
 
-        async def gap() -> float:
-            start = await times.get()
-            await turns()  # until it knows that the connection broke, and waits
-            watch.is_up(7)  # who answers, over another connection, is not tried any sooner
-            return await times.get() - start
+async def test_a_connection_is_replaced_before_it_is_old_and_nobody_doubts() -> None:
+    host = Host()
+    await host.listen()
+    async with watching(host, renew_s=0.01) as (watch, deaths), asyncio.timeout(20):
+        held = [await host.met.get()]
+        for _ in range(3):
+            held.append(await host.met.get())
+            await turns()  # until it has heard that the one before is closed
+            assert (watch.connected, watch.suspects) == ({7}, frozenset())
+        assert host.found == [7]
+        host.server.close()
+        while deaths.empty():  # whichever it keeps by now
+            while held or not host.met.empty():
+                (held.pop() if held else host.met.get_nowait()).close()
+            await turns(1)
+        assert await deaths.get() == 7
 
-        gaps = [await gap() for _ in range(3)]  # after 5, 20 and 80 ms
+
+async def test_who_accepts_and_closes_is_tried_less_and_less() -> None:
+    host = Closing()
+    await host.listen()
+    async with watching(host, steady_s=60) as (watch, deaths):
+        gaps = [await host.gap(watch) for _ in range(3)]  # after 5, 20 and 80 ms
         assert gaps[1] >= 3 * AGAIN_S and gaps[2] >= 15 * AGAIN_S
-        keeps = True
-        writer = await kept.get()  # after 160 ms; were it to break at once, 320 ms would follow
+        assert deaths.empty()
+
+
+async def test_after_a_steady_connection_it_is_tried_as_often_as_at_first() -> None:
+    host, loop = Closing(), asyncio.get_running_loop()
+    await host.listen()
+    async with watching(host, steady_s=0.25) as (watch, deaths):
+        for _ in range(3):
+            await host.gap(watch)
+        host.keeps = True
+        writer = await host.met.get()  # after 160 ms; were it to break at once, 320 ms and more would follow
+        await until(lambda: watch.connected == {7})
         met = loop.time()
         await until(lambda: loop.time() > met + 0.3)
-        keeps = False
+        host.keeps = False
+        host.times = asyncio.Queue()
         writer.close()
-        await times.get()  # of the steady one
-        assert await gap() < 60 * AGAIN_S
+        assert min([await host.gap(watch) for _ in range(2)]) < 60 * AGAIN_S  # whatever else the machine does
         assert deaths.empty()
 
 

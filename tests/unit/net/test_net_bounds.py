@@ -252,7 +252,7 @@ async def test_who_takes_nothing_is_closed_in_time(broker: Broker) -> None:
 
 
 async def test_who_takes_nothing_holds_no_room_for_a_request_either(broker: Broker) -> None:
-    await broker.start(blocked_s=1000.0, frame_s=0.5, queued_response_bytes=1 * MIB, sweep_s=0.005)
+    await broker.start(blocked_s=2000.0, frame_s=1000.0, queued_response_bytes=1 * MIB)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     broker.on_heartbeat = lambda *_: future
     client = await sleeper(broker)
@@ -260,7 +260,9 @@ async def test_who_takes_nothing_holds_no_room_for_a_request_either(broker: Brok
     client.writer.write(large()[:1000])
     await until(lambda: broker.listener.budget.used > 600 * KIB)
     future.set_result(RawReply([bytes(8 * MIB)]))
-    await until(lambda: bool(broker.notes))
+    await until(lambda: sending(broker) == 1)
+    [pump] = broker.listener._pumps.values()
+    pump.close_if_overdue(asyncio.get_running_loop().time() + 1001.0)
     assert [why for why, _ in broker.notes] == [Why.SLOW]
     assert broker.listener.budget.used == 0
 

@@ -419,15 +419,16 @@ async def test_slow_and_idle_clients_are_closed(
 
 
 async def test_a_request_that_waits_is_not_idle(broker: Broker) -> None:
-    await broker.start(idle_s=0.0, sweep_s=0.005)
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    broker.on_heartbeat = lambda *_: future
+    await broker.start(idle_s=1000.0)
+    futures = broker.hold_heartbeats()
     client = await broker.connect()
     client.send(HEARTBEAT, 0, HeartbeatRequest())
     idle = await broker.connect()
-    await turns()
+    await until(lambda: len(futures) == 1 and broker.listener.connections == 2)
+    for pump in list(broker.listener._pumps.values()):
+        pump.close_if_overdue(asyncio.get_running_loop().time() + 1001.0)
     assert await idle.expect_close() == b""
-    future.set_result(HeartbeatResponse())
+    futures[0].set_result(HeartbeatResponse())
     assert (await client.receive(HEARTBEAT, 0))[0] == 1
 
 

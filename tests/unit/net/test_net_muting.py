@@ -187,8 +187,10 @@ async def test_a_frame_that_was_begun_arrives_while_muted_and_nothing_behind_it(
 
 
 async def test_a_frame_that_was_begun_must_arrive_in_time_while_muted(broker: Broker) -> None:
-    await broker.start(frame_s=0.05, sweep_s=0.005)
+    await broker.start(frame_s=1000.0)
     client = await muted_with_a_begun_frame(broker)
+    [pump] = broker.listener._pumps.values()
+    pump.close_if_overdue(asyncio.get_running_loop().time() + 1001.0)
     assert await client.expect_close() == b""
     assert [why for why, _ in broker.notes] == [Why.SLOW]
     assert broker.listener.budget.used == 0

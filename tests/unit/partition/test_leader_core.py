@@ -319,6 +319,23 @@ def test_it_does_not_wait_for_who_has_lagged_too_long() -> None:
     assert core.high_watermark == 7
 
 
+def test_who_is_full_neither_joins_nor_is_waited_for_before_it_has_room() -> None:
+    core = leader(1)
+    propose(core)
+    core.appended(5)
+    fetch(core, 2, 5)
+    core.appended(6)
+    assert core.high_watermark == 5
+    assert core.become_leader(4, 8, [1, 2, 3], [1], 0, min_in_sync=1, full=[2]) and core.high_watermark == 6
+    assert propose(core) is None
+    fetch(core, 2, 6)
+    assert not core.isr_due
+    assert core.appended(7)
+    core.become_leader(4, 9, [1, 2, 3], [1], 0, min_in_sync=1)
+    fetch(core, 2, 7)
+    assert core.isr_due and propose(core) == IsrProposal(4, 9, ((1, -1), (2, 12)))
+
+
 def test_a_member_that_lost_what_it_had_is_proposed_to_leave_at_once() -> None:
     core = leader(1, 2)
     core.appended(5)

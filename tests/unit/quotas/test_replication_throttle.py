@@ -49,6 +49,17 @@ def test_who_waits_as_told_finds_room() -> None:
     assert throttle.rest_ms() == REST_MS_MAX  # a rate may be raised at any time
 
 
+def test_it_tells_how_much_passed_lately() -> None:
+    throttle = Throttle()
+    throttle.configure(1_000, {"t": None})
+    assert throttle.byte_rate(0) == 0
+    for now_ms in range(0, 20_000, 100):
+        if throttle.room(now_ms):
+            throttle.took(100)
+    assert throttle.byte_rate(20_000) == pytest.approx(1_000, rel=0.1)
+    assert throttle.byte_rate(60_000) == 0
+
+
 def test_a_rate_of_nothing_lets_nothing_pass_until_it_is_raised() -> None:
     throttle = Throttle()
     throttle.configure(0, {"t": None})

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 from group_broker import (
-    METADATA,
     SETTINGS,
     Lease,
     OneBroker,
     commit_request,
     fetched,
     fetched_error,
+    join_request,
     sync_request,
 )
 from msgspec import structs
@@ -22,7 +22,6 @@ from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.broker.wire.messages import (
     find_coordinator,
     heartbeat,
-    join_group,
     list_groups,
 )
 
@@ -54,16 +53,6 @@ async def test_a_shard_of_an_older_leader_epoch_is_loaded_anew(broker):
 
 
 # -- without a lease, and while replicas take long
-
-
-def join_request(group: str) -> join_group.JoinGroupRequest:
-    return join_group.JoinGroupRequest(
-        group_id=group,
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        protocol_type="consumer",
-        protocols=[join_group.JoinGroupRequestProtocol(name="range", metadata=METADATA)],
-    )
 
 
 async def test_a_broker_without_a_lease_coordinates_nothing(tmp_path):

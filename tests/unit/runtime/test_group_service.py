@@ -10,6 +10,7 @@ from group_broker import (
     commit_request,
     fetched,
     fetched_error,
+    join_request,
 )
 
 from tierlog.broker.coordinator.events import Appended, WriteId
@@ -21,7 +22,6 @@ from tierlog.broker.wire.messages import (
     describe_groups,
     find_coordinator,
     heartbeat,
-    join_group,
     leave_group,
     list_groups,
     offset_delete,
@@ -142,13 +142,7 @@ async def test_the_life_of_a_group(broker):
 
 @pytest.mark.parametrize("version", range(10))
 async def test_join_in_every_version(broker, version):
-    request = join_group.JoinGroupRequest(
-        group_id="g",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        protocol_type="consumer",
-        protocols=[join_group.JoinGroupRequestProtocol(name="range", metadata=METADATA)],
-    )
+    request = join_request("g")
     joined = await broker.call("JoinGroup", version, request)
     if version >= 4:
         assert (joined.error_code, joined.generation_id) == (E.MEMBER_ID_REQUIRED, -1)
@@ -203,17 +197,7 @@ async def test_a_restart_forgets_nothing(tmp_path):
 async def test_a_core_that_fails_is_rebuilt_from_its_log(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
     shard = broker.service._shards[partition_of("g", 2)]
-    waiting = broker.begin(
-        "JoinGroup",
-        3,
-        join_group.JoinGroupRequest(
-            group_id="g",
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=10_000,
-            protocol_type="consumer",
-            protocols=[join_group.JoinGroupRequestProtocol(name="range", metadata=METADATA)],
-        ),
-    )
+    waiting = broker.begin("JoinGroup", 3, join_request("g"))
     shard.submit(Appended(write_id=WriteId(99)))  # of no append that the core knows
     assert (await waiting).error_code == E.NOT_COORDINATOR
     assert await fetched_error(broker) == E.COORDINATOR_LOAD_IN_PROGRESS

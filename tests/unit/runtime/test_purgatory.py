@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tierlog.broker.runtime.purgatory import PRODUCE, Purgatory
+from tierlog.broker.runtime.purgatory import PATIENT_TURNS, PRODUCE, Purgatory
 
 LONG_MS = 3_600_000
 
@@ -62,6 +62,33 @@ async def test_one_that_is_patient_gets_what_the_next_turn_brings_too() -> None:
     assert isinstance(eager, asyncio.Future) and isinstance(patient, asyncio.Future)
     assert (await eager, await patient) == ("1 bytes", "2 bytes")
     assert len(purgatory) == 0
+
+
+async def test_patience_lasts_as_long_as_each_turn_brings_something_and_no_longer_than_its_turns() -> None:
+    purgatory, box = Purgatory(10), Box(1)
+    patient = purgatory.wait(["a"], LONG_MS, box.attempt, box.expire, patient=True)
+
+    def bring_on() -> None:
+        box.bytes += 1
+        purgatory.touch("a")
+        if not patient.done():  # for ever, if it were not for the bound
+            asyncio.get_running_loop().call_soon(bring_on)
+
+    assert isinstance(patient, asyncio.Future)
+    bring_on()
+    assert (await patient, box.attempts) == (f"{PATIENT_TURNS + 2} bytes", 1)
+
+    box = Box(2)  # one that has waited for its turns in vain has them again
+    patient = purgatory.wait(["a"], LONG_MS, box.attempt, box.expire, patient=True)
+    assert isinstance(patient, asyncio.Future)
+    box.bytes = 1
+    purgatory.touch("a")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (box.attempts, patient.done()) == (1, False)
+    box.bytes = 2
+    purgatory.touch("a")
+    assert await patient == "2 bytes"
 
 
 async def test_a_deadline_answers_with_what_there_is() -> None:

@@ -200,7 +200,7 @@ async def test_while_all_partitions_rest_connection_and_session_stay(make: Make)
 
 
 async def test_one_that_rests_leaves_the_session_of_the_others_and_comes_back(make: Make) -> None:
-    follower = make(**{"replica.fetch.backoff.ms": "5"})
+    follower = make(**{"replica.fetch.backoff.ms": "100"})
     follower.follow(0)
     leader = await follower.connection()
     await leader.request()

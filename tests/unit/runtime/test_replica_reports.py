@@ -9,17 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from controlled import Controlled
 
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.data_directory import DirectoryUnusable
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.settings.node import settings_from
+from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
@@ -34,6 +37,7 @@ class Told(Controlled):
         super().__init__(*brokers)
         self.asked = 0  # also while no quorum answers
         self.reports: list[c.ReportReplicas] = []
+        self.forgets_full = False  # as one that is older than these reports
         self.subscribers: list[Callable[[ClusterImage, ClusterImage], None]] = []
 
     def subscribe(self, subscriber: Callable[[ClusterImage, ClusterImage], None]) -> Callable[[], None]:
@@ -45,9 +49,12 @@ class Told(Controlled):
         return await super().submit(command, timeout_s)
 
     def do(self, command: c.AnyCommand) -> Any:
-        before, reply = self.image, super().do(command)
+        before = self.image
         if isinstance(command, c.ReportReplicas):
             self.reports.append(command)
+            if self.forgets_full:
+                command = msgspec.structs.replace(command, full=())
+        reply = super().do(command)
         for subscriber in getattr(self, "subscribers", ()):
             subscriber(before, self.image)
         return reply
@@ -56,7 +63,7 @@ class Told(Controlled):
 class Life:
     """One life of broker 1 on the directories `a` and `b`."""
 
-    def __init__(self, path: Path, controller: Told) -> None:
+    def __init__(self, path: Path, controller: Told, room_lasts_s: float = 0) -> None:
         self.path, self.controller = path, controller
         self.tasks = TaskGroup(lambda name, failure: None)
         self.directories = DataDirectories([path / "a", path / "b"], OsFiles(), random.Random())
@@ -71,6 +78,7 @@ class Life:
             self.replicas,
             self.tasks,
             broker_epoch=lambda: controller.image.brokers[1].broker_epoch,
+            room_lasts_s=room_lasts_s,
         )
 
     async def start(self) -> "Life":
@@ -95,11 +103,26 @@ def controller() -> Told:
     return Told(1, 2)
 
 
-async def first_life(path: Path, controller: Told) -> Life:
+async def first_life(path: Path, controller: Told, room_lasts_s: float = 0) -> Life:
     """Broker 1 leads all partitions of a new topic, in sync with 2."""
-    life = await Life(path, controller).start()
+    life = await Life(path, controller, room_lasts_s).start()
     controller.create("t", *[(1, 2)] * PARTITIONS)
     return life
+
+
+async def lay_in_b(path: Path, controller: Told) -> list[int]:
+    """After a first life that has ended; nothing is told yet."""
+    life = await first_life(path, controller)
+    there = life.lies_in("b")
+    await life.stop()
+    controller.reports.clear()
+    return there
+
+
+def emptied(controller: Told) -> list[list[int]]:
+    """Of each report, the partitions of which nothing is left."""
+    topic_id = controller.image.topic_ids["t"]
+    return [[number for topic, number in told.emptied if topic == topic_id] for told in controller.reports]
 
 
 def leaders(controller: Told) -> dict[int, int]:
@@ -112,6 +135,12 @@ def offline(controller: Told) -> list[int]:
     topic = controller.image.topic("t")
     assert topic is not None
     return [number for number, partition in enumerate(topic.partitions) if 1 in partition.offline]
+
+
+def full(controller: Told, topic: str = "t") -> list[int]:
+    found = controller.image.topic(topic)
+    assert found is not None
+    return [number for number, partition in enumerate(found.partitions) if 1 in partition.full]
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -158,6 +187,72 @@ async def test_it_is_told_again_when_the_broker_had_to_register_again(
     await life.stop()
 
 
+async def test_others_lead_what_lies_on_a_full_disk_until_it_has_room(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    directory, held = life.directories.all[1], life.lies_in("b")
+    await asyncio.to_thread(directory.note, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    await until(lambda: full(controller) == held)
+    assert {number for number, leader in leaders(controller).items() if leader == 2} == set(held)
+    await asyncio.to_thread(directory.has_room)
+    await until(lambda: full(controller) == [])
+    assert {number for number, leader in leaders(controller).items() if leader == 2} == set(held)
+    await life.stop()
+
+
+async def test_a_partition_that_is_made_on_full_disks_is_led_elsewhere(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    for directory in life.directories.all:
+        directory.fill()
+    await until(lambda: full(controller) == list(range(PARTITIONS)))
+    controller.create("later", (1, 2))
+    await until(lambda: full(controller, "later") == [0])
+    await life.stop()
+
+
+async def test_room_that_does_not_last_is_not_told(tmp_path: Path, controller: Told) -> None:
+    life = await first_life(tmp_path, controller, room_lasts_s=3600)
+    held = life.lies_in("b")
+    life.directories.all[1].fill()
+    await until(lambda: full(controller) == held)
+    life.directories.all[1].has_room()
+    life.directories.all[0].fail("Input/output error")  # after it, it is told too
+    await until(lambda: offline(controller) == life.lies_in("a"))
+    assert full(controller) == held
+    await life.stop()
+
+
+async def test_a_disk_that_was_full_is_taken_for_full_after_a_restart(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    life.directories.all[1].fill()
+    await until(lambda: full(controller) == life.lies_in("b"))
+    await life.stop()
+    life = await Life(tmp_path, controller).start()
+    assert [directory.is_full for directory in life.directories.all] == [False, True]
+    life.directories.all[1].has_room()
+    await until(lambda: full(controller) == [])
+    await life.stop()
+
+
+async def test_a_controller_that_knows_no_full_disks_is_not_told_over_and_over(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    controller.reports.clear()
+    controller.forgets_full = True
+    life.directories.all[1].fill()
+    await until(lambda: len(controller.reports) == 1)
+    life.directories.all[0].fail("Input/output error")
+    await until(lambda: offline(controller) == life.lies_in("a"))
+    assert len(controller.reports) <= 3
+    await life.stop()
+
+
 async def test_a_log_that_cannot_be_read_is_told_before_the_broker_is_let_in(
     tmp_path: Path, controller: Told
 ) -> None:
@@ -175,14 +270,10 @@ async def test_a_log_that_cannot_be_read_is_told_before_the_broker_is_let_in(
 async def test_partitions_of_a_wiped_directory_are_told_and_no_others(
     tmp_path: Path, controller: Told
 ) -> None:
-    life = await first_life(tmp_path, controller)
-    wiped = life.lies_in("b")
-    await life.stop()
-    controller.reports.clear()
+    wiped = await lay_in_b(tmp_path, controller)
     shutil.rmtree(tmp_path / "b")
     life = await Life(tmp_path, controller).start()
-    topic_id = controller.image.topic_ids["t"]
-    assert [report.emptied for report in controller.reports] == [tuple((topic_id, n) for n in wiped)]
+    assert emptied(controller) == [wiped]
     assert [report.failed for report in controller.reports] == [()]
     assert list(life.replicas.given_up) == []
     await life.stop()
@@ -191,11 +282,8 @@ async def test_partitions_of_a_wiped_directory_are_told_and_no_others(
 async def test_a_start_that_ends_before_it_could_tell_leaves_the_next_one_to_tell_it(
     tmp_path: Path, controller: Told
 ) -> None:
-    life = await first_life(tmp_path, controller)
-    wiped = life.lies_in("b")
-    await life.stop()
+    wiped = await lay_in_b(tmp_path, controller)
     shutil.rmtree(tmp_path / "b")
-    controller.reports.clear()
     controller.asked, controller.available = 0, False
     life = Life(tmp_path, controller)
     start = life.tasks.spawn("start", life.start())
@@ -206,8 +294,7 @@ async def test_a_start_that_ends_before_it_could_tell_leaves_the_next_one_to_tel
     await life.stop()
     controller.available = True
     life = await Life(tmp_path, controller).start()
-    topic_id = controller.image.topic_ids["t"]
-    assert [report.emptied for report in controller.reports] == [tuple((topic_id, n) for n in wiped)]
+    assert emptied(controller) == [wiped]
     assert all(leader == 2 for number, leader in leaders(controller).items() if number in wiped)
     await life.stop()
 
@@ -215,15 +302,74 @@ async def test_a_start_that_ends_before_it_could_tell_leaves_the_next_one_to_tel
 async def test_what_may_lie_in_a_directory_that_is_away_is_not_told_as_empty(
     tmp_path: Path, controller: Told
 ) -> None:
-    life = await first_life(tmp_path, controller)
-    away = life.lies_in("b")
-    await life.stop()
-    controller.reports.clear()
+    away = await lay_in_b(tmp_path, controller)
     (tmp_path / "b").rename(tmp_path / "unplugged")
     (tmp_path / "b").write_text("not a directory")
     life = await Life(tmp_path, controller).start()
-    assert [report.emptied for report in controller.reports] == [()]
+    assert emptied(controller) == [[]]
     assert offline(controller) == away
+    await life.stop()
+
+
+async def written(path: Path, controller: Told) -> Path:
+    """The log of partition 0, with two batches, after a life that was killed; nothing is told yet."""
+    life = await first_life(path, controller)
+    replica = life.replicas.get("t", 0)
+    assert replica is not None
+    for value in (b"one", b"two"):
+        batch = encode_batch([NewRecord(0, None, value, ())])
+        assert replica.append(memoryview(batch), 0, acks=1).error == ErrorCode.NONE
+    await life.stop()
+    controller.reports.clear()
+    return next(path.glob("?/t-0/*.log"))
+
+
+async def test_a_log_that_is_damaged_is_told_as_if_nothing_of_it_were_left(
+    tmp_path: Path, controller: Told
+) -> None:
+    log = await written(tmp_path, controller)
+    content = bytearray(log.read_bytes())
+    content[-1] ^= 1
+    log.write_bytes(content)
+    life = await Life(tmp_path, controller).start()
+    assert emptied(controller)[-1] == [0]
+    assert leaders(controller)[0] == 2
+    await life.stop()
+
+
+async def test_damage_that_a_start_found_and_could_not_tell_is_told_by_the_next_one_and_only_by_that(
+    tmp_path: Path, controller: Told
+) -> None:
+    log = await written(tmp_path, controller)
+    log.write_bytes(log.read_bytes()[:-1] + b"?")
+    life = Life(tmp_path, controller)
+    await life.replicas.open_all(controller.image, life.reports.tell_empty)
+    await life.stop()
+    assert not any(emptied(controller))
+    await (await Life(tmp_path, controller).start()).stop()
+    assert emptied(controller)[-1] == [0]
+    controller.reports.clear()
+    await (await Life(tmp_path, controller).start()).stop()
+    assert not any(emptied(controller))
+
+
+async def test_a_batch_that_a_killed_process_was_writing_is_no_damage(
+    tmp_path: Path, controller: Told
+) -> None:
+    log = await written(tmp_path, controller)
+    log.write_bytes(log.read_bytes()[:-1])
+    life = await Life(tmp_path, controller).start()
+    assert not any(emptied(controller))
+    await life.stop()
+
+
+async def test_damage_after_the_power_went_is_no_news(tmp_path: Path, controller: Told) -> None:
+    log = await written(tmp_path, controller)
+    log.write_bytes(log.read_bytes()[:-1] + b"?")
+    life = Life(tmp_path, controller)
+    await life.replicas.open_all(controller.image, life.reports.tell_empty)
+    await life.reports.tell_first(lost=True)
+    assert not any(emptied(controller))
     await life.stop()
 
 

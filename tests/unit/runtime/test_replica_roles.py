@@ -99,6 +99,31 @@ def test_a_follower_has_the_same_bytes_and_learns_the_high_watermark(pair: tuple
     assert leader.acknowledgement(6) == ErrorCode.NONE
 
 
+def test_a_follower_that_has_no_less_is_told_from_one_that_must_be_read_for(tmp_path: Path) -> None:
+    one, two = replica(tmp_path, 1), replica(tmp_path, 2)
+    lead(one, 3)
+    one.append(batch(3), NOW, acks=1)
+    lead(two, 4, in_sync=[2])  # with other records from the same offset on
+    two.append(batch(2), NOW, acks=1)
+    one.become_follower(2, 4, 4)
+    fetch(one, two)
+    fetch(one, two)
+    lead(one, 5)
+    one.append(batch(2), NOW, acks=1)
+    found = {
+        (offset, epoch): one.has_no_more_than(offset, epoch)
+        for offset in range(-1, 6)
+        for epoch in range(-1, 7)
+    }
+    assert [at for at, nothing in found.items() if nothing] == [(4, -1), (4, 5)]
+    for offset, epoch in [(4, -1), (4, 5)]:
+        result = one.read_for_follower(offset, UNLIMITED, last_fetched_epoch=epoch)
+        assert (result.error, content(result), result.diverging) == (ErrorCode.NONE, b"", UNKNOWN_END)
+    assert one.read_for_follower(4, UNLIMITED, last_fetched_epoch=4).diverging == (4, 2)
+    one.become_follower(2, 6, 6)
+    assert not one.has_no_more_than(4, 5)
+
+
 def test_consumers_read_from_a_follower_what_it_knows_to_be_committed(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
     leader.append(batch(3), NOW)

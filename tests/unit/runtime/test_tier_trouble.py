@@ -1,6 +1,7 @@
 """Object store trouble at every call of copy, read and delete: nothing lost, nothing wrong served."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tierlog.tiering.manager import TierLimits
 from tierlog.tiering.memory_store import MemoryStore
 from tierlog.tiering.object_store import ObjectStoreError
 
-QUICK = TierLimits(copy_seconds=0.1, small_seconds=0.1, stall_seconds=0.01)
+SOON_GIVEN_UP = TierLimits(copy_seconds=0.1, small_seconds=0.1, stall_seconds=0.01)
 BATCHES, RECORDS = 20, 5  # two rolled segments and a tail
 COPY_CALLS = 16  # puts, gets and heads of a flush of this size, with some to spare
 
@@ -39,6 +40,11 @@ async def read_back(node: TierNode, replica) -> None:
     assert seen == list(range(replica.log_start_offset, replica.high_watermark))
 
 
+def limits(fault: str) -> TierLimits:
+    """A call that stalls is given up soon; so is, on a busy machine, one that does not."""
+    return SOON_GIVEN_UP if fault == "stall" else TierLimits()
+
+
 def make_store(kind: str, directory: Path) -> FaultyStore:
     return FaultyStore(MemoryStore() if kind == "memory" else LocalStore(directory / "bucket"))
 
@@ -49,7 +55,7 @@ async def test_trouble_at_every_call_of_a_copy(tmp_path: Path, kind: str, fault:
     fired = 0
     for at in range(COPY_CALLS):
         store = make_store(kind, tmp_path / str(at))
-        async with TierNode(tmp_path / str(at), store, limits=QUICK) as node:
+        async with TierNode(tmp_path / str(at), store, limits=limits(fault)) as node:
             replica = await node.create("t")
             store.arm(fault, at, "put", "get", "head")
             produce(replica, BATCHES, records=RECORDS)
@@ -70,7 +76,7 @@ async def test_trouble_at_every_call_of_a_copy(tmp_path: Path, kind: str, fault:
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_trouble_at_every_call_of_a_read(tmp_path: Path, fault: str) -> None:
     store = FaultyStore(MemoryStore())
-    async with TierNode(tmp_path, store, limits=QUICK) as node:
+    async with TierNode(tmp_path, store, limits=limits(fault)) as node:
         replica = await node.create("t")
         produce(replica, BATCHES, records=RECORDS)
         await node.driver.flush("t")
@@ -100,7 +106,7 @@ async def read_once(node: TierNode, replica) -> None:
 async def test_trouble_at_every_call_of_a_deletion(tmp_path: Path, fault: str) -> None:
     for at in range(3):
         store = FaultyStore(MemoryStore())
-        async with TierNode(tmp_path / str(at), store, limits=QUICK) as node:
+        async with TierNode(tmp_path / str(at), store, limits=limits(fault)) as node:
             replica = await node.create("t")
             produce(replica, BATCHES, records=RECORDS)
             await node.driver.flush("t")
@@ -109,19 +115,17 @@ async def test_trouble_at_every_call_of_a_deletion(tmp_path: Path, fault: str) -
             await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
             await settled(node)
             store.arm(fault, at, "delete")
-            for _ in range(4):
-                try:
+            for _ in range(3):
+                with suppress(ObjectStoreError):
                     await node.housekeeper.keep_house()
-                except ObjectStoreError:
-                    continue
+            await house_kept(node)
             assert store.fired.is_set()
-            assert not node.metadata.image.delete_queue
             assert [key for key in await node.objects() if topic_id in key] == []
 
 
 async def test_produce_and_retention_go_on_while_the_store_is_away(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
-    async with TierNode(tmp_path, store, limits=QUICK) as node:
+    async with TierNode(tmp_path, store) as node:
         replica = await node.create("t", retention_bytes="9000")
         await settled(node)
         store.down = True
@@ -163,7 +167,7 @@ async def test_one_stuck_partition_does_not_stop_another(tmp_path: Path) -> None
 
 async def test_an_outage_fills_neither_log_nor_delete_queue_of_the_quorum(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
-    async with TierNode(tmp_path, store, limits=QUICK) as node:
+    async with TierNode(tmp_path, store) as node:
         replica = await node.create("t")
         await settled(node)
         store.down = True
@@ -179,7 +183,7 @@ async def test_an_outage_fills_neither_log_nor_delete_queue_of_the_quorum(tmp_pa
 
 async def test_trouble_is_told_and_what_is_local_is_explained_all_the_while(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
-    async with TierNode(tmp_path, store, limits=QUICK) as node:
+    async with TierNode(tmp_path, store) as node:
         replica = await node.create("t", local_retention_ms="-1")
         produce(replica, BATCHES, records=RECORDS)
         await node.driver.flush("t")
@@ -234,20 +238,26 @@ async def test_a_topic_deleted_during_its_upload_leaves_nothing(tmp_path: Path) 
         store.gate.set()
         await keeping
         await settled(node)
-        while node.metadata.image.delete_queue:
-            await node.housekeeper.keep_house()
+        await house_kept(node)
         assert [key for key in await node.objects() if topic_id in key] == []
 
 
 async def nothing_is_an_orphan(node: TierNode, replica) -> None:
     """Every object is named by the manifest, or was announced and is deleted by the queue."""
-    await node.housekeeper.keep_house()
-    while node.metadata.image.delete_queue:
-        await node.housekeeper.keep_house()
+    await house_kept(node)
     where, remote = node.where(replica), node.remote(replica)
     named = {node.keys.log(where, entry) for entry in remote.entries}
     named |= {node.keys.index(where, entry) for entry in remote.entries}
     assert set(await node.objects(node.keys.data(where))) == named
+
+
+async def house_kept(node: TierNode) -> None:
+    """All that may be deleted is gone; tried again as the driver does."""
+    tried = False
+    while not tried or node.metadata.image.delete_queue:
+        with suppress(ObjectStoreError):
+            await node.housekeeper.keep_house()
+            tried = True
 
 
 async def settled(node: TierNode) -> None:

@@ -17,7 +17,7 @@ TOLD = json.dumps({"counts": {"read": 3}, "faults": {"consume": "the first one"}
 def test_a_process_that_falls_silent_is_ended_and_counted() -> None:
     tally = Tally()
     apart = Apart(
-        "members", ["sh", "-c", f"echo '{TOLD}'; echo '{TOLD}'; exec sleep 600"], tally, silence_s=1.0
+        "members", ["sh", "-c", f"echo '{TOLD}'; echo '{TOLD}'; exec sleep 600"], tally, silence_s=3.0
     )
     apart.live()
     assert tally.take() == {
@@ -45,7 +45,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped
 def test_a_load_that_hangs_leaves_what_was_measured(broker: TierlogBroker, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     load = ["sh", "-c", f"sleep 600 & echo $! > {note}; echo '{TOLD}'; wait"]
-    found = run(broker, 10, load, patience_s=1.0)
+    found = run(broker, 10, load, patience_s=3.0)
     assert [sample.counts["read"] for sample in found.samples] == [3]
     assert found.faults == {"consume": "the first one"}
     assert found.ended_early.startswith("the load hangs")

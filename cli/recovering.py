@@ -1,0 +1,39 @@
+"""`tierlog quorum recover`: the files of a stopped node, locked while they are judged and changed."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tierlog.broker.log.offline import LOCK_FILE, InUse, locked
+from tierlog.broker.ports.files import OsFiles
+from tierlog.cli.errors import CliError, usage
+from tierlog.metadata.recovery import NotRecoverable, Recovery
+from tierlog.metadata.storage import ForeignDirectory
+from tierlog.metadata.wal import DamagedLog
+
+METADATA_DIRECTORY = "__cluster_metadata"
+
+
+@contextmanager
+def recovering(directory: Path, metadata_directory: Path | None) -> Iterator[Recovery]:
+    """Raises CliError: a node runs there, or its metadata cannot be gone on from."""
+    if not (directory / LOCK_FILE).exists():
+        raise usage(f"{directory} is no data directory of a node", hint="Name the first of its log.dirs.")
+    try:
+        with locked(directory):
+            metadata = metadata_directory or directory / METADATA_DIRECTORY
+            recovery = Recovery(OsFiles(), metadata, random.SystemRandom())
+            try:
+                yield recovery
+            finally:
+                recovery.close()
+    except InUse as running:
+        raise CliError(str(running), hint="Stop it first: `systemctl stop tierlog@…`.") from None
+    except NotRecoverable as refused:
+        raise CliError(f"nothing was changed: {refused}") from None
+    except (DamagedLog, ForeignDirectory) as damage:
+        hint = "Try the next voter that is left."
+        raise CliError(f"nothing was changed: the metadata log is damaged: {damage}", hint=hint) from None
+    except OSError as failure:
+        raise CliError(f"{directory}: {failure}", hint="The command may be given again.") from None

@@ -1,0 +1,138 @@
+"""The disks of a majority are lost: one voter goes on alone with what it holds, and others join it anew."""
+
+import random
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from metadata_quorum import CLUSTER_ID, Quorum, has, register, topic
+
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.types import random_uuid
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.recovery import NotRecoverable, Recovery
+from tierlog.metadata.storage import Loaded, MetadataStorage
+
+RNG = random.Random(5)
+
+
+def recovery(directory: Path) -> "closing[Recovery]":
+    return closing(Recovery(OsFiles(), directory, RNG))
+
+
+def loaded(directory: Path, node_id: int) -> Loaded:
+    storage = MetadataStorage(
+        OsFiles(), directory, cluster_id=CLUSTER_ID, node_id=node_id, new_directory_id=random_uuid(RNG)
+    )
+    with closing(storage):
+        return storage.open()
+
+
+def replicated(name: str) -> c.CreateTopics:
+    return c.CreateTopics(topics=(c.NewTopic(name=name, assignments=((0, (1, 2, 3)),)),))
+
+
+def epochs(image: ClusterImage) -> dict[tuple[str, int], tuple[int, int]]:
+    """Of leaders, and of partitions."""
+    return {
+        (one.name, number): (partition.leader_epoch, partition.partition_epoch)
+        for one in image.topics.values()
+        for number, partition in enumerate(one.partitions)
+    }
+
+
+async def test_one_of_three_goes_on_alone_and_others_join(tmp_path: Path) -> None:
+    quorum = Quorum(tmp_path)
+    for node_id in (1, 2, 3):
+        await quorum.start(node_id)
+    for broker_id in (1, 2, 3):
+        await quorum.running[1].client.submit(register(broker_id))
+    await quorum.running[1].client.submit(replicated("orders"))
+    for number in range(3):
+        await quorum.running[1].client.submit(topic(f"t{number}"))
+    await quorum.running[3].client.wait_for(has("t2"))
+    before = quorum.running[3].client.image
+    old_directory = quorum.running[3].node.directory_id
+    observer = await quorum.observe(7, 3)
+    await observer.client.wait_for(has("t2"))
+    for node_id in (1, 2, 3):
+        await quorum.kill(node_id)
+    for lost in (1, 2):
+        quorum.wipe(lost)
+
+    with recovery(tmp_path / "3") as recovering:
+        held = recovering.holdings
+        assert (held.node_id, held.cluster_id, held.voters) == (3, CLUSTER_ID, (1, 2, 3))
+        assert (held.topics, held.partitions) == (4, 7)
+        assert held.last_index >= before.index
+        recovering.apply()
+
+    alone = await quorum.start(3)  # by its settings there are three
+    assert alone.node.is_leader
+    assert set(alone.node.voters) == {3}
+    assert alone.node.core.term > held.term
+    assert alone.node.directory_id != old_directory
+    after = alone.client.image
+    assert after.topic_ids == before.topic_ids
+    assert [one for one in (1, 2, 3) if after.brokers[one].fenced] == [1, 2]
+    orders = after.topic("orders")
+    assert orders is not None
+    assert (orders.partitions[0].leader, orders.partitions[0].in_sync) == (3, (3,))
+    assert after.next_producer_id > before.next_producer_id
+    now, then = epochs(after), epochs(before)
+    assert now.keys() == then.keys()
+    assert all(now[one][0] > then[one][0] and now[one][1] > then[one][1] for one in then)
+    await alone.client.submit(topic("after"))
+    await observer.client.wait_for(has("after"))  # though it may have been further than the log that is left
+
+    for joins in (1, 2):
+        await quorum.start(joins)
+        await alone.node.add_voter(joins, quorum.urls[joins])
+        await quorum.running[joins].client.wait_for(has("after"))
+    await quorum.kill(3)
+    await quorum.running[1].client.submit(topic("without"))
+    assert set(quorum.running[1].node.voters) == {1, 2, 3}
+    await quorum.close()
+    assert quorum.failures == []
+
+
+async def test_an_old_voter_that_turns_up_after_all_is_not_listened_to(tmp_path: Path) -> None:
+    quorum = Quorum(tmp_path)
+    for node_id in (1, 2, 3):
+        await quorum.start(node_id)
+    leader = quorum.running[await quorum.leader()].node
+    await leader.status_when(lambda status: all(peer.directory_id for peer in status.members))
+    for member in quorum.running.values():
+        index = leader.core.log.last_index
+        await member.node.status_when(lambda status, index=index: status.applied_index >= index)
+    for node_id in (1, 2, 3):
+        await quorum.kill(node_id)
+    with recovery(tmp_path / "3") as recovering:
+        recovering.apply()
+    alone, old = await quorum.start(3), await quorum.start(1)
+    assert not old.node.admits(3, alone.node.directory_id)
+    with pytest.raises(Exception, match="stays a learner"):
+        await alone.node.add_voter(1, quorum.urls[1], timeout_s=0.5)
+    assert set(old.node.voters) == {1, 2, 3}
+    await quorum.close()
+    assert quorum.failures == []
+
+
+async def test_what_needs_no_recovery_is_left_as_it_is(tmp_path: Path) -> None:
+    quorum = Quorum(tmp_path, (1,))
+    await quorum.start(1)
+    await quorum.running[1].client.submit(register())
+    await quorum.kill(1)
+    with recovery(tmp_path / "1") as recovering:
+        recovering.apply()
+    there = loaded(tmp_path / "1", 1)
+    with pytest.raises(NotRecoverable, match="only voter already"):
+        recovery(tmp_path / "1")
+    assert loaded(tmp_path / "1", 1) == there
+    with pytest.raises(NotRecoverable, match="holds no metadata"):
+        recovery(tmp_path)
+    loaded(tmp_path / "2", 2)
+    with pytest.raises(NotRecoverable, match="empty"):
+        recovery(tmp_path / "2")
+    await quorum.close()

@@ -1,0 +1,90 @@
+"""`tierlog quorum recover` as a process: what it asks, and when it refuses."""
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tierlog.broker.log.offline import LOCK_FILE, locked
+from tierlog.broker.ports.files import OsFiles
+from tierlog.metadata.raft.membership import Configuration, Member, encode_configuration
+from tierlog.metadata.raft.messages import CONFIGURATION, Entry, HardState
+from tierlog.metadata.storage import Loaded, MetadataStorage
+
+THREE = Configuration({1: Member(), 2: Member("http://two"), 3: Member()})
+
+
+def storage(data: Path) -> MetadataStorage:
+    return MetadataStorage(
+        OsFiles(),
+        data / "__cluster_metadata",
+        cluster_id="orders-cluster",
+        node_id=2,
+        new_directory_id=UUID(int=1),
+    )
+
+
+def loaded(data: Path) -> tuple[UUID, Loaded]:
+    with closing(storage(data)) as there:
+        return there.directory_id, there.open()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Of node 2, one of three voters, in term 4."""
+    (tmp_path / LOCK_FILE).touch()
+    with closing(storage(tmp_path)) as there:
+        there.open()
+        entry = Entry(4, 1, encode_configuration(THREE), CONFIGURATION)
+        there.save(None, (entry,), HardState(4, 1, 0))
+    return tmp_path
+
+
+def recover(*words: object, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "tierlog.cli.main", "quorum", "recover", *map(str, words)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_it_says_what_may_be_lost_and_wants_the_clusters_id(data: Path) -> None:
+    before = loaded(data)
+    refused = recover(data, stdin="yes\n")
+    assert refused.returncode == 1
+    assert loaded(data) == before
+    told = " ".join(refused.stderr.split())
+    assert "Node 2 of cluster orders-cluster" in told
+    assert "up to 1 of term 4, of which those up to 0 are known to be committed" in told
+    assert "The voters are 1, 2, 3." in told
+    assert "a replica may lead that lacks acknowledged records" in told
+
+    assert recover(data, stdin="orders-cluster\n").returncode == 0
+    _, after = loaded(data)
+    assert after.hard_state.term == 5
+    configuration = after.snapshot.configuration
+    assert configuration is not None and configuration.voters.keys() == {2}
+    assert configuration.voters[2].url == "http://two"
+
+
+def test_scripts_say_yes_and_get_json(data: Path) -> None:
+    told = json.loads(recover(data, "--yes", "--json").stdout)
+    assert (told["node_id"], told["voters"], told["last_index"]) == (2, [1, 2, 3], 1)
+    again = recover(data, "--yes")
+    assert again.returncode == 1
+    assert "the node is the only voter already" in again.stderr
+
+
+def test_a_node_that_runs_is_left_alone(data: Path) -> None:
+    before = loaded(data)
+    with locked(data):
+        refused = recover(data, "--yes")
+    assert refused.returncode == 1
+    assert "a broker runs on" in refused.stderr
+    assert loaded(data) == before
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    assert recover(tmp_path, "--yes").returncode == 2
+    assert list(tmp_path.iterdir()) == []
