@@ -39,8 +39,7 @@ from tierlog.broker.ports.network import Network
 from tierlog.broker.ports.open_files import OpenFiles
 from tierlog.broker.ports.tasks import TaskGroup, done_before
 from tierlog.broker.ports.types import TopicPartition, random_uuid
-from tierlog.broker.quotas.quotas import ClientQuotas
-from tierlog.broker.quotas.rates import Windows
+from tierlog.broker.quotas.quotas import ClientQuotas, windows_of
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.boots import boot_id, forget_boot, may_have_lost, note_boot
 from tierlog.broker.runtime.broker_connection import TcpNetwork
@@ -254,7 +253,7 @@ class Broker:
         )
         self._parts.push_async_callback(self.tiering.close)
         self.tiering.driver.listeners.append(self.admin_node.tier_changed)
-        self.quotas = ClientQuotas(*_windows(settings))
+        self.quotas = ClientQuotas(*windows_of(settings))
         self.listener = self._build_listener()
         self.bootstrap = _address(*await self.listener.bind())
         self._parts.push_async_callback(self.listener.close)
@@ -587,13 +586,6 @@ def _balance(settings: NodeSettings) -> BalanceSettings | None:
     return BalanceSettings(
         interval_ms=settings.leader_imbalance_check_interval_seconds * 1000,
         percent=settings.leader_imbalance_per_broker_percentage,
-    )
-
-
-def _windows(settings: NodeSettings) -> tuple[Windows, Windows]:
-    return (
-        Windows(settings.quota_window_num, settings.quota_window_size_seconds * 1000),
-        Windows(settings.controller_quota_window_num, settings.controller_quota_window_size_seconds * 1000),
     )
 
 
