@@ -12,6 +12,9 @@ CLEANED = ".cleaned"
 SWAP = ".swap"
 """Complete, and in the place of what it replaces from the moment its `.log` is called so."""
 INDEXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
+DAMAGED = "damaged"
+"""Lies beside a log that was damaged and cut, until that was told."""
+
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 DELETED_DIRECTORY = "-delete"
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tierlog.broker.log.names import (
+    DAMAGED,
     EPOCH_CHECKPOINT,
     INDEXES,
     LOG,
@@ -105,7 +106,7 @@ def load(
     names = _clean_directory(files, directory, now_ms)
     bases = sorted(found[0] for name in names if (found := parse_segment_file(name)) and found[1] == LOG)
     epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names else None
-    loaded = Loaded([], epochs or LeaderEpochs(), ProducerState())
+    loaded = Loaded([], epochs or LeaderEpochs(), ProducerState(), damaged=DAMAGED in names)
     for at, base in enumerate(bases):
         end = bases[at + 1] if at + 1 < len(bases) else None
         segment = Segment(files, directory, base, now_ms)
@@ -130,6 +131,7 @@ def load(
             loaded.cut_bytes += cut
             loaded.dropped = len(bases) - at - 1
             loaded.damaged = True
+            _mark_damaged(files, directory)
             for later in reversed(bases[at + 1 :]):
                 _remove(files, directory, later)
             break
@@ -440,9 +442,17 @@ def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gap
         good = batch.position + header.size
     cut = segment.size - good
     damaged = cut > 0 and not _is_torn(segment, good)
+    if damaged:
+        _mark_damaged(segment.files, segment.directory)
     segment.size = good
     segment.trim()  # also where nothing is cut: room may be reserved beyond
     return cut, damaged
+
+
+def _mark_damaged(files: Files, directory: Path) -> None:
+    """Before the cut: else a start that ends before it could tell leaves nothing of it to the next one."""
+    files.close(files.open(directory / DAMAGED, create=True))
+    files.sync_directory(directory)
 
 
 def _is_torn(segment: Segment, at: int) -> bool:

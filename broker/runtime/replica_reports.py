@@ -15,11 +15,13 @@ the replica manager; a broker that is alone tells nobody.
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
 import structlog
 
+from tierlog.broker.log.names import DAMAGED
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.runtime.data_directory import DataDirectory
@@ -83,9 +85,13 @@ class ReplicaReports:
         """Once the logs are open: returns when the controller knows which of them failed, or were damaged.
         `lost`: it knows already that what was not synced may be gone; then damage is to be expected.
         """
+        damaged = [replica for replica in self._replicas if replica.log.was_damaged]
         if not lost:
-            damaged = [replica.name for replica in self._replicas if replica.log.was_damaged]
-            await self.tell_empty([key for key, _ in self._known(damaged)])
+            await self.tell_empty([key for key, _ in self._known([replica.name for replica in damaged])])
+        for replica in damaged:
+            if (directory := self._replicas.directories.directory_of(replica.name)) is not None:
+                with suppress(OSError):  # then it is told again
+                    directory.files.unlink(replica.log.directory / DAMAGED, missing_ok=True)
         await self._tell_untold()
 
     def start(self) -> None:

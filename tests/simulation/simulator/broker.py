@@ -278,7 +278,7 @@ class SimBroker:
         """Joins the cluster, opens the logs, and answers once the controller has let it in."""
         settings, metadata, replicas, tasks = deps.settings, deps.metadata, deps.replicas, deps.tasks
         rng = random.Random(self._rng.getrandbits(64))
-        groups = GroupService(settings, metadata, replicas, self.clock, rng, tasks)
+        groups = GroupService(settings, metadata, replicas, self.clock, rng, tasks, lease=lifecycle)
         handlers = build_handlers(deps, group_handlers(groups))
         paths = [directory.path for directory in self.directories.online]
         lost = may_have_lost(self.files, paths, str(self.boot))

@@ -22,6 +22,7 @@ from simulator.broker import SimBroker
 from simulator.decay import flip_bits
 from simulator.disk import Disk
 from simulator.faults import DOWN_S, KINDS, Faults
+from simulator.groups import OFFSETS_TOPIC, GroupHistory, take_part
 from simulator.loop import Process, SimLoop
 from simulator.network import Network
 from simulator.operators import move_partitions, pass_topics, retire
@@ -59,6 +60,11 @@ CHECK_S = 0.05
 
 MOVED, PASSING, RETIRING, DECAYING = 0.4, 0.25, 0.15, 0.3
 """Of the runs: the share in which partitions move, topics come and go, brokers leave for good, bits flip."""
+
+GROUPED = 0.3
+"""Of the runs: the share with a consumer group."""
+
+MEMBERS = 3
 
 
 @dataclass(slots=True)
@@ -112,6 +118,8 @@ class ClusterRun:
         self.brokers: dict[int, SimBroker] = {}
         self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
         self.history.given = self.partitions.given
+        self._group_rng = random.Random(f"group {seed}")  # drawn apart, for the rest to stay
+        self.group = GroupHistory(PARTITIONS) if self._group_rng.random() < GROUPED else None
         self._operators: list[asyncio.Task[None]] = []
         for number in nodes:
             path = directory / str(number)
@@ -163,6 +171,8 @@ class ClusterRun:
                 "broker.session.timeout.ms": str(self.session_ms),
                 "broker.heartbeat.interval.ms": "250",
                 "min.insync.replicas": str(MIN_IN_SYNC),
+                "group.initial.rebalance.delay.ms": "100",
+                "group.min.session.timeout.ms": "500",
             }
         )
 
@@ -180,6 +190,11 @@ class ClusterRun:
             client = Client(f"consumer-{n}", self.network, self.brokers, self.history, self._fork())
             self._watch(clients, consume(client, n % PARTITIONS, 0.1))
         self._operate(clients)
+        for n in range(MEMBERS) if self.group is not None else ():
+            self.network.listen(f"member-{n}", clients)
+            draws = random.Random(self._group_rng.random())
+            client = Client(f"member-{n}", self.network, self.brokers, self.history, draws)
+            self._watch(clients, take_part(client, self.group))
         checking = asyncio.ensure_future(self._check_again())
         self.faults.weather()
         await self._faults()
@@ -248,7 +263,9 @@ class ClusterRun:
 
     async def _create_topic(self) -> None:
         topic = NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3, configs=self._configs)
-        command = CreateTopics(topics=(topic,))
+        configs = (("cleanup.policy", "compact"), *self._configs)
+        offsets = NewTopic(name=OFFSETS_TOPIC, partitions=1, replication_factor=3, configs=configs)
+        command = CreateTopics(topics=(topic,) if self.group is None else (topic, offsets))
         while True:
             await asyncio.sleep(0.2)
             self._raise_violation()
@@ -331,7 +348,8 @@ class ClusterRun:
                 await up[0].submit(AlterConfigs(resources=(topic,)))
 
     def _counts(self) -> list[int]:
-        return [len(self.history.acknowledged.get(partition, ())) for partition in range(PARTITIONS)]
+        written = [len(self.history.acknowledged.get(partition, ())) for partition in range(PARTITIONS)]
+        return written if self.group is None else [*written, self.group.count]
 
     # --- what must hold
 

@@ -337,6 +337,22 @@ async def test_a_log_that_is_damaged_is_told_as_if_nothing_of_it_were_left(
     await life.stop()
 
 
+async def test_damage_that_a_start_found_and_could_not_tell_is_told_by_the_next_one_and_only_by_that(
+    tmp_path: Path, controller: Told
+) -> None:
+    log = await written(tmp_path, controller)
+    log.write_bytes(log.read_bytes()[:-1] + b"?")
+    life = Life(tmp_path, controller)
+    await life.replicas.open_all(controller.image, life.reports.tell_empty)
+    await life.stop()
+    assert not any(emptied(controller))
+    await (await Life(tmp_path, controller).start()).stop()
+    assert emptied(controller)[-1] == [0]
+    controller.reports.clear()
+    await (await Life(tmp_path, controller).start()).stop()
+    assert not any(emptied(controller))
+
+
 async def test_a_batch_that_a_killed_process_was_writing_is_no_damage(
     tmp_path: Path, controller: Told
 ) -> None:
