@@ -35,6 +35,10 @@ STEPS_A_SECOND = 5.0
 TIRED = 0.05
 """Of the steps: after so many a member gives its place up without a word."""
 
+ABSENT = 0.1
+ABSENT_S = (0.5, 3.0)
+"""Of the steps: before so many a member is away, maybe for longer than its session, and then commits."""
+
 STAYS = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
 """Answers after which a member joins again as the one that it was."""
 
@@ -151,18 +155,23 @@ async def _work(client: Client, history: GroupHistory, joined: _Joined) -> str:
         positions[told.partition_index] = told.committed_offset
     while client.rng.random() >= TIRED:
         await asyncio.sleep(client.rng.expovariate(STEPS_A_SECOND))
-        request = HeartbeatRequest(
-            group_id=GROUP, generation_id=joined.generation, member_id=joined.member_id
-        )
-        beat = await _ask(client, joined.coordinator, BEAT, request)
-        if beat is None or beat.error_code:
-            return joined.member_id if beat is not None and beat.error_code in STAYS else ""
+        if client.rng.random() < ABSENT:
+            await asyncio.sleep(client.rng.uniform(*ABSENT_S))
+        elif error := await _beat(client, joined):
+            return joined.member_id if error in STAYS else ""
         for partition in positions:
             positions[partition] += 1
             error = await _commit(client, history, joined, partition, positions[partition])
             if error != ErrorCode.NONE:
                 return joined.member_id if error in STAYS else ""
     return ""
+
+
+async def _beat(client: Client, joined: _Joined) -> int:
+    """Its error."""
+    request = HeartbeatRequest(group_id=GROUP, generation_id=joined.generation, member_id=joined.member_id)
+    answer = await _ask(client, joined.coordinator, BEAT, request)
+    return int(ErrorCode.REQUEST_TIMED_OUT if answer is None else answer.error_code)
 
 
 async def _commit(

@@ -14,6 +14,7 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 import simulator.broker
+from tierlog.broker.coordinator import coordinator
 from tierlog.broker.log import recovery
 from tierlog.broker.partition import replicated
 from tierlog.broker.partition.follower import FollowerCore
@@ -25,6 +26,7 @@ from tierlog.broker.records.batch import read_header
 from tierlog.broker.runtime.lifecycle import BrokerLifecycle
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_reports import ReplicaReports
+from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata import wal
 from tierlog.metadata.controller import election, in_sync, settle
 from tierlog.metadata.controller.rules import Rules
@@ -299,6 +301,18 @@ def _() -> Patches:
 @_safeguard("sequences of producers", "a retry is written twice")
 def _() -> Patches:
     yield ProducerState, "judge", lambda producers, header: None
+
+
+@_safeguard("commits are of the group's generation", "who lost a partition commits for it")
+def _() -> Patches:
+    check = coordinator.check_commit
+
+    def without(group: Any, request: Any) -> Any:
+        error = check(group, request)
+        stale = error in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+        return ErrorCode.NONE if stale and group is not None else error
+
+    yield coordinator, "check_commit", without
 
 
 @_safeguard("followers know producers", "a retry after a failover is written twice")
