@@ -39,12 +39,12 @@ from tierlog.broker.ports.network import Network
 from tierlog.broker.ports.open_files import OpenFiles
 from tierlog.broker.ports.tasks import TaskGroup, done_before
 from tierlog.broker.ports.types import TopicPartition, random_uuid
-from tierlog.broker.quotas.quotas import ClientQuotas
-from tierlog.broker.quotas.rates import Windows
+from tierlog.broker.quotas.quotas import ClientQuotas, windows_of
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.boots import boot_id, forget_boot, may_have_lost, note_boot
 from tierlog.broker.runtime.broker_connection import TcpNetwork
 from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.directory_moves import DirectoryMoves
 from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
@@ -253,7 +253,7 @@ class Broker:
         )
         self._parts.push_async_callback(self.tiering.close)
         self.tiering.driver.listeners.append(self.admin_node.tier_changed)
-        self.quotas = ClientQuotas(*_windows(settings))
+        self.quotas = ClientQuotas(*windows_of(settings))
         self.listener = self._build_listener()
         self.bootstrap = _address(*await self.listener.bind())
         self._parts.push_async_callback(self.listener.close)
@@ -271,6 +271,9 @@ class Broker:
             fatal=self._fatal,
             flusher=self.commits.request,
             roles=PartitionRoles(settings.node_id, self.clock, fetchers),
+        )
+        self.moves = DirectoryMoves(
+            settings, self.replicas, lambda: self.metadata.image, self.clock, self.tasks
         )
         self.isr_updater = IsrUpdater(
             settings,
@@ -309,6 +312,8 @@ class Broker:
         self.cleaner = LogCleaner(settings, self.replicas, self.clock, self.tasks, self.commits)
         self._parts.push_async_callback(self.cleaner.stop)
         self.cleaner.start()
+        self._parts.push_async_callback(self.moves.stop)
+        self.moves.resume()
         if not self._is_alone:
             self._parts.push_async_callback(self.isr_updater.stop)
             self.isr_updater.start()
@@ -327,6 +332,7 @@ class Broker:
                 replicas=self.replicas,
                 listener=self.listener,
                 tiering=self.tiering.driver,
+                moves=self.moves,
                 cleaner=self.cleaner,
                 purgatory=self.purgatory,
                 sessions=self.sessions,
@@ -343,6 +349,7 @@ class Broker:
             settings=self.settings,
             metadata=self.metadata,
             replicas=self.replicas,
+            moves=self.moves,
             purgatory=self.purgatory,
             sessions=self.sessions,
             producer_ids=ProducerIds(self._allocate_producer_ids),
@@ -579,13 +586,6 @@ def _balance(settings: NodeSettings) -> BalanceSettings | None:
     return BalanceSettings(
         interval_ms=settings.leader_imbalance_check_interval_seconds * 1000,
         percent=settings.leader_imbalance_per_broker_percentage,
-    )
-
-
-def _windows(settings: NodeSettings) -> tuple[Windows, Windows]:
-    return (
-        Windows(settings.quota_window_num, settings.quota_window_size_seconds * 1000),
-        Windows(settings.controller_quota_window_num, settings.controller_quota_window_size_seconds * 1000),
     )
 
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from tierlog.broker.gateway.directories import directory_routes
 from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node
 from tierlog.broker.gateway.operations import operation_routes
@@ -81,6 +82,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         web.get("/v1/cluster", cluster),
         web.get("/v1/events", events),
         *operation_routes(node.metadata),
+        *directory_routes(lambda: None if node.serving is None else node.serving.moves),
         *tier_routes(lambda: None if node.serving is None else node.serving.tiering),
     ]
 

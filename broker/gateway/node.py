@@ -10,6 +10,7 @@ from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
+from tierlog.broker.runtime.directory_moves import DirectoryMoves
 from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
@@ -68,6 +69,7 @@ class Serving:
     """The parts of a node that are there while clients are served."""
 
     replicas: ReplicaManager
+    moves: DirectoryMoves
     listener: Listener
     tiering: TierDriver
     cleaner: LogCleaner

@@ -1,6 +1,8 @@
-"""DescribeLogDirs (v1-5): per directory the bytes of its partitions and the room (KIP-827), or failure.
+"""DescribeLogDirs (v1-5): per directory the bytes of its partitions and the room (KIP-827), or failure. Of a
+follower also how far it is behind what is committed, and of a copy that is to take a log's place how far it
+is behind that log.
 
-Of a follower also how far it is behind what is committed.
+AlterReplicaLogDirs (v1-2, KIP-113): begins to move replicas of this broker between its log directories.
 """
 
 from collections import defaultdict
@@ -10,6 +12,12 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.runtime.data_directory import DataDirectory
 from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
 from tierlog.broker.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -30,6 +38,29 @@ def describe_log_dirs_handler(deps: Dependencies) -> Handler:
             }
         return DescribeLogDirsResponse(
             results=[_result(deps, directory, wanted) for directory in deps.replicas.directories.all]
+        )
+
+    return handle
+
+
+def alter_replica_log_dirs_handler(deps: Dependencies) -> Handler:
+    def handle(context: RequestContext, request: AlterReplicaLogDirsRequest) -> Reply:
+        wanted = {
+            TopicPartition(topic.name, partition): directory.path
+            for directory in request.dirs
+            for topic in directory.topics
+            for partition in topic.partitions
+        }
+        by_topic: dict[str, list[AlterReplicaLogDirPartitionResult]] = defaultdict(list)
+        for name, path in wanted.items():
+            error = ErrorCode.KAFKA_STORAGE_ERROR if deps.moves is None else deps.moves.move(name, path)
+            result = AlterReplicaLogDirPartitionResult(partition_index=name.partition, error_code=error)
+            by_topic[name.topic].append(result)
+        return AlterReplicaLogDirsResponse(
+            results=[
+                AlterReplicaLogDirTopicResult(topic_name=topic, partitions=partitions)
+                for topic, partitions in by_topic.items()
+            ]
         )
 
     return handle
@@ -57,6 +88,16 @@ def _result(
                     partition_index=name.partition,
                     partition_size=replica.log.size_bytes,
                     offset_lag=replica.offset_lag,
+                )
+            )
+    for move in deps.moves.under_way if deps.moves is not None else ():
+        if move.target is directory and (wanted is None or move.name in wanted):
+            by_topic[move.name.topic].append(
+                DescribeLogDirsPartition(
+                    partition_index=move.name.partition,
+                    partition_size=move.copied_bytes,
+                    offset_lag=move.offset_lag,
+                    is_future_key=True,
                 )
             )
     result.topics = [

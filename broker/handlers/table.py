@@ -21,7 +21,7 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.elections import elect_leaders_handler
 from tierlog.broker.handlers.features import features_of, update_features_handler
 from tierlog.broker.handlers.fetch import fetch_handler
-from tierlog.broker.handlers.log_dirs import describe_log_dirs_handler
+from tierlog.broker.handlers.log_dirs import alter_replica_log_dirs_handler, describe_log_dirs_handler
 from tierlog.broker.handlers.offsets import (
     delete_records_handler,
     list_offsets_handler,
@@ -47,10 +47,10 @@ from tierlog.metadata.node import MetadataUnavailable
 
 SERVED = frozenset(
     {
-        "AlterClientQuotas", "AlterConfigs", "AlterPartitionReassignments", "ApiVersions", "CreatePartitions",
-        "CreateTopics", "DeleteGroups", "DeleteRecords", "DeleteTopics", "DescribeClientQuotas",
-        "DescribeCluster", "DescribeConfigs", "DescribeGroups", "DescribeLogDirs", "DescribeQuorum",
-        "DescribeTopicPartitions", "ElectLeaders", "Fetch", "FindCoordinator", "Heartbeat",
+        "AlterClientQuotas", "AlterConfigs", "AlterPartitionReassignments", "AlterReplicaLogDirs",
+        "ApiVersions", "CreatePartitions", "CreateTopics", "DeleteGroups", "DeleteRecords", "DeleteTopics",
+        "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs", "DescribeGroups", "DescribeLogDirs",
+        "DescribeQuorum", "DescribeTopicPartitions", "ElectLeaders", "Fetch", "FindCoordinator", "Heartbeat",
         "IncrementalAlterConfigs", "InitProducerId", "JoinGroup", "LeaveGroup", "ListGroups", "ListOffsets",
         "ListPartitionReassignments", "Metadata", "OffsetCommit", "OffsetDelete", "OffsetFetch",
         "OffsetForLeaderEpoch", "Produce", "SyncGroup", "UnregisterBroker", "UpdateFeatures",
@@ -65,6 +65,7 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[in
         "AlterClientQuotas": alter_client_quotas_handler(deps),
         "AlterConfigs": alter_configs_handler(deps),
         "AlterPartitionReassignments": alter_partition_reassignments_handler(deps),
+        "AlterReplicaLogDirs": alter_replica_log_dirs_handler(deps),
         "CreatePartitions": create_partitions_handler(deps),
         "CreateTopics": create_topics_handler(deps),
         "DeleteRecords": delete_records_handler(deps),

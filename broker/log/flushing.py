@@ -131,6 +131,14 @@ class Flushing:
             if taken:
                 self._lock.release()
 
+    def hold(self) -> None:
+        """As `held`, until `resume`; waits for a flush that is under way, in a thread."""
+        self._lock.acquire()
+
+    def resume(self) -> None:
+        """In whatever thread."""
+        self._lock.release()
+
     def wait(self) -> None:
         """Returns once the flush that is under way has ended, if there is one; in a thread."""
         with self._lock:
@@ -154,6 +162,14 @@ class Flushing:
         """
         with self._naming:
             self._failure = self._failure or LogClosed(errno.EBADF, "the log is closed")
+
+    def go_on_in(self, directory: Path, files: Files) -> None:
+        """Within `hold`: all of the log has moved, and what is below the recovery point is on disk there. The
+        next flush has the names on disk too, before it confirms anything.
+        """
+        self._directory, self._files = directory, files
+        self._named = False
+        self._directory_dirty = self._epochs_dirty = self.files_changed = True
 
     # -- what the log tells --
 

@@ -1,5 +1,6 @@
 """What a log answers with where numbers alone do not do. Made by the log, read by tiering and handlers."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,9 @@ from tierlog.broker.log.segment import Segment
 from tierlog.broker.partition.epochs import EpochEntry
 from tierlog.broker.partition.segments import SegmentInfo
 from tierlog.broker.records.indexes import AbortedTxn, encode_txn_entry
+from tierlog.broker.records.record import iter_records
+
+LARGEST_BATCH_BYTES = 100 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,25 @@ def export(
         epochs,
         bool(segment.has_transactions),
     )
+
+
+def first_at(
+    segments: Iterable[Segment], timestamp: int, start: int, limit: int, used: Callable[[Segment], None]
+) -> FoundTimestamp | None:
+    """The first record at or after a timestamp, from offset `start` on and below `limit`; None if there is
+    none. `used` is told whose indexes were loaded.
+    """
+    for segment in segments:
+        if segment.max_timestamp < timestamp or segment.end_offset <= start:
+            continue
+        used(segment)
+        for batch in segment.find_timestamp(timestamp, start):
+            for record in iter_records(segment.read_batch(batch), max_bytes=LARGEST_BATCH_BYTES):
+                if record.offset >= limit:
+                    return None
+                if record.timestamp >= timestamp and record.offset >= start:
+                    return FoundTimestamp(record.offset, record.timestamp, batch.header.leader_epoch)
+    return None
 
 
 def info_of(segment: Segment, leader_epochs: tuple[EpochEntry, ...]) -> SegmentInfo:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tierlog.broker.log import recovery
 from tierlog.broker.log.flushing import Flushing
-from tierlog.broker.log.found import FoundTimestamp, SegmentExport, export, info_of
+from tierlog.broker.log.found import FoundTimestamp, SegmentExport, export, first_at, info_of
 from tierlog.broker.log.graveyard import Graveyard
 from tierlog.broker.log.names import DELETED, SNAPSHOT, segment_file
 from tierlog.broker.log.segment import BatchAt, Segment
@@ -28,7 +28,6 @@ from tierlog.broker.ports.slices import LogSlice, empty_slice
 from tierlog.broker.ports.types import require
 from tierlog.broker.records.batch import BatchHeader
 from tierlog.broker.records.indexes import AbortedTxn, find_aborted
-from tierlog.broker.records.record import iter_records
 from tierlog.broker.settings.topic import TopicConfig
 
 __all__ = ["FoundTimestamp", "PartitionLog", "SegmentExport", "SegmentInfo"]
@@ -38,8 +37,6 @@ ROLLED_KEPT_LOADED = 4
 
 READ_HINTS = 128
 """Ends of recent reads and where they lie: the next fetch of that consumer starts there without a search."""
-
-LARGEST_BATCH_BYTES = 100 * 1024 * 1024
 
 
 class PartitionLog:
@@ -350,19 +347,8 @@ class PartitionLog:
 
     def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> FoundTimestamp | None:
         """The first local record at or after a timestamp, below `end_offset`; None if there is none."""
-        start = self.local_log_start_offset
         limit = self.log_end_offset if end_offset is None else end_offset
-        for segment in self._segments:
-            if segment.max_timestamp < timestamp or segment.end_offset <= start:
-                continue
-            self._used(segment)
-            for batch in segment.find_timestamp(timestamp, start):
-                for record in iter_records(segment.read_batch(batch), max_bytes=LARGEST_BATCH_BYTES):
-                    if record.offset >= limit:
-                        return None
-                    if record.timestamp >= timestamp and record.offset >= start:
-                        return FoundTimestamp(record.offset, record.timestamp, batch.header.leader_epoch)
-        return None
+        return first_at(self._segments, timestamp, self.local_log_start_offset, limit, self._used)
 
     def max_timestamp(self) -> FoundTimestamp | None:
         """The first local record that carries the largest timestamp (ListOffsets -3, KIP-734)."""
@@ -469,7 +455,19 @@ class PartitionLog:
         if self.epochs.truncate_from_end(self.log_end_offset):
             self.flushing.epochs_changed()
 
-    # -- compaction --
+    # -- compaction, and another directory --
+
+    def go_on_in(self, directory: Path, files: Files) -> None:
+        """From here on the log lies in a directory that has all of it, byte for byte. While flushes are held,
+        and no swap is pending; what is deleted already stays where it is.
+        """
+        require(self.swaps.pending is None, "a swap is pending")
+        self.directory, self._files = directory, files
+        self._graveyard = Graveyard(files, directory)
+        self.swaps = Swaps(files, directory, self._graveyard)
+        self.flushing.go_on_in(directory, files)
+        for segment in self._segments:
+            segment.go_on_in(directory, files)
 
     def rolled_below(self, offset: int) -> tuple[Segment, ...]:
         """The rolled segments that end at or below an offset."""

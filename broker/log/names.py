@@ -17,9 +17,14 @@ DAMAGED = "damaged"
 
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 DELETED_DIRECTORY = "-delete"
+FUTURE_DIRECTORY = "-future"
+"""A copy of the log that is to take its place (KIP-113)."""
+LEFT = ".moved-away"
+"""An empty file beside a partition's directory: if it has another one elsewhere, that is its log."""
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 _LEFTOVER = re.compile(r"\d{20}\..*(\.deleted|\.cleaned|\.swap|\.tmp)|.*\.tmp")
+_FUTURE = re.compile(r"(.*)\.[0-9a-f]{32}" + FUTURE_DIRECTORY)
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)")
 
 
@@ -44,6 +49,16 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
         return None
     found = _PARTITION.fullmatch(name)
     return TopicPartition(found[1], int(found[2])) if found else None
+
+
+def parse_future_directory(name: str) -> TopicPartition | None:
+    found = _FUTURE.fullmatch(name)
+    return parse_partition_directory(found[1]) if found else None
+
+
+def parse_left(name: str) -> TopicPartition | None:
+    """The partition that a name with `LEFT` is about."""
+    return parse_partition_directory(name.removesuffix(LEFT)) if name.endswith(LEFT) else None
 
 
 def renamed_directory(name: str, unique: str, kind: str) -> str:

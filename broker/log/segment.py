@@ -77,6 +77,7 @@ class Segment:
         "_txn_index",
         "base_offset",
         "created_ms",
+        "cuts",
         "directory",
         "end_offset",
         "ending",
@@ -107,6 +108,10 @@ class Segment:
         self.rolled = False
         self.has_transactions: bool | None = False
         self.has_aborts = False
+        self.cuts = 0
+        """How often bytes were taken from its end: what was copied of it before holds only if this is as it
+        was.
+        """
         self.open_file: SharedFile | None = None
         """As long as there are not too many: take it by `file`."""
         self._offset_index: bytearray | None = bytearray()
@@ -326,6 +331,13 @@ class Segment:
             self.files.open_files.let_go(self)
             self._offset_index = self._time_index = self._txn_index = None
 
+    def go_on_in(self, directory: Path, files: Files) -> None:
+        """Its files have moved, byte for byte; who reads the old ones still may."""
+        self.directory, self.files = directory, files
+        files.open_files.let_go(self)
+        self._ragged = self._reserved = False
+        self.reserved_to = max(RESERVE_FROM, self.size)
+
     def close(self) -> None:
         """Lets go of the descriptor for good; slices handed out keep it until they are sent."""
         self.files.open_files.let_go(self)
@@ -333,6 +345,7 @@ class Segment:
     def cut_at(self, cut: Cut, interval_bytes: int) -> None:
         """Ends the segment at a boundary, active again, its indexes rebuilt from the batches that remain."""
         self.rolled = False
+        self.cuts += 1
         self.size = cut.position
         self.trim()
         aborted = self.txn_index

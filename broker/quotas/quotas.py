@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from tierlog.broker.quotas.accounts import ACCOUNTS_MAX, IDLE_MS, Accounts, Use
 from tierlog.broker.quotas.limits import Account, Limit, Limits
 from tierlog.broker.quotas.rates import TokenBucket, WindowedRate, Windows
+from tierlog.broker.settings.node import NodeSettings
 from tierlog.metadata.records import QuotaEntity, QuotaKey
 
 THROTTLE_MAX_MS = IDLE_MS
@@ -165,3 +166,11 @@ class ClientQuotas:
 def _waited_longest(uses: Mapping[Account, Use[Meter]]) -> list[tuple[Account, Use[Meter]]]:
     """Judged by the time alone: a rate is not worked out of all, but of those that are shown."""
     return heapq.nlargest(REPORTED_MAX, uses.items(), key=lambda row: row[1].throttled_ms)
+
+
+def windows_of(settings: NodeSettings) -> tuple[Windows, Windows]:
+    """Of the quotas of clients, and of those of changes to the metadata."""
+    return (
+        Windows(settings.quota_window_num, settings.quota_window_size_seconds * 1000),
+        Windows(settings.controller_quota_window_num, settings.controller_quota_window_size_seconds * 1000),
+    )

@@ -38,6 +38,8 @@ class CheckpointWriter:
         self._making = making
         self._tasks = tasks
         self._lowering: dict[DataDirectory, set[Replica]] = {}
+        self.moving: dict[TopicPartition, DataDirectory] = {}
+        """Into which directory: what is known of them is kept there too, before they are there."""
 
     async def write_for(self, names: Collection[TopicPartition]) -> set[TopicPartition]:
         """All of it as it is now, durable when this returns, in the directories that hold `names`. Returns
@@ -93,7 +95,11 @@ class CheckpointWriter:
         """
         directory = self._directories.directory_of(replica.name)
         if directory is not None:
-            await directory.run(partial(directory.write_cleaned, partial(self._cleaned, directory)))
+            await self.write_cleaned_of(directory)
+
+    async def write_cleaned_of(self, directory: DataDirectory) -> None:
+        """Raises OSError."""
+        await directory.run(partial(directory.write_cleaned, partial(self._cleaned, directory)))
 
     def _rows(
         self,
@@ -111,14 +117,19 @@ class CheckpointWriter:
                     cuts = replica.log.flushing.cuts  # first: the next cut is another one
                     cut.append((replica, cuts))
                 rows.append(CheckpointRow(name, *replica.checkpoint))
+        coming = [replica for name in self._moving_into(directory) if (replica := replicas.get(name))]
+        rows += [CheckpointRow(replica.name, *replica.checkpoint) for replica in coming]
         return rows
 
     def _cleaned(self, directory: DataDirectory) -> dict[TopicPartition, int]:
         """May run in a thread."""
         found = dict[TopicPartition, int]()
-        for name in self._directories.held_by(directory):
+        for name in (*self._directories.held_by(directory), *self._moving_into(directory)):
             replica = self._replicas.get(name)
             at = directory.checkpoints.cleaned_to(name) if replica is None else replica.log.cleaned_to
             if at is not None:
                 found[name] = at
         return found
+
+    def _moving_into(self, directory: DataDirectory) -> list[TopicPartition]:
+        return [name for name, target in tuple(self.moving.items()) if target is directory]

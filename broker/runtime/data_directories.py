@@ -2,15 +2,16 @@
 
 One that cannot be claimed goes offline and the others serve, except where the metadata lies in it; a foreign
 one stops the start, for no waiting heals a mistake in the settings. A partition has one place: found twice,
-it is refused, and nobody chooses between two histories. While a directory is offline, a partition that is
-nowhere to be found may lie there, so it is not begun anew. Called by app.py and the replica manager, on the
-event loop.
+it is refused, and nobody chooses between two histories, unless one of them says that it was left (KIP-113).
+While a directory is offline, a partition that is nowhere to be found, or was being moved, may lie there, so
+it is not begun anew. Called by app.py, the replica manager and the directory moves, on the event loop.
 """
 
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,9 @@ PLACEMENT_UNIT_BYTES = 1 << 20
 ROOM_AGAIN_BYTES = 2 << 20
 """Free bytes from which on a full directory takes appends again: more than a batch of the default size."""
 
+PREFERRED_MAX = 10_000
+"""Partitions that are not here and were given a directory; of more, the first are forgotten."""
+
 _log = structlog.get_logger("tierlog.directories")
 
 
@@ -47,6 +51,7 @@ class DataDirectories:
         self.open_files = files.open_files
         self._rng = rng
         self._place: dict[TopicPartition, DataDirectory] = {}
+        self._preferred: dict[TopicPartition, DataDirectory] = {}  # of those that are not here
         self._held: dict[DataDirectory, set[TopicPartition]] = {directory: set() for directory in self.all}
 
     @property
@@ -124,10 +129,13 @@ class DataDirectories:
         Returns why some are refused, and what was set aside. A directory that cannot be read goes offline.
         """
         found: dict[TopicPartition, list[DataDirectory]] = defaultdict(list)
+        left: dict[TopicPartition, set[DataDirectory]] = defaultdict(set)
         refused: dict[TopicPartition, str] = {}
         aside: list[Path] = []
         for directory in self.online:
             try:
+                for name in directory.departures():
+                    left[name].add(directory)
                 for name, topic_id in directory.partitions().items():
                     if topic_id is None and directory.remove_begun(name):
                         continue
@@ -145,8 +153,13 @@ class DataDirectories:
             except OSError as failure:
                 directory.fail(failure.strerror or str(failure))
         for name in wanted:
-            places = found.get(name, ())
-            if len(places) > 1:
+            places = found.get(name, [])
+            if name in left and len(places) > 1:
+                places = self._leave_moved(name, places, left[name])
+            if len(places) == 1 and self.offline and places[0] in left.get(name, ()):
+                refused[name] = self._may_lie_elsewhere("it was being moved, and may lie in")
+                self._held[places[0]].add(name)
+            elif len(places) > 1:
                 paths = " and ".join(str(directory.directory(name)) for directory in places)
                 refused[name] = f"found twice, in {paths}: stop the node and move one of them away"
                 for directory in places:  # no place, but their checkpoints are kept
@@ -154,9 +167,54 @@ class DataDirectories:
             elif len(places) == 1:
                 self._put(name, places[0])
             elif name not in refused and self.offline:
-                paths = ", ".join(str(directory.path) for directory in self.offline)
-                refused[name] = f"it may lie in {paths}, which is offline"
+                refused[name] = self._may_lie_elsewhere("it may lie in")
+        for name in left.keys() - refused.keys():
+            for directory in left[name]:
+                if directory.failure is None:
+                    with suppress(OSError):  # the next start looks again
+                        directory.stay(name)
         return refused, aside
+
+    def _leave_moved(
+        self, name: TopicPartition, places: list[DataDirectory], left: Set[DataDirectory]
+    ) -> list[DataDirectory]:
+        """Where it lies, without the place that it was moved from when the node stopped: that is buried, for
+        good before the note is taken away. If that fails, the directory goes offline, and the note stays.
+        """
+        stayed = [directory for directory in places if directory not in left]
+        if len(stayed) != 1:
+            return places
+        for directory in places:
+            if directory is not stayed[0]:
+                _log.warning(
+                    "a partition had moved when the node stopped",
+                    partition=str(name),
+                    left=str(directory.path),
+                    directory=str(stayed[0].path),
+                )
+                try:
+                    directory.bury(name)
+                    directory.sync_names()
+                except OSError as failure:
+                    directory.fail(failure.strerror or str(failure))
+        return stayed
+
+    def _may_lie_elsewhere(self, what: str) -> str:
+        return f"{what} {', '.join(str(directory.path) for directory in self.offline)}, which is offline"
+
+    def named(self, path: str) -> DataDirectory | None:
+        """By its absolute path."""
+        return next((one for one in self.all if str(one.path.absolute()) == path), None)
+
+    def prefer(self, name: TopicPartition, directory: DataDirectory) -> None:
+        """Where it is to be made, if it ever is before the next start."""
+        self._preferred.pop(name, None)
+        self._preferred[name] = directory
+        if len(self._preferred) > PREFERRED_MAX:
+            del self._preferred[next(iter(self._preferred))]
+
+    def moved(self, name: TopicPartition, directory: DataDirectory) -> None:
+        self._put(name, directory)
 
     def directory_of(self, name: TopicPartition) -> DataDirectory | None:
         return self._place.get(name)
@@ -176,6 +234,8 @@ class DataDirectories:
         if not candidates:
             raise DirectoryUnusable(None, "every log directory is offline", str(self.all[0].path))
         chosen = max(candidates, key=self._rank) if len(candidates) > 1 else candidates[0]
+        preferred = self._preferred.pop(name, chosen)
+        chosen = preferred if preferred in candidates else chosen
         self._put(name, chosen)
         return chosen
 

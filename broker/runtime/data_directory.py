@@ -43,7 +43,16 @@ from tierlog.broker.log.checkpoints import (
     write_offsets,
     write_partition_metadata,
 )
-from tierlog.broker.log.names import DELETED_DIRECTORY, LOG, parse_partition_directory, renamed_directory
+from tierlog.broker.log.names import (
+    DELETED_DIRECTORY,
+    FUTURE_DIRECTORY,
+    LEFT,
+    LOG,
+    parse_future_directory,
+    parse_left,
+    parse_partition_directory,
+    renamed_directory,
+)
 from tierlog.broker.ports.files import NO_ROOM, Files, Space
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.runtime.disk_threads import DiskThreads
@@ -300,6 +309,49 @@ class DataDirectory:
             return None
         of = read_partition_metadata(self.files, self.directory(partition))
         return None if of == topic_id else self.bury(partition)
+
+    # -- a partition that moves between directories --
+
+    def make_future(self, partition: TopicPartition, topic_id: uuid.UUID) -> Path:
+        """A directory for the copy of a log, durable but for its name. What is in the way of its last name is
+        buried if it is another topic's. Raises OSError, MalformedCheckpoint.
+        """
+        self.give_way(partition, topic_id)
+        if partition in self.departures():
+            self.stay(partition)
+            self.sync_names()
+        if self.holds(partition):
+            raise DirectoryUnusable(None, "the partition has a directory here", str(self.path))
+        future = self.path / renamed_directory(str(partition), random_uuid(self._rng).hex, FUTURE_DIRECTORY)
+        self.files.make_directory(future)
+        write_partition_metadata(self.files, future, topic_id)
+        fd = self.files.open(future / PARTITION_METADATA)
+        try:
+            self.files.sync(fd)
+        finally:
+            self.files.close(fd)
+        return future
+
+    def futures(self) -> list[tuple[TopicPartition, Path]]:
+        """What a stop left of moves into this directory."""
+        names = ((parse_future_directory(name), name) for name in self.files.list_directory(self.path))
+        return [(partition, self.path / name) for partition, name in names if partition is not None]
+
+    def leave(self, partition: TopicPartition) -> None:
+        """From here on, if it is in another directory too, it is there. Durable, and takes no room."""
+        self.files.close(self.files.open(self._left(partition), create=True))
+        self.sync_names()
+
+    def stay(self, partition: TopicPartition) -> None:
+        """It is nowhere else after all. If the power fails now, the next start finds that out again."""
+        self.files.unlink(self._left(partition), missing_ok=True)
+
+    def departures(self) -> set[TopicPartition]:
+        """Those that `leave` was called for, and `stay` was not."""
+        return {name for name in map(parse_left, self.files.list_directory(self.path)) if name is not None}
+
+    def _left(self, partition: TopicPartition) -> Path:
+        return self.path / f"{partition}{LEFT}"
 
     def sync_names(self) -> None:
         """May run in a thread."""

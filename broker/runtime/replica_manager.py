@@ -89,6 +89,8 @@ class ReplicaManager:
         """Called after partitions of this broker have gone offline."""
         self.gave_up: list[Callable[[], None]] = []
         """Called after partitions were given up until the next start, for whatever reason."""
+        self.dropped: list[Callable[[Replica], None]] = []
+        """Called as soon as a replica is here no more."""
         self.came: list[Callable[[], None]] = []
         """Called after partitions were made later than the image that has them."""
         self.former_traffic = NO_TRAFFIC
@@ -548,6 +550,8 @@ class ReplicaManager:
         self._all.pop(replica.name, None)
         self._replicas.pop(replica.name, None)
         self._replicas.pop((replica.topic_id, replica.name.partition), None)
+        for listener in self.dropped:
+            listener(replica)
 
     def _remove(self, topic: TopicImage, numbers: Iterable[int]) -> None:
         touched = set[DataDirectory]()

@@ -237,6 +237,9 @@ class NodeSettings:
         "setting follower.replication.throttled.replicas names.",
         least=0,
     )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = _long(
+        UNLIMITED_RATE, "What is copied of replicas that move between log directories.", least=1
+    )
     num_replica_fetchers: int = _int(
         1, "Connections to each broker that is followed; they share its partitions.", least=1
     )
@@ -491,7 +494,8 @@ NODE_SETTINGS: dict[str, Setting] = {
     for name in [item.name.replace("_", ".")]
 }
 
-RUN_TIME_SETTINGS = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
+REPLICATION_RATES = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
+RUN_TIME_SETTINGS = REPLICATION_RATES | {"replica.alter.log.dirs.io.max.bytes.per.second"}
 """What can be changed while a node runs, for one of them or for all (KIP-226)."""
 
 ALIASES: dict[str, tuple[str, int]] = {

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tierlog.cli.commands.directory_move import move_dir
 from tierlog.cli.options import Json
 from tierlog.cli.where import AnyAdmin
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
 
 app = typer.Typer(no_args_is_help=True, help="Leaders and replicas: see them, move them, even them out.")
+app.command("move-dir")(move_dir)
 
 COLUMNS = {
     "topic": "topic",

@@ -7,7 +7,7 @@ settings. Called for `tierlog partition move --throttle` and `partition unthrott
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from tierlog.broker.settings.node import RUN_TIME_SETTINGS
+from tierlog.broker.settings.node import REPLICATION_RATES
 from tierlog.broker.settings.topic import ALL_REPLICAS
 from tierlog.metadata.controller.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigResource
 from tierlog.metadata.image import ClusterImage
@@ -70,7 +70,7 @@ def unthrottle(image: ClusterImage, partitions: Collection[tuple[str, int]] | No
     held = {
         int(name)
         for (scope, name), overrides in image.configs.items()
-        if scope is ConfigScope.BROKER and not RUN_TIME_SETTINGS.isdisjoint(overrides)
+        if scope is ConfigScope.BROKER and not REPLICATION_RATES.isdisjoint(overrides)
     }
     return AlterConfigs(resources=(*topics, *(() if left else _rates(held, None))))
 
@@ -94,6 +94,6 @@ def _rates(brokers: Iterable[int], value: str | None) -> Iterator[ConfigResource
     operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
     for broker_id in sorted(brokers):
         changes = tuple(
-            ConfigChange(key=key, operation=operation, value=value) for key in sorted(RUN_TIME_SETTINGS)
+            ConfigChange(key=key, operation=operation, value=value) for key in sorted(REPLICATION_RATES)
         )
         yield ConfigResource(scope=ConfigScope.BROKER, name=str(broker_id), changes=changes)

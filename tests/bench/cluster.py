@@ -26,7 +26,7 @@ import failover
 from cluster_cases import FIGURES, KILL_CASES, LOAD_CASES, REPLICATED, TIGHT
 from cluster_nodes import NODES, Cluster, KafkaCluster, TierlogCluster, as_broker, ended
 from cluster_page import bars_of, section
-from page import plot, split
+from page import by_hand, plot, split
 from report import KAFKA, TIERLOG, Report
 from suite import HERE, RESULTS, Broker, machine, run_case
 from versus import NOT_OF_TIERLOG, SAME, failed, jars, measure_case, previous
@@ -148,8 +148,9 @@ def publish(report: Report, kills: int, page: Path | None) -> None:
     """After each part of the run, so that one that is broken off leaves what it has."""
     if page is None:
         return
-    others, _ = split(page.read_text())
-    page.write_text(others + section(report, kills))
+    before = page.read_text()
+    others, _ = split(before)
+    page.write_text(others + section(report, kills) + by_hand(before))
     if bars := bars_of(report):
         plot(bars, page.parent / "img" / "benchmarks-cluster.png")
 

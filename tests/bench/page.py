@@ -41,6 +41,8 @@ its pauses are those of the machine.
 | --- | ---: | ---: | ---: | ---: | ---: |"""
 CLUSTER = "## Cluster\n"
 """Where the part of the page begins that `make bench-cluster` writes."""
+BY_HAND = "## Metadata at scale\n"
+"""Where the part begins that people write, at the end."""
 PAUSE_GOAL_S = "0.005"
 SHOWN = {KAFKA: "Kafka", TIERLOG: "compiled", PURE: "pure"}
 
@@ -58,8 +60,15 @@ def judged(report: Report) -> str:
 
 def split(page: str) -> tuple[str, str]:
     """What `make bench` writes, and what `make bench-cluster` does: each leaves the other's part alone."""
+    page = page.removesuffix(by_hand(page))
     at = page.find(CLUSTER)
     return (page, "") if at < 0 else (page[:at], page[at:])
+
+
+def by_hand(page: str) -> str:
+    """The end of the page, which neither of them writes."""
+    at = page.find("\n" + BY_HAND)
+    return "" if at < 0 else page[at:]
 
 
 def markdown(report: Report) -> str:

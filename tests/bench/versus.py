@@ -30,7 +30,7 @@ from typing import Protocol
 import loop_lag
 import partitions
 from cases import CASES, CREATED, PARTITIONS, PROCESS_CASES, RETAINED, Case
-from page import bars_of, markdown, plot, split
+from page import bars_of, by_hand, markdown, plot, split
 from report import KAFKA, PURE, TIERLOG, Report, load
 from suite import HERE, RESULTS, Broker, CaseFailed, fill, machine, run_case, tierlog_broker
 
@@ -239,8 +239,9 @@ def main() -> None:
     print(page)
     plot(bars_of(report), (options.docs.parent / "img" if options.docs else RESULTS) / "benchmarks.png")
     if options.docs:
-        _, cluster = split(options.docs.read_text())
-        options.docs.write_text(page + cluster)
+        before = options.docs.read_text()
+        _, cluster = split(before)
+        options.docs.write_text(page + cluster + by_hand(before))
     print(f"done in {(time.monotonic() - begin) / 60:.1f} min", file=sys.stderr)
 
 

@@ -38,6 +38,7 @@ ADVERTISED = {
     "OffsetForLeaderEpoch": (2, 4),
     "DescribeConfigs": (1, 4),
     "AlterConfigs": (0, 2),
+    "AlterReplicaLogDirs": (1, 2),
     "DescribeLogDirs": (1, 5),
     "CreatePartitions": (0, 3),
     "DeleteGroups": (0, 2),
@@ -54,8 +55,10 @@ ADVERTISED = {
     "UnregisterBroker": (0, 0),
     "DescribeTopicPartitions": (0, 0),
 }
-OUTCOMES = {"ElectLeaders": [84], "UnregisterBroker": [102]}
-"""Of what alone a single node can be asked: its partitions are led already, and no other broker is known."""
+OUTCOMES = {"AlterReplicaLogDirs": [57], "ElectLeaders": [84], "UnregisterBroker": [102]}
+"""Of what alone a single node can be asked: it has no such log directory, its partitions are led already,
+and no other broker is known.
+"""
 VERSIONS = [(api, version) for api, (least, most) in ADVERTISED.items() for version in range(least, most + 1)]
 TOPIC = 2  # a resource type
 PROTOCOLS = {"protocol_type": "consumer", "protocol_name": "range"}
@@ -174,6 +177,9 @@ MAKE: dict[str, Callable[[Place], dict[str, Any]]] = {
                 "configs": [{"name": "segment.bytes", "value": "100000"}],
             }
         ]
+    },
+    "AlterReplicaLogDirs": lambda p: {
+        "dirs": [{"path": "/nowhere", "topics": of_topic(p, ("name",), partitions=[0])}]
     },
     "DescribeLogDirs": lambda p: {"topics": of_topic(p, ("topic",), partitions=[0])},
     "CreatePartitions": lambda p: {

@@ -10,7 +10,7 @@ from cluster import Standing, measure_kill, publish
 from cluster_cases import FIGURES, GAP, KILL_CASES, LED, LOAD_CASES
 from cluster_page import bars_of, section
 from failover import Sent, check
-from page import plot, split
+from page import BY_HAND, by_hand, plot, split
 from report import KAFKA, TIERLOG, Report
 
 MACHINE = {
@@ -107,3 +107,11 @@ def test_a_cluster_that_does_not_start_is_a_row_that_says_so() -> None:
     measure_kill(KILL, Standing(TIERLOG, start), made)
     assert made.at(KILL, TIERLOG).failures == ["not all brokers came together"]
     assert not made.has(KILL, FIGURES[KILL], [TIERLOG], rounds=2)
+
+
+def test_what_was_measured_by_hand_stays() -> None:
+    hand = f"\n{BY_HAND}\nfigures\n"
+    assert split(f"single\n## Cluster\nof three\n{hand}") == ("single\n", "## Cluster\nof three\n")
+    assert split(f"single\n{hand}") == ("single\n", "")
+    assert by_hand(f"single\n{hand}") == hand
+    assert by_hand("single\n") == ""

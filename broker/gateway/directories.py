@@ -1,0 +1,88 @@
+"""The admin routes about the log directories of this node: what lies in them, and what moves between them.
+
+They are of one broker: another node's are asked of that node. Errors are `{"error": …}` with words for
+people.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.runtime.directory_moves import DirectoryMove, DirectoryMoves
+from tierlog.broker.wire.errors import ErrorCode
+
+
+class DirectoryMoveAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`directory`: its absolute path."""
+
+    topic: str
+    partition: int
+    directory: str
+
+
+def directory_routes(current: Callable[[], DirectoryMoves | None]) -> list[web.AbstractRouteDef]:
+    """503 as long as `current` gives none."""
+
+    async def status(request: web.Request) -> web.Response:
+        moves = current()
+        if moves is None:
+            return _error(503, "this node does not serve yet")
+        topic = request.query.get("topic")
+        return web.json_response(_view(moves, topic))
+
+    async def move(request: web.Request) -> web.Response:
+        moves = current()
+        if moves is None:
+            return _error(503, "this node does not serve yet")
+        try:
+            asked = msgspec.json.decode(await request.read(), type=DirectoryMoveAsked)
+        except msgspec.DecodeError as wrong:
+            return _error(400, str(wrong))
+        name = TopicPartition(asked.topic, asked.partition)
+        error = moves.move(name, asked.directory)
+        return web.json_response(
+            {
+                "topic": asked.topic,
+                "partition": asked.partition,
+                "directory": asked.directory,
+                "error": None if error is ErrorCode.NONE else error.name,
+            }
+        )
+
+    return [web.get("/v1/directories", status), web.post("/v1/directories/move", move)]
+
+
+def _view(moves: DirectoryMoves, topic: str | None) -> dict[str, Any]:
+    """`partitions`: where each of a topic lies, none without a topic."""
+    return {
+        "directories": [
+            {"directory": str(one.path.absolute()), "failure": one.failure, "full": one.is_full}
+            for one in moves.directories.all
+        ],
+        "partitions": [
+            {"topic": name.topic, "partition": name.partition, "directory": str(one.path.absolute())}
+            for one in moves.directories.all
+            for name in (moves.directories.held_by(one) if topic is not None else ())
+            if name.topic == topic
+        ],
+        "moves": [_move_view(move) for move in moves.under_way if topic in (None, move.name.topic)],
+    }
+
+
+def _move_view(move: DirectoryMove) -> dict[str, Any]:
+    return {
+        "topic": move.name.topic,
+        "partition": move.name.partition,
+        "from": str(move.source.path.absolute()),
+        "to": str(move.target.path.absolute()),
+        "copied_bytes": move.copied_bytes,
+        "bytes": move.replica.log.size_bytes,
+        "offset_lag": move.offset_lag,
+    }
+
+
+def _error(status: int, message: str) -> web.Response:
+    return web.json_response({"error": message}, status=status)

@@ -1,0 +1,421 @@
+"""Replicas move between the log directories of this broker (AlterReplicaLogDirs, KIP-113).
+
+A copy of the log grows in the target, in its threads, while the log goes on (broker/log/future.py). Once
+little is missing, flushes are held for a moment, so that nobody is promised what is not in the copy; the rest
+is copied on the event loop, the copy gets the partition's name, and the log goes on in it, with all that is
+known of it in memory. The order on the disks, which any crash may cut short:
+  1. the copy, whose directory is called `-future`: nobody reads it, and the next start begins it anew;
+  2. the checkpoints of the target know the log, and a note in the source says that it may have left;
+  3. the copy gets its name: with the note, it is the log from here on;
+  4. that name is durable, and only then is the old directory renamed, and the note taken away.
+A move that fails is dropped and told in the log; the partition stays where it is. Owned by the composition
+root; asked by handlers and the admin API, on the event loop.
+"""
+
+import asyncio
+import errno
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from tierlog.broker.log.checkpoints import MalformedCheckpoint, read_partition_metadata
+from tierlog.broker.log.future import CHUNK_BYTES, FutureLog, LogChanged, look
+from tierlog.broker.log.log import PartitionLog
+from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.runtime.data_directory import DataDirectory
+from tierlog.broker.runtime.disk_threads import portions
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.settings.node import NodeSettings
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import ConfigScope
+
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+LONGEST_NAME = 255 - len(".-future") - 32
+"""Of a partition: its copy's directory has an id behind it, and Kafka refuses to cut the name."""
+
+CLOSE_BYTES = 4 << 20
+"""Missing in a copy that may be finished, flushes held, without a look at the rate."""
+
+SWITCH_BYTES = 1 << 20
+"""Copied on the event loop at the most, a millisecond's work; twice as much with each try that finds more."""
+
+SWITCH_DOUBLINGS = 4
+
+LEAST_CHUNK_BYTES = 4 << 10
+
+SYNCED_SIDE_BY_SIDE = 4
+"""Files of a copy; half the threads of a directory are left to those who append there."""
+
+AGAIN_S = 0.05
+"""Before the next try, where compaction or a cut of the log was faster."""
+
+REST_S = 5.0
+"""The longest pause between two tries."""
+
+ROOM_LEFT_BYTES = 64 << 20
+"""Stay free in the target, or the move ends: others append there."""
+
+_log = structlog.get_logger("tierlog.moves")
+
+
+class MoveStopped(Exception):
+    """It was cancelled, its replica is gone, or the node stops."""
+
+
+class CopyPace:
+    """Holds all copies of this broker together below a rate, which may change; in any thread."""
+
+    def __init__(self, clock: Clock, rate: Callable[[], int]) -> None:
+        self.rate = rate
+        """Bytes per second."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._owed_bytes = 0.0  # of the rate, for what was copied
+        self._at_ms = clock.monotonic_ms()
+
+    def spend(self, stop: threading.Event, count: int) -> None:
+        """Waits until what was copied before has been paid for. Raises MoveStopped."""
+        while rest_s := self._rest_s(count):
+            if stop.wait(min(rest_s, 1.0)):  # the rate may change meanwhile
+                raise MoveStopped
+        if stop.is_set():
+            raise MoveStopped
+
+    def _rest_s(self, count: int) -> float:
+        """0: the bytes are taken."""
+        rate = self.rate()
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            self._owed_bytes = max(0.0, self._owed_bytes - rate * (now_ms - self._at_ms) / 1000)
+            self._at_ms = now_ms
+            if self._owed_bytes > 0:
+                return self._owed_bytes / rate
+            self._owed_bytes = float(count)
+            return 0.0
+
+    @property
+    def chunk_bytes(self) -> int:
+        """What takes a second at the most, so that a rate that is raised is soon noticed."""
+        return max(LEAST_CHUNK_BYTES, min(CHUNK_BYTES, self.rate()))
+
+
+class DirectoryMove:
+    """One that is under way, or waits for its turn."""
+
+    def __init__(self, replica: Replica, source: DataDirectory, target: DataDirectory) -> None:
+        self.name = replica.name
+        self.replica = replica
+        self.source = source
+        self.target = target
+        self.future: FutureLog | None = None
+        self.stop = threading.Event()
+        self.has_switched = False
+        self.grave: Path | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def copied_bytes(self) -> int:
+        return 0 if self.future is None else self.future.copied_bytes
+
+    @property
+    def offset_lag(self) -> int:
+        """Offsets of the log that the copy does not have."""
+        log = self.replica.log
+        end = log.local_log_start_offset if self.future is None else self.future.end_offset
+        return max(0, log.log_end_offset - end)
+
+    def bury(self) -> None:
+        """What it left behind, once. Raises OSError."""
+        if self.grave is None:
+            self.grave = self.source.bury(self.name)
+
+
+class _Told(NamedTuple):
+    """What the checkpoints of the target were told; of a recovery point, that it was not lowered since."""
+
+    cuts: int
+    log_start_offset: int
+    cleaned_to: int | None
+
+
+class DirectoryMoves:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        replicas: ReplicaManager,
+        image: Callable[[], ClusterImage],
+        clock: Clock,
+        tasks: TaskGroup,
+    ) -> None:
+        self._settings = settings
+        self._replicas = replicas
+        self.directories = replicas.directories
+        self._checkpoints = replicas.checkpoints
+        self._image = image
+        self._tasks = tasks
+        self._pace = CopyPace(clock, self._rate)
+        self._slots = asyncio.Semaphore(len(self.directories.all))  # as many threads Kafka has for it
+        self._moves: dict[TopicPartition, DirectoryMove] = {}
+        self._stopping = False
+        replicas.dropped.append(self._dropped)
+
+    @property
+    def under_way(self) -> list[DirectoryMove]:
+        return [move for move in self._moves.values() if not move.has_switched and not move.stop.is_set()]
+
+    def move(self, name: TopicPartition, path: str) -> ErrorCode:
+        """Begins to move a replica into the directory of an absolute path. One that is under way elsewhere
+        ends, and with the directory that it is in none begins. One that is not here yet, in whatever state,
+        will be made there.
+        """
+        if len(str(name)) > LONGEST_NAME:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        target = self.directories.named(path)
+        if target is None:
+            return ErrorCode.LOG_DIR_NOT_FOUND
+        if target.failure is not None or self._replicas.is_offline(name):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        replica, source = self._replicas.get(*name), self.directories.directory_of(name)
+        if replica is None or source is None:
+            self.directories.prefer(name, target)
+            topic = self._image().topic(name.topic)
+            exists = topic is not None and 0 <= name.partition < len(topic.partitions)
+            return ErrorCode.REPLICA_NOT_AVAILABLE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        before = self._moves.get(name)
+        if before is not None and before.target is not target:
+            before.stop.set()
+        if source is target or (before is not None and before.target is target and not before.stop.is_set()):
+            return ErrorCode.NONE
+        if self.directories.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR  # a start could not tell where the log is
+        self._begin(replica, target)
+        return ErrorCode.NONE
+
+    def resume(self) -> None:
+        """Begins anew what the last run did not finish; its copies go. Once logs are open."""
+        for directory in self.directories.online:
+            try:
+                futures = directory.futures()
+            except OSError as failure:
+                directory.note(failure)
+                continue
+            for name, path in futures:
+                replica = self._replicas.get(*name)
+                if replica is None and self._replicas.is_offline(name):
+                    continue  # until a start that finds its log
+                if replica is not None and self._is_to_move(replica, directory, path):
+                    self._begin(replica, directory)
+                self._tasks.spawn(f"remove {path.name}", directory.remove_in_turn(path))
+
+    def _is_to_move(self, replica: Replica, directory: DataDirectory, copy: Path) -> bool:
+        """Not so if the copy is of another topic that had the name."""
+        try:
+            is_of_it = read_partition_metadata(directory.files, copy) == replica.topic_id
+        except (OSError, MalformedCheckpoint):
+            return False
+        return is_of_it and replica.room is not directory and not self.directories.offline
+
+    async def stop(self) -> None:
+        """Ends them all; the next start begins them anew. A disk that hangs is not waited for."""
+        self._stopping = True
+        running = []
+        for move in self._moves.values():
+            move.stop.set()
+            if move.task is not None:
+                running.append(move.task)
+        if running:
+            await asyncio.wait(running, timeout=self._settings.log_dirs_stop_timeout_ms / 1000)
+
+    def _begin(self, replica: Replica, target: DataDirectory) -> None:
+        before = self._moves.get(replica.name)
+        source = self.directories.directory_of(replica.name)
+        if source is None or self._stopping:
+            return
+        move = self._moves[replica.name] = DirectoryMove(replica, source, target)
+        after = None if before is None else before.task
+        move.task = self._tasks.spawn(f"move {replica.name}", self._run(move, after))
+
+    async def _run(self, move: DirectoryMove, after: asyncio.Task[None] | None) -> None:
+        where = {"partition": str(move.name), "directory": str(move.target.path)}
+        if after is not None:
+            await asyncio.wait({after})  # what it leaves behind goes first
+        try:
+            async with self._slots:
+                self._require_going(move)
+                await self._move(move)
+            _log.info("a replica has moved to another log directory", **where)
+        except MoveStopped:
+            _log.info("a replica does not move to another log directory after all", **where)
+        except (OSError, MalformedCheckpoint) as failure:
+            _log.error("a replica cannot move to another log directory", **where, error=str(failure))
+        finally:
+            move.stop.set()
+            if not move.has_switched:
+                self._checkpoints.moving.pop(move.name, None)
+                await self._drop_copy(move)
+            if self._moves.get(move.name) is move:
+                del self._moves[move.name]
+
+    async def _move(self, move: DirectoryMove) -> None:
+        replica, target = move.replica, move.target
+        path = await target.run(partial(target.make_future, move.name, replica.topic_id))
+        start_offset = replica.local_log_start_offset
+        move.future = FutureLog(path, target.files, move.source.files, start_offset)
+        self._checkpoints.moving[move.name] = target
+        tries = 0
+        while not await self._try_to_switch(move, move.future, SWITCH_BYTES << min(tries, SWITCH_DOUBLINGS)):
+            tries += 1
+            await asyncio.sleep(min(AGAIN_S * 2**tries, REST_S))
+        await self._leave(move)
+
+    async def _try_to_switch(self, move: DirectoryMove, future: FutureLog, most_bytes: int) -> bool:
+        """False if the log was in the way: then all is as it was."""
+        log, source, target = move.replica.log, move.source, move.target
+        await self._catch_up(move, future)
+        told = _Told(log.flushing.cuts, log.log_start_offset, log.cleaned_to)
+        if not await self._checkpoints.write(target):
+            raise OSError(None, "no checkpoint can be written", str(target.path))
+        await self._checkpoints.write_cleaned_of(target)
+        await source.run(partial(source.leave, move.name))
+        async with _no_flush(log, source):
+            self._require_going(move)
+            if log.flushing.claimed:
+                return False  # the next roll would wait for the flush that is held here
+            try:
+                await _copy(target, future, partial(future.copy, look(log), partial(_go_on, move.stop)))
+            except LogChanged:
+                return False
+            self._require_going(move)
+            if told != _Told(log.flushing.cuts, log.log_start_offset, log.cleaned_to):
+                return False
+            return self._switch(move, future, most_bytes)
+
+    async def _catch_up(self, move: DirectoryMove, future: FutureLog) -> None:
+        log, spend = move.replica.log, partial(self._pace.spend, move.stop)
+        while True:
+            self._require_going(move)
+            seen = look(log)
+            room = await move.target.run(move.target.space)
+            if room.usable < future.missing_bytes(seen) + ROOM_LEFT_BYTES:
+                raise OSError(errno.ENOSPC, "no room for it", str(move.target.path))
+            try:
+                copy = partial(future.copy, seen, spend, chunk_bytes=self._pace.chunk_bytes)
+                await _copy(move.target, future, copy)
+            except LogChanged:
+                await asyncio.sleep(AGAIN_S)
+                continue
+            if future.missing_bytes(look(log)) <= CLOSE_BYTES and log.swaps.pending is None:
+                return
+            await asyncio.sleep(0)
+
+    def _switch(self, move: DirectoryMove, future: FutureLog, most_bytes: int) -> bool:
+        """In one turn of the event loop, on which appends are made. Raises OSError, and changes nothing
+        then.
+        """
+        replica, target, log = move.replica, move.target, move.replica.log
+        now = look(log)
+        if log.swaps.pending is not None or not future.lacks_the_end_only(now):
+            return False
+        if future.missing_bytes(now) > most_bytes:
+            return False
+        try:
+            future.append_rest(now)
+        except LogChanged:
+            return False
+        directory = target.directory(move.name)
+        target.files.rename(future.directory, directory)
+        log.go_on_in(directory, target.files)
+        replica.room = target
+        self.directories.moved(move.name, target)
+        del self._checkpoints.moving[move.name]
+        move.has_switched = True
+        return True
+
+    async def _leave(self, move: DirectoryMove) -> None:
+        """The old directory goes, when it is sure that the new one stays. Raises OSError: then the next start
+        does it.
+        """
+        source, target = move.source, move.target
+        await target.run(target.sync_names)
+        move.bury()  # on the loop: a topic made anew under the name may be next in its place
+        await source.run(source.sync_names)
+        await source.run(partial(source.stay, move.name))
+        if move.grave is not None:
+            delay_ms = move.replica.config.file_delete_delay_ms
+            work = source.remove_in_turn(move.grave, delay_ms)
+            self._tasks.spawn(f"remove {move.grave.name}", work)
+
+    async def _drop_copy(self, move: DirectoryMove) -> None:
+        """What the directories cannot do now, the next start does."""
+        if move.source.failure is None:
+            with suppress(OSError):
+                await move.source.run(partial(move.source.stay, move.name))
+        if move.future is not None and move.target.failure is None and not self._stopping:
+            with suppress(OSError):
+                await move.target.remove_in_turn(move.future.directory)
+
+    def _dropped(self, replica: Replica) -> None:
+        """Its topic was deleted, it went elsewhere, or its directory has failed; on the loop, before another
+        one of the name may be made.
+        """
+        move = self._moves.get(replica.name)
+        if move is None:
+            return
+        move.stop.set()
+        if move.has_switched and move.source.failure is None and move.target.failure is None:
+            with suppress(OSError):
+                move.bury()
+
+    def _require_going(self, move: DirectoryMove) -> None:
+        replica = move.replica
+        if move.stop.is_set() or replica.failed is not None or not self._replicas.holds(replica):
+            raise MoveStopped
+        if move.target.refusal is not None:
+            raise OSError(None, move.target.refusal, str(move.target.path))
+
+    def _rate(self) -> int:
+        """As set for this node, for all, or at its start; in any thread."""
+        rate = self._settings.replica_alter_log_dirs_io_max_bytes_per_second
+        image = self._image()
+        for scope, of in ((ConfigScope.CLUSTER, ""), (ConfigScope.BROKER, str(self._settings.node_id))):
+            rate = int(image.overrides(scope, of).get(RATE, rate))
+        return rate
+
+
+def _go_on(stop: threading.Event, count: int) -> None:
+    """The pace of what others wait for."""
+    if stop.is_set():
+        raise MoveStopped
+
+
+async def _copy(target: DataDirectory, future: FutureLog, copy: Callable[[], None]) -> None:
+    """What was looked at, durable when this returns."""
+    await target.run(copy)
+    paths = sorted(future.unsynced)
+    share = -(-len(paths) // SYNCED_SIDE_BY_SIDE) or 1
+    await asyncio.gather(*(target.run(partial(future.sync, some)) for some in portions(paths, share)))
+    await target.run(future.sync_names)
+
+
+@asynccontextmanager
+async def _no_flush(log: PartitionLog, source: DataDirectory) -> AsyncIterator[None]:
+    """No flush begins within, and the log is not cut; who waits for a flush waits."""
+    holding = asyncio.get_running_loop().run_in_executor(source.threads, log.flushing.hold)
+    try:
+        await asyncio.shield(holding)
+        yield
+    finally:
+        if holding.done():
+            log.flushing.resume()
+        else:  # the node stops, and a flush hangs
+            holding.add_done_callback(lambda _: log.flushing.resume())
