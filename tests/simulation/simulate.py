@@ -1,8 +1,9 @@
 """`make simulate SEEDS=n FIRST_SEED=k`: runs of the simulated cluster and quorum, by seed, on all cores.
 
 The last line is JSON: {"seeds": n, "failed": 0, "acknowledged": …, "faults": …, "of": n, "trace": hash of all
-runs}. A seed that fails is told with the command that plays it again, and the exit code is 1. With
-`--seconds` it ends after that time: `seeds` says how many were played `of` those that were asked for.
+runs, "done": how often what operators and groups ask for came about}. A seed that fails is told with the
+command that plays it again, and the exit code is 1. With `--seconds` it ends after that time: `seeds` says
+how many were played `of` those that were asked for.
 """
 
 import argparse
@@ -16,8 +17,10 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +42,7 @@ class Played(NamedTuple):
     acknowledged: int
     faults: int
     trace: str
+    done: Mapping[str, int]
 
 
 def is_of_quorum(seed: int) -> bool:
@@ -53,32 +57,46 @@ def play(seed: int, without: str | None = None) -> Played:
             with switched_off(without):
                 outcome = make(seed, Path(directory)).play()
         except Exception as failure:  # whatever it is, it is what the seed shows
-            return Played(seed, f"{type(failure).__name__}: {failure}", 0, 0, "")
-    return Played(seed, None, outcome.acknowledged, sum(outcome.faults.values()), outcome.trace)
+            return Played(seed, f"{type(failure).__name__}: {failure}", 0, 0, "", {})
+    faults = sum(outcome.faults.values())
+    return Played(seed, None, outcome.acknowledged, faults, outcome.trace, outcome.done)
 
 
 def play_all(seeds: Iterable[int], processes: int, without: str | None = None) -> Iterator[Played]:
-    """As they end; who stops early leaves the rest unplayed."""
+    """As they end; who stops early leaves the rest unplayed. Raises BrokenProcessPool if a process is killed.
+    All of them are replaced after some seeds.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["simulate"])
-    with context.Pool(processes, quiet, maxtasksperchild=SEEDS_A_PROCESS) as pool:
-        yield from pool.imap_unordered(partial(play, without=without), seeds)
+    rest = iter(seeds)
+    while some := list(islice(rest, SEEDS_A_PROCESS * processes)):
+        pool = ProcessPoolExecutor(processes, context, quiet)
+        try:
+            playing = [pool.submit(play, seed, without) for seed in some]
+            yield from (one.result() for one in as_completed(playing))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Play seeds of the simulator.")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="these seeds, separated by commas")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     failed = acknowledged = faults = 0
+    done = Counter[str]()
     traces: dict[int, str] = {}
     ends = time.monotonic() + arguments.seconds
-    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    seeds: Sequence[int] = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    if arguments.only:
+        seeds = [int(seed) for seed in arguments.only.split(",")]
     for number, played in enumerate(play_all(seeds, arguments.processes), 1):
         acknowledged += played.acknowledged
         faults += played.faults
+        done.update(played.done)
         traces[played.seed] = played.trace
         if played.failure is not None:
             failed += 1
@@ -90,7 +108,7 @@ def main() -> int:
             break
     told = {"seeds": len(traces), "failed": failed, "acknowledged": acknowledged, "faults": faults}
     trace = hashlib.sha256("".join(traces[seed] for seed in sorted(traces)).encode()).hexdigest()
-    print(json.dumps({**told, "of": len(seeds), "trace": trace}))
+    print(json.dumps({**told, "of": len(seeds), "trace": trace, "done": dict(sorted(done.items()))}))
     return 1 if failed else 0
 
 

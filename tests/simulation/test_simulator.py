@@ -55,6 +55,26 @@ def test_of_a_killed_process_nothing_runs_any_more():
     assert seen == [1.0, 2.0]
 
 
+def test_what_is_watched_does_not_fail_unseen():
+    loop = SimLoop(random.Random(1))
+    failures: list[BaseException] = []
+
+    async def work(failure: Exception | None) -> None:
+        await asyncio.sleep(1)
+        if failure is not None:
+            raise failure
+
+    async def main() -> None:
+        process, odd = Process(loop, "a"), ValueError("odd")
+        process.watch(work(None), failures)
+        process.watch(work(ValueError("of one that was cancelled")), failures).cancel()
+        process.watch(work(odd), failures)
+        await asyncio.sleep(2)
+        assert failures == [odd]
+
+    loop.run_for(main())
+
+
 def test_a_paused_process_goes_on_where_it_was():
     loop = SimLoop(random.Random(1))
     seen = []

@@ -53,12 +53,14 @@ Play = Callable[[Stage], AbstractContextManager[str]]
 @dataclass(frozen=True, slots=True)
 class Fault:
     """`play` gives what was done, in words. `within_s`: how long an acknowledgement may take; None:
-    it takes the majority away. `needs`: see left_out."""
+    it takes the majority away. `needs`: see left_out. `hurts_early`: its entry takes its time, and hurts from
+    the first moment on."""
 
     name: str
     play: Play
     within_s: float | None
     needs: str = ""
+    hurts_early: bool = False
 
 
 FAULTS: dict[str, Fault] = {}
@@ -68,11 +70,11 @@ SILENCE_S = 20.0
 
 
 def _fault(
-    name: str, within_s: float | None, needs: str = ""
+    name: str, within_s: float | None, needs: str = "", *, hurts_early: bool = False
 ) -> Callable[[Callable[[Stage], Iterator[str]]], Play]:
     def enter(play: Callable[[Stage], Iterator[str]]) -> Play:
         made = contextmanager(play)
-        FAULTS[name] = Fault(name, made, within_s, needs)
+        FAULTS[name] = Fault(name, made, within_s, needs, hurts_early)
         return made
 
     return enter
@@ -162,7 +164,7 @@ def _stop_all(stage: Stage) -> Iterator[str]:
 # --- a quorum that changes
 
 
-@_fault("change-voters", SILENCE_S)
+@_fault("change-voters", SILENCE_S, hurts_early=True)
 def _change_voters(stage: Stage) -> Iterator[str]:
     """The voter that leads is let go while it runs. It hears of no controller any more, so its lease ends and
     others lead what it led; it is behind when it is taken in again."""

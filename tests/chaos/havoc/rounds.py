@@ -68,7 +68,8 @@ def play(
     healed = hurt
     try:
         with fault.play(stage) as done.what:
-            hurt = workload.mark(done.what)
+            entered = workload.mark(done.what)
+            hurt = hurt if fault.hurts_early else entered
             tell(done.what)
             time.sleep(fault_s)
             healed = workload.mark("heal")

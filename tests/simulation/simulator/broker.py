@@ -84,8 +84,6 @@ class SimBroker:
         self._loop, self._network, self._brokers, self._rng = loop, network, brokers, rng
         self._observer = observer
         self.process: Process | None = None
-        self.has_told = False
-        """Whether its process has told the controller what of its replicas is gone or damaged."""
         self.dispatcher: Dispatcher | None = None
         self.metadata: MetadataNode | None = None
         self.replicas: ReplicaManager | None = None
@@ -103,7 +101,6 @@ class SimBroker:
         if self.is_up:
             return
         self.process = Process(self._loop, self.name)
-        self.has_told = False
         self.files: DiskFiles = self.disk.attach()
         self._network.listen(self.name, self.process)
         self.process.spawn(self._run())

@@ -38,6 +38,7 @@ from tierlog.metadata.controller.commands import (
     ConfigChange,
     ConfigOperation,
     ConfigResource,
+    ConfigsAltered,
     CreateTopics,
     NewTopic,
     TopicsChanged,
@@ -72,6 +73,8 @@ class Outcome:
     seed: int
     acknowledged: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    done: Counter[str] = field(default_factory=Counter)
+    """What was asked for beside records, and came about."""
     trace: str = ""
     virtual_s: float = 0.0
 
@@ -80,22 +83,25 @@ class _ClusterFaults(Faults):
     """And those of log directories."""
 
     may_wipe: Callable[[SimBroker], bool]
-    _over = False
+    over = False
 
-    def strike_further(self, kind: str, node: SimBroker) -> None:
+    def strike_further(self, kind: str, node: SimBroker) -> bool:
         if kind == "directory" and self._may_fail(node):
             node.lose_directory(self._rng)
             self._loop.call_later(self._rng.uniform(1, DOWN_S), self._restart, node)
         elif kind == "wipe" and self.may_wipe(node):
             self.kill(node)
             node.wipe_directory(self._rng)
+        else:
+            return False
+        return True
 
     def end(self) -> None:
-        self._over = True
+        self.over = True
         super().end()
 
     def _restart(self, node: SimBroker) -> None:
-        if not self._over:  # else whoever waits for all to be well does it
+        if not self.over:  # else whoever waits for all to be well does it
             self.kill(node)
 
 
@@ -112,8 +118,9 @@ class ClusterRun:
         self.fetch_bytes = self.rng.choice((200, 1 << 20))
         nodes = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)
         self._violations: list[BaseException] = []
+        # each until it is in sync again:
         self._forgot: SimBroker | None = None  # whose unsynced bytes may be gone
-        self._failed: set[SimBroker] = set()  # those with a disk that fails, or did
+        self._failed: set[SimBroker] = set()  # with a disk that fails, or did
         self.quorum = QuorumWitness(self.loop.time, lambda _: len(nodes), self._violations, lambda node: None)
         self.brokers: dict[int, SimBroker] = {}
         self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
@@ -121,6 +128,7 @@ class ClusterRun:
         self._group_rng = random.Random(f"group {seed}")  # drawn apart, for the rest to stay
         self.group = GroupHistory(PARTITIONS) if self._group_rng.random() < GROUPED else None
         self._operators: list[asyncio.Task[None]] = []
+        self._passing: list[asyncio.Task[None]] = []  # of topics that pass: their last one is checked
         for number in nodes:
             path = directory / str(number)
             path.mkdir()
@@ -150,6 +158,9 @@ class ClusterRun:
         for broker in self.brokers.values():
             broker.kill()
         self.outcome.acknowledged = self.history.count
+        self.outcome.done.update(self.history.done)
+        self.outcome.done["bits flipped"] = self.outcome.faults["flipped bit"]
+        self.outcome.done["group commits"] = 0 if self.group is None else self.group.count
         self.outcome.trace = self._trace.hexdigest()
         return self.outcome
 
@@ -185,16 +196,17 @@ class ClusterRun:
         await self._create_topic()
         for n in range(4):
             client = Client(f"producer-{n}", self.network, self.brokers, self.history, self._fork())
-            self._watch(clients, produce(client, n, n % PARTITIONS, self.rng.uniform(0.03, 0.3)))
+            work = produce(client, n, n % PARTITIONS, self.rng.uniform(0.03, 0.3))
+            clients.watch(work, self._violations)
         for n in range(3):
             client = Client(f"consumer-{n}", self.network, self.brokers, self.history, self._fork())
-            self._watch(clients, consume(client, n % PARTITIONS, 0.1))
+            clients.watch(consume(client, n % PARTITIONS, 0.1), self._violations)
         self._operate(clients)
         for n in range(MEMBERS) if self.group is not None else ():
             self.network.listen(f"member-{n}", clients)
             draws = random.Random(self._group_rng.random())
             client = Client(f"member-{n}", self.network, self.brokers, self.history, draws)
-            self._watch(clients, take_part(client, self.group))
+            clients.watch(take_part(client, self.group), self._violations)
         checking = asyncio.ensure_future(self._check_again())
         self.faults.weather()
         await self._faults()
@@ -212,7 +224,7 @@ class ClusterRun:
         rng = random.Random(f"operators {self.outcome.seed}")
         for name, (share, work) in {
             "mover": (MOVED, lambda client: move_partitions(client, PARTITIONS)),
-            "passing": (PASSING, lambda client: pass_topics(client, self._configs)),
+            "passing": (PASSING, lambda client: pass_topics(client, self._configs, self._goes_on)),
             "retiring": (RETIRING, lambda client: retire(client, PARTITIONS, self._stop("retired"))),
             "decay": (DECAYING, self._decay),
         }.items():
@@ -220,7 +232,11 @@ class ClusterRun:
             if draws.random() < share:
                 self.network.listen(name, clients)
                 client = Client(name, self.network, self.brokers, self.history, draws, name)
-                self._operators.append(self._watch(clients, work(client)))
+                at_work = self._passing if name == "passing" else self._operators
+                at_work.append(clients.watch(work(client), self._violations))
+
+    def _goes_on(self) -> bool:
+        return not self.faults.over
 
     def _decay(self, client: Client) -> Coroutine[Any, Any, None]:
         return flip_bits(self.brokers, TOPIC, client.rng, self._may_wipe, self._stop("flipped bit"))
@@ -231,15 +247,6 @@ class ClusterRun:
             self.faults.kill(self.brokers[node_id])
 
         return stop
-
-    def _watch(self, process: Process, work: "object") -> "asyncio.Task[None]":
-        def ended(task: "asyncio.Task[None]") -> None:
-            if not task.cancelled() and (failure := task.exception()) is not None:
-                self._violations.append(failure)
-
-        task: asyncio.Task[None] = process.spawn(work)  # type: ignore[arg-type]
-        task.add_done_callback(ended)
-        return task
 
     # --- what brokers tell
 
@@ -316,40 +323,73 @@ class ClusterRun:
             not broker.disk.fails_at and not broker.lacks_directories and self.partitions.is_in_sync(broker)
         )
 
-    async def _settle(self) -> None:
-        """All in sync, and every partition takes records, within HEAL_S. Nodes that end are started again, as
-        are those that lost a directory, be it in a start that met the last of the faults.
-        """
-        deadline = self.loop.time() + HEAL_S
-        before = self._counts()
-        while not (self.partitions.all_in_sync(TOPIC) and all(map(lt, before, self._counts()))):
-            self._raise_violation()
-            if self.loop.time() > deadline:
-                what = f"no progress {HEAL_S} s after everything was healed, {before} -> {self._counts()}"
-                raise Violation(f"{what}: {self._standing()}")
-            for broker in self.brokers.values():
-                if broker.lacks_directories:
-                    broker.kill()
-                broker.start()
-            if self.partitions.waits_for_an_operator():
-                await self._elect_another()
-            await asyncio.sleep(CHECK_S)
+    def _note_whole(self) -> None:
+        """Whoever is in sync again holds what it should: it may fall behind as any other may."""
+        self._failed = {broker for broker in self._failed if not self._is_whole(broker)}
+        if self._forgot is not None and self._is_whole(self._forgot):
+            self._forgot = None
 
-    async def _elect_another(self) -> None:
-        """As an operator does: unclean election is allowed for a moment. No record may be lost by it."""
-        up = [broker.metadata for broker in self.brokers.values() if broker.metadata is not None]
-        if not up:
-            return
-        self.outcome.faults["left to an operator"] += 1
+    # --- healed
+
+    async def _settle(self) -> None:
+        """All serve, all is in sync, every partition takes records and shows them, and the last topic to pass
+        has passed, within HEAL_S."""
+        before, deadline = self._counts(), self.loop.time() + HEAL_S
+        while not self._is_settled(before):
+            await self._look_after(before, deadline)
+            if topics := self.partitions.left_to_an_operator():
+                await self._elect_another(topics, before, deadline)
+
+    def _is_settled(self, before: list[int]) -> bool:
+        return (
+            self.partitions.all_serve()
+            and self.partitions.all_in_sync()
+            and all(task.done() for task in self._passing)
+            and all(map(lt, before, self._counts()))
+        )
+
+    async def _look_after(self, before: list[int], deadline: float) -> None:
+        """For a moment. Nodes that end are started again, as are those that lost a directory, be it in a
+        start that met the last of the faults."""
+        self._raise_violation()
+        if self.loop.time() > deadline:
+            what = f"no progress {HEAL_S} s after everything was healed, {before} -> {self._counts()}"
+            raise Violation(f"{what}: {self._standing()}")
+        for broker in self.brokers.values():
+            if broker.lacks_directories:
+                broker.kill()
+            broker.start()
+        await asyncio.sleep(CHECK_S)
+
+    async def _elect_another(self, topics: list[str], before: list[int], deadline: float) -> None:
+        """As an operator does: unclean election is allowed for a moment, and then surely not any more.
+        Nothing was committed there, so no record may be lost by it."""
+        self.outcome.done["left to an operator"] += 1
         for operation, value in ((ConfigOperation.SET, "true"), (ConfigOperation.DELETE, None)):
             change = ConfigChange(key="unclean.leader.election.enable", operation=operation, value=value)
-            topic = ConfigResource(scope=ConfigScope.TOPIC, name=TOPIC, changes=(change,))
-            with suppress(MetadataUnavailable):
-                await up[0].submit(AlterConfigs(resources=(topic,)))
+            resources = tuple(
+                ConfigResource(scope=ConfigScope.TOPIC, name=name, changes=(change,)) for name in topics
+            )
+            while not await self._is_accepted(AlterConfigs(resources=resources)):
+                await self._look_after(before, deadline)
+
+    async def _is_accepted(self, command: AlterConfigs) -> bool:
+        """By whichever node; a topic that is gone meanwhile needs nothing."""
+        for broker in self.brokers.values():
+            if broker.metadata is not None:
+                with suppress(MetadataUnavailable):
+                    reply = await broker.metadata.submit(command)
+                    well = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    return isinstance(reply, ConfigsAltered) and all(
+                        one.error in well for one in reply.resources
+                    )
+        return False
 
     def _counts(self) -> list[int]:
-        written = [len(self.history.acknowledged.get(partition, ())) for partition in range(PARTITIONS)]
-        return written if self.group is None else [*written, self.group.count]
+        """What grows as long as all is well: records of each partition, written and seen, and commits."""
+        kinds = (self.history.acknowledged, self.history.seen)
+        counts = [len(kind.get(partition, ())) for kind in kinds for partition in range(PARTITIONS)]
+        return counts if self.group is None else [*counts, self.group.count]
 
     # --- what must hold
 
@@ -363,6 +403,7 @@ class ClusterRun:
                 return
 
     def _check(self) -> None:
+        self._note_whole()
         for line in self.partitions.check():
             self._trace.update(f"{self.loop.time():.6f} {line}\n".encode())
         for broker in self.brokers.values():

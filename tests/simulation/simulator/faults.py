@@ -95,22 +95,28 @@ class Faults:
         weather.garbling = rng.choice((0.0, 0.0, 0.02))
 
     def strike(self) -> None:
+        """Draws one; it is counted unless it may not happen now, or finds nobody."""
         rng, kind = self._rng, self._rng.choice(self._kinds)
         node = self._nodes[rng.choice(sorted(self._nodes))]
         other = self._nodes[rng.choice(sorted(self._nodes))]
-        self._told[kind] += 1
+        self._told[kind] += self._strike(kind, node, other)
+
+    def _strike(self, kind: str, node: Victim, other: Victim) -> bool:
+        rng, struck = self._rng, list[Victim]()
         match kind:
             case "kill":
                 self.kill(node)
-            case "kill leader":
-                for leader in self._leading():
-                    self.kill(leader)
-            case "part leader":
-                for leader in self._leading():
-                    self._part(leader)
+            case "kill leader" | "part leader":
+                struck += self._leading()
+                strike = self.kill if kind == "kill leader" else self._part
+                for leader in struck:
+                    strike(leader)
+                return bool(struck)
             case "power":
-                for one in self._powerless(node):
+                struck += self._powerless(node)
+                for one in struck:
                     self._lose_power(one)
+                return bool(struck)
             case "part":  # from the other nodes; clients still reach it
                 self._part(node)
             case "pause" if node.process is not None:
@@ -126,13 +132,14 @@ class Faults:
                 self._loop.call_later(rng.uniform(0, FULL_S), node.disk.make_room)
                 self._start_later(node)
             case _:
-                self.strike_further(kind, node)
-                self._strike_network(kind, node.name, other.name)
+                return self.strike_further(kind, node) or self._strike_network(kind, node.name, other.name)
+        return True
 
-    def strike_further(self, kind: str, node: Any) -> None:
-        """Kinds that not all runs know."""
+    def strike_further(self, kind: str, node: Any) -> bool:
+        """Kinds that not all runs know. False if it did nothing."""
+        return False
 
-    def _strike_network(self, kind: str, one: str, other: str) -> None:
+    def _strike_network(self, kind: str, one: str, other: str) -> bool:
         match kind:
             case "isolate":
                 self._network.isolate(one)
@@ -144,6 +151,9 @@ class Faults:
                 weather = self._network.weather
                 self._network.heal()
                 self._network.weather = weather
+            case _:
+                return False
+        return True
 
     def power(self, node: Victim) -> None:
         """Goes any moment now."""

@@ -50,6 +50,17 @@ class Process:
     def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         return self.loop.create_task(work, name=self.name, context=self.context.copy())
 
+    def watch(self, work: Coroutine[Any, Any, None], failures: "list[BaseException]") -> "asyncio.Task[None]":
+        """As `spawn`; what it raises is among the failures."""
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            if not task.cancelled() and (failure := task.exception()) is not None:
+                failures.append(failure)
+
+        task = self.spawn(work)
+        task.add_done_callback(ended)
+        return task
+
     def call(self, callback: Callable[[], object]) -> None:
         """Runs at once, or when it goes on, as a callback of this process would."""
         if self.runs:

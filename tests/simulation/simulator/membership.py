@@ -6,6 +6,7 @@ outcome of. A node that is let go runs on, and may be taken in again.
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -29,9 +30,13 @@ def present_voters(members: Mapping[int, HasMetadata], initial: Sequence[int]) -
 
 
 async def change_voters(
-    members: Mapping[int, HasMetadata], initial: Sequence[int], network: Network, rng: random.Random
+    members: Mapping[int, HasMetadata],
+    initial: Sequence[int],
+    network: Network,
+    rng: random.Random,
+    done: Counter[str],
 ) -> None:
-    """For ever, as the client `operator`."""
+    """For ever, as the client `operator`. `done`: what is known to have come about."""
     pause_s = rng.expovariate(CHANGES_A_SECOND)
     while True:
         await asyncio.sleep(pause_s)
@@ -47,7 +52,7 @@ async def change_voters(
         async def serve(asked: int = asked, chosen: int = chosen, leaves: bool = chosen in voters) -> None:
             node = members[asked].metadata
             if node is None:
-                return
+                raise Broken("it has not started")
             if leaves:
                 await node.remove_voter(chosen, PATIENCE_S)
             else:
@@ -56,6 +61,7 @@ async def change_voters(
         with suppress(MetadataUnavailable, LeadershipLost, ChangeRefused, Broken, Refused, TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 await network.call(OPERATOR, address(asked), rng.getrandbits(32), serve)
+                done["voters let go" if chosen in voters else "voters taken in"] += 1
 
 
 def _leading(members: Mapping[int, HasMetadata]) -> list[int]:

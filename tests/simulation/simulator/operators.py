@@ -1,6 +1,7 @@
 """Operators of a simulated cluster: partitions move while they are written to, brokers leave, topics pass.
 
 They ask as any client does, over the wire, of whichever node, and leave what they do not know the outcome of.
+What they know to have got done is counted, for the tests to see that it happens at all.
 Who makes topics also writes to them, by topic id, reads all of it back, and deletes them: a name that is used
 again must show nothing of what stood there before.
 """
@@ -74,12 +75,14 @@ async def move_partitions(client: Client, partitions: int) -> None:
         await asyncio.sleep(rng.expovariate(ACTS_A_SECOND))
         act, partition = rng.choice(ACTS), rng.randrange(partitions)
         if act == "elect":
-            await _ask_any(client, ELECT, 2, ElectLeadersRequest(election_type=0, topic_partitions=None))
+            await _elect_preferred(client)
             continue
-        await _reassign(client, partition, rng.sample(client.nodes, rng.choice(FACTORS)))
+        if await _reassign(client, partition, rng.sample(client.nodes, rng.choice(FACTORS))):
+            client.history.done["moves"] += 1
         if act == "call off":
             await asyncio.sleep(rng.uniform(0, CALLED_OFF_S))
-            await _reassign(client, partition, None)
+            if await _reassign(client, partition, None):
+                client.history.done["moves called off"] += 1
 
 
 async def retire(client: Client, partitions: int, stop: Callable[[int], None]) -> None:
@@ -97,23 +100,42 @@ async def retire(client: Client, partitions: int, stop: Callable[[int], None]) -
         for _ in range(UNREGISTERED_TRIES):
             answer = await _ask_any(client, UNREGISTER, 0, UnregisterBrokerRequest(broker_id=leaving))
             if answer is not None and answer.error_code == ErrorCode.NONE:  # type: ignore[attr-defined]
+                client.history.done["brokers removed"] += 1
                 break
             await asyncio.sleep(rng.uniform(*RETRY_S))
 
 
-async def _reassign(client: Client, partition: int, target: list[int] | None) -> None:
+async def _elect_preferred(client: Client) -> None:
+    """Wherever another one leads."""
+    request = ElectLeadersRequest(election_type=0, topic_partitions=None)
+    answer = await _ask_any(client, ELECT, 2, request)
+    told = () if answer is None else answer.replica_election_results  # type: ignore[attr-defined]
+    results = [one for topic in told for one in topic.partition_result]
+    client.history.done["elections"] += sum(one.error_code == ErrorCode.NONE for one in results)
+
+
+async def _reassign(client: Client, partition: int, target: list[int] | None) -> bool:
+    """Whether it was accepted."""
     change = ReassignablePartition(partition_index=partition, replicas=target)
     topics = [ReassignableTopic(name=TOPIC, partitions=[change])]
-    await _ask_any(client, REASSIGN, 1, AlterPartitionReassignmentsRequest(topics=topics))
+    answer = await _ask_any(client, REASSIGN, 1, AlterPartitionReassignmentsRequest(topics=topics))
+    if answer is None or answer.error_code:  # type: ignore[attr-defined]
+        return False
+    told = answer.responses[0].partitions[0]  # type: ignore[attr-defined]
+    return bool(told.error_code == ErrorCode.NONE)
 
 
-async def pass_topics(client: Client, configs: Sequence[tuple[str, str]]) -> None:
-    """Topics of one name, one after the other, for ever."""
+async def pass_topics(client: Client, configs: Sequence[tuple[str, str]], wanted: Callable[[], bool]) -> None:
+    """Topics of one name, one after the other, as long as they are wanted; what was written to the last one
+    is read back too, else this does not end."""
     for life in count():
+        if not wanted():
+            return
         topic_id = await _make(client, configs)
         if topic_id is not None:
             written = await _write(client, topic_id, life)
             await _check_content(client, topic_id, written)
+            client.history.done["topics passed"] += 1
         await _delete(client)
         await asyncio.sleep(client.rng.expovariate(LIVES_A_SECOND))
 

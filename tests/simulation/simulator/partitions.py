@@ -2,12 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
+from uuid import UUID
 
 from simulator.broker import SimBroker
 from simulator.faults import Victim
 from simulator.witness import Violation
 from tierlog.broker.runtime.replica import Replica
-from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
+
+Key = tuple[UUID, int]
+"""Topic id and partition."""
 
 State = tuple[object, ...]
 
@@ -18,7 +22,8 @@ class PartitionWitness:
     def __init__(self, topic: str, partitions: int, least: int, brokers: Mapping[int, SimBroker]) -> None:
         self._topic, self._partitions, self._least, self._brokers = topic, partitions, least, brokers
         self._image: ClusterImage | None = None  # the newest that any node has had
-        self._committed: defaultdict[int, int] = defaultdict(int)  # the highest of all high watermarks
+        self._let_in: set[tuple[int, int]] = set()  # (broker, epoch): it was not fenced once
+        self._committed: defaultdict[Key, int] = defaultdict(int)  # the highest of all high watermarks
         self._leaders: dict[tuple[int, int], int] = {}  # (partition, epoch) -> broker
         self._in_epoch: dict[tuple[int, int], int] = {}  # (partition, epoch) -> high watermark
         self._closed: dict[tuple[int, int, int], int] = {}  # with too few in sync -> log end
@@ -28,7 +33,8 @@ class PartitionWitness:
         """To some node. Raises Violation."""
         if self._image is None or image.index > self._image.index:
             before, self._image = self._image, image
-            if before is None or before.topic(self._topic) is not image.topic(self._topic):
+            self._let_in.update((one.broker_id, one.broker_epoch) for one in image.live_brokers())
+            if before is None or before.topics is not image.topics or before.brokers is not image.brokers:
                 self._check_electable()
 
     def check(self) -> list[str]:
@@ -60,6 +66,7 @@ class PartitionWitness:
             image is not None
             and known is not None
             and broker.broker_epoch == known.broker_epoch
+            and not known.fenced  # else it may not have told yet what it lacks
             and all(
                 broker.node_id in one.in_sync
                 for topic in image.topics.values()
@@ -68,22 +75,34 @@ class PartitionWitness:
             )
         )
 
-    def waits_for_an_operator(self) -> bool:
-        """All serve, but of some partition an empty replica is alone in sync, and no other is elected: power
-        failed just after it was made, when some had not made it yet, and others may have lost it."""
-        image = self._image
-        topic = None if image is None else image.topic(self._topic)
-        if image is None or topic is None or len(image.live_brokers()) < len(self._brokers):
-            return False
-        return any(one.leader < 0 and set(one.in_sync) <= set(one.emptied) for one in topic.partitions)
+    def all_serve(self) -> bool:
+        """All brokers are registered and let in."""
+        return self._image is not None and len(self._image.live_brokers()) == len(self._brokers)
 
-    def all_in_sync(self, name: str | None = None) -> bool:
-        """Of that topic, or of all: all replicas, none on its way, under one leader that knows it."""
+    def left_to_an_operator(self) -> list[str]:
+        """Topics. All brokers serve, but of some partition an empty replica is alone in sync, and no other is
+        elected: power failed just after it was made, when some had not made it yet, and others may have lost
+        it. Never one of which anything was committed: that is there, so somebody must be found who has it.
+        """
+        image = self._image
+        if image is None or not self.all_serve():
+            return []
+        self._note_committed()
+        return sorted(
+            topic.name
+            for topic in image.topics.values()
+            if any(
+                _is_alone_and_empty(one) and not self._committed[topic.topic_id, number]
+                for number, one in enumerate(topic.partitions)
+            )
+        )
+
+    def all_in_sync(self) -> bool:
+        """Of all topics all replicas, none on its way, under one leader that knows it."""
         topics = [] if self._image is None else list(self._image.topics.values())
-        wanted = [topic for topic in topics if name in (None, topic.name)]
-        return bool(wanted) and all(
+        return bool(topics) and all(
             self._is_whole(topic.name, number, partition)
-            for topic in wanted
+            for topic in topics
             for number, partition in enumerate(topic.partitions)
         )
 
@@ -100,11 +119,11 @@ class PartitionWitness:
         )
 
     def check_places(self) -> None:
-        """At the end: each broker that serves has the replicas that are placed there, and no others."""
+        """At the end: each broker serves, and has the replicas that are placed there, and no others."""
         image = self._image
         for number, broker in self._brokers.items():
             if broker.replicas is None:
-                continue
+                raise Violation(f"{broker.name} does not serve")
             placed = {
                 (topic.name, partition, topic.topic_id)
                 for topic in (() if image is None else image.topics.values())
@@ -143,39 +162,45 @@ class PartitionWitness:
                     f"partition {partition} took records in with {sorted(replica.in_sync)} in sync"
                 )
 
-    def _note_committed(self, partition: int) -> None:
+    def _note_committed(self) -> None:
         for broker in self._brokers.values():
-            replica = _replica(broker, self._topic, partition)
-            if replica is not None and replica.leads:
-                self._committed[partition] = max(self._committed[partition], replica.high_watermark)
+            for replica in broker.replicas or ():
+                if replica.leads and replica.failed is None:
+                    key = (replica.topic_id, replica.name.partition)
+                    self._committed[key] = max(self._committed[key], replica.high_watermark)
 
     def _check_electable(self) -> None:
-        """Whoever may be elected has all that any leader ever called committed."""
-        topic = None if self._image is None else self._image.topic(self._topic)
-        if self._image is None or topic is None:
+        """Whoever may be elected has all that any leader ever called committed; also those that were let in
+        and do not answer any more: others commit meanwhile, and count on what they hold (KIP-966).
+        """
+        self._note_committed()
+        image = self._image
+        for topic in () if image is None else image.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                if committed := self._committed[topic.topic_id, number]:
+                    for member in (*partition.in_sync, *partition.eligible):
+                        self._check_holds(member, topic, number, committed)
+
+    def _check_holds(self, member: int, topic: TopicImage, number: int, committed: int) -> None:
+        partition, broker = topic.partitions[number], self._brokers[member]
+        if partition.in_sync == (member,) and _is_alone_and_empty(partition):
+            return  # nobody else is left, and it is known to be empty: it is not elected
+        known = None if self._image is None else self._image.brokers.get(member)
+        if known is None or broker.broker_epoch != known.broker_epoch:
             return
-        for number, partition in enumerate(topic.partitions):
-            self._note_committed(number)
-            for member in (*partition.in_sync, *partition.eligible):
-                if member in partition.emptied:
-                    continue  # alone in sync as nobody is left, and known to be empty: it is not elected
-                broker, known = self._brokers[member], self._image.brokers.get(member)
-                replica = _replica(broker, self._topic, number)
-                if replica is None or known is None or broker.broker_epoch != known.broker_epoch:
-                    continue
-                if not broker.has_told:
-                    continue  # what is damaged; it is fenced until then
-                if known.fenced:
-                    continue  # nor is it elected before it is let in: until then it tells what it lacks
-                if replica.log_end_offset < self._committed[number]:
-                    raise Violation(_behind(member, number, replica, partition, self._committed[number]))
+        if (member, known.broker_epoch) not in self._let_in:
+            return  # it is not elected before, and until then it tells what it lacks
+        replica = _replica(broker, topic.name, number)
+        if replica is None or replica.topic_id != topic.topic_id or replica.log_end_offset >= committed:
+            return
+        raise Violation(
+            f"node {member} may be elected for {topic.name}-{number} and ends at {replica.log_end_offset}, "
+            f"but {committed} is committed: {partition}"
+        )
 
 
-def _behind(member: int, number: int, replica: Replica, partition: PartitionImage, committed: int) -> str:
-    return (
-        f"node {member} may be elected for partition {number} and ends at {replica.log_end_offset}, "
-        f"but {committed} is committed: {partition}"
-    )
+def _is_alone_and_empty(partition: PartitionImage) -> bool:
+    return len(partition.in_sync) == 1 and partition.leader < 0 and partition.in_sync[0] in partition.emptied
 
 
 def _replica(broker: SimBroker, topic: str, partition: int) -> Replica | None:

@@ -54,6 +54,7 @@ class Outcome:
     seed: int
     acknowledged: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    done: Counter[str] = field(default_factory=Counter)
     trace: str = ""
 
 
@@ -168,11 +169,11 @@ class QuorumRun:
         self.faults.weather()
         process = Process(self.loop, "clients")
         self.network.listen("clients", process)
-        clients = [process.spawn(self._client(number)) for number in range(CLIENTS)]
+        clients = [process.watch(self._client(number), self.violations) for number in range(CLIENTS)]
         if self._changes:
             self.network.listen(OPERATOR, process)
-            work = change_voters(self.members, self.voters, self.network, self._operators)
-            clients.append(process.spawn(work))
+            work = change_voters(self.members, self.voters, self.network, self._operators, self.outcome.done)
+            clients.append(process.watch(work, self.violations))
         await self._faults()
         self.faults.end()
         for client in clients:

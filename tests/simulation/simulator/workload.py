@@ -38,6 +38,8 @@ class History:
     acknowledged: dict[int, dict[int, bytes]] = field(default_factory=dict)
     seen: dict[int, dict[int, bytes]] = field(default_factory=dict)
     errors: Counter[str] = field(default_factory=Counter)
+    done: Counter[str] = field(default_factory=Counter)
+    """What operators asked for, and got."""
     given: Callable[[int, int, str], None] = lambda partition, offset, kind: None
     """Told of the last of some records: partition, offset, kind."""
 
