@@ -1,9 +1,9 @@
 """`make simulate SEEDS=n FIRST_SEED=k`: runs of the simulated cluster and quorum, by seed, on all cores.
 
 The last line is JSON: {"seeds": n, "failed": 0, "acknowledged": …, "faults": …, "of": n, "trace": hash of all
-runs, "done": how often what operators and groups ask for came about}. A seed that fails is told with the
-command that plays it again, and the exit code is 1. With `--seconds` it ends after that time: `seeds` says
-how many were played `of` those that were asked for.
+runs, "traces": how many of those differ, "done": how often what operators and groups ask for came about}.
+A seed that fails is told with the command that plays it again, and the exit code is 1. With `--seconds` it
+ends after that time: `seeds` says how many were played `of` those that were asked for.
 """
 
 import argparse
@@ -106,9 +106,15 @@ def main() -> int:
             print(f"{number} of {len(seeds)} seeds", file=sys.stderr, flush=True)
         if time.monotonic() > ends:
             break
-    told = {"seeds": len(traces), "failed": failed, "acknowledged": acknowledged, "faults": faults}
+    told: dict[str, object] = {
+        "seeds": len(traces),
+        "failed": failed,
+        "acknowledged": acknowledged,
+        "faults": faults,
+    }
     trace = hashlib.sha256("".join(traces[seed] for seed in sorted(traces)).encode()).hexdigest()
-    print(json.dumps({**told, "of": len(seeds), "trace": trace, "done": dict(sorted(done.items()))}))
+    told |= {"of": len(seeds), "trace": trace, "traces": len(set(traces.values()))}
+    print(json.dumps({**told, "done": dict(sorted(done.items()))}))
     return 1 if failed else 0
 
 

@@ -29,7 +29,7 @@ DONE = {
 OPERATOR_CALLS_MAX = 5
 """In a thousand seeds. Where more are left to an operator, the rest is not shown to come back by itself."""
 
-REPLAYED = "11,20,29,38,45,99,103,137,143"
+REPLAYED = "11,17,20,29,38,45,137,473"
 
 
 def simulate(seeds: int, first: int, hash_seed: str = "random") -> dict[str, Any]:
@@ -92,5 +92,5 @@ def test_the_same_seeds_leave_the_same_traces() -> None:
     """Between them they have all that a run may have."""
     first = play(SIMULATE, "--only", REPLAYED, hash_seed="1")
     assert first == play(SIMULATE, "--only", REPLAYED, hash_seed="2")
-    assert first["trace"] != simulate(1, first=5)["trace"]
+    assert first["traces"] == first["seeds"]
     assert {kind for kind, count in first["done"].items() if count} >= DONE
