@@ -16,6 +16,7 @@ from controlled import Controlled
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.data_directory import DirectoryUnusable
@@ -198,6 +199,18 @@ async def test_others_lead_what_lies_on_a_full_disk_until_it_has_room(
     await asyncio.to_thread(directory.has_room)
     await until(lambda: full(controller) == [])
     assert {number for number, leader in leaders(controller).items() if leader == 2} == set(held)
+    await life.stop()
+
+
+async def test_a_partition_that_moves_off_a_full_disk_is_told_at_once(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    held = life.lies_in("b")
+    life.directories.all[1].fill()
+    await until(lambda: full(controller) == held)
+    life.directories.moved(TopicPartition("t", held[0]), life.directories.all[0])
+    await until(lambda: full(controller) == held[1:])
     await life.stop()
 
 
