@@ -97,10 +97,9 @@ class MetadataNode:
         self._peers: Peers = peers or NoPeers()
         self.has_peers = peers is not None
         self._clock, self._rng, self._tasks = clock, rng, tasks
-        self._tick_ms = tick_ms
+        self._tick_ms, self._settings = tick_ms, settings
         self._snapshot_entries, self._snapshot_bytes = snapshot_entries, snapshot_bytes
         self._keep_entries = keep_entries
-        self._settings = settings
         self._storage = MetadataStorage(
             files,
             directory,
