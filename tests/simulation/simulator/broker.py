@@ -84,6 +84,8 @@ class SimBroker:
         self._loop, self._network, self._brokers, self._rng = loop, network, brokers, rng
         self._observer = observer
         self.process: Process | None = None
+        self.has_told = False
+        """Whether its process has told the controller what of its replicas is gone or damaged."""
         self.dispatcher: Dispatcher | None = None
         self.metadata: MetadataNode | None = None
         self.replicas: ReplicaManager | None = None
@@ -101,6 +103,7 @@ class SimBroker:
         if self.is_up:
             return
         self.process = Process(self._loop, self.name)
+        self.has_told = False
         self.files: DiskFiles = self.disk.attach()
         self._network.listen(self.name, self.process)
         self.process.spawn(self._run())
@@ -125,6 +128,7 @@ class SimBroker:
         if self.process is None or not self.process.alive:
             return False
         self.process.kill()
+        self._known.update({replica.name: replica for replica in self.replicas or ()})
         self._held.update({name: self.held(*name) for name in self._known})
         self._known.clear()
         self.files.die()

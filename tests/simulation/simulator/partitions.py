@@ -163,6 +163,8 @@ class PartitionWitness:
                 replica = _replica(broker, self._topic, number)
                 if replica is None or known is None or broker.broker_epoch != known.broker_epoch:
                     continue
+                if not broker.has_told:
+                    continue  # what is damaged; it is fenced until then
                 if known.fenced:
                     continue  # nor is it elected before it is let in: until then it tells what it lacks
                 if replica.log_end_offset < self._committed[number]:
