@@ -115,9 +115,11 @@ class ReplicaReports:
         directories = self._replicas.directories
         for directory in directories.all:
             self._has_room_since[directory] = loop.time()
-            if any(self._broker_id in known.full for _, known in self._known(directories.held_by(directory))):
+            marks = [self._broker_id in one.full for _, one in self._known(directories.held_by(directory))]
+            if marks and all(marks):  # one alone may have moved here from a full directory
                 directory.fill()  # it was when the process before this one ended; upkeep looks again
             directory.on_room = lambda one: loop.call_soon_threadsafe(self._room_changed, one)
+        directories.on_moved = self._due.set
         loop.call_later(self._room_lasts_s, self._due.set)
         self._unsubscribe = self._metadata.subscribe(self._follow)
         self._due.set()
@@ -125,6 +127,7 @@ class ReplicaReports:
 
     async def stop(self) -> None:
         self._unsubscribe()
+        self._replicas.directories.on_moved = lambda: None
         for directory in self._replicas.directories.all:
             directory.on_room = lambda one: None
         if self._telling is not None:

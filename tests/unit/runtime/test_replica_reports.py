@@ -204,6 +204,18 @@ async def test_others_lead_what_lies_on_a_full_disk_until_it_has_room(
     await life.stop()
 
 
+async def test_a_partition_that_moves_off_a_full_disk_is_told_at_once(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    held = life.lies_in("b")
+    life.directories.all[1].fill()
+    await until(lambda: full(controller) == held)
+    life.directories.moved(TopicPartition("t", held[0]), life.directories.all[0])
+    await until(lambda: full(controller) == held[1:])
+    await life.stop()
+
+
 async def test_a_partition_that_is_made_on_full_disks_is_led_elsewhere(
     tmp_path: Path, controller: Told
 ) -> None:
