@@ -154,7 +154,7 @@ class Leadership:
 
     def _left_out(self) -> None:
         """A leader sends nothing to who is no member of its configuration: a node that lost its leadership
-        while it removed itself is never told what became of entries that are not committed here yet."""
+        while it removed itself reads only later what became of entries that are not committed here yet."""
         for index in [index for index in self._waiting if index > self._core.log.commit]:
             _fail(self._waiting.pop(index), _taken_over())
 

@@ -8,7 +8,7 @@ from crc32c import crc32c
 
 from tierlog.broker.ports.types import InvariantViolation
 from tierlog.metadata.raft import messages as m
-from tierlog.metadata.raft.core import NotLeader, RaftCore
+from tierlog.metadata.raft.core import NotLeader, RaftCore, Role
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import (
     ChangeRefused,
@@ -361,6 +361,24 @@ def test_a_snapshot_brings_its_configuration() -> None:
     )
     assert core.voters == {1, 2}
     assert core.log.configuration_at(9) == VOTERS.without(3)
+
+
+def test_who_reads_of_its_removal_while_it_stands_stands_no_more() -> None:
+    core = follower(1)
+    core.campaign()
+    removal = m.Entry(3, 2, encode_configuration(VOTERS.without(2)), m.CONFIGURATION)
+    core.take_committed(None, (m.Entry(1, 1, b"x"), removal), leader=1)
+    core.step(m.VoteReply(term=2, sender=3, to=2, granted=True, pre_vote=True))
+    for _ in range(100):
+        core.tick()
+    assert (core.role, core.term, core.leader, core.log.commit) == (Role.FOLLOWER, 3, 1, 2)
+    core.check()
+
+
+def test_a_voter_takes_nobodys_word_for_who_leads_but_the_leaders() -> None:
+    core = follower(1)
+    core.take_committed(None, (m.Entry(1, 1, b"x"), m.Entry(1, 2, b"y")), leader=1)
+    assert (core.leader, core.log.commit) == (m.NOBODY, 2)
 
 
 def test_messages_survive_their_encoding() -> None:

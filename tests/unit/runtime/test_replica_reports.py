@@ -211,6 +211,7 @@ async def test_a_partition_that_moves_off_a_full_disk_is_told_at_once(
     held = life.lies_in("b")
     life.directories.all[1].fill()
     await until(lambda: full(controller) == held)
+    await until(lambda: not life.reports._due.is_set())  # nothing is left to tell
     life.directories.moved(TopicPartition("t", held[0]), life.directories.all[0])
     await until(lambda: full(controller) == held[1:])
     await life.stop()
