@@ -7,7 +7,7 @@ are in `membership`. Subscribers see committed images only. Failure of the stora
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -23,16 +23,18 @@ from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.feed import ImageFeed, Subscriber, happens
 from tierlog.metadata.fencing import Fencing
+from tierlog.metadata.following import Following
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.membership import Membership
 from tierlog.metadata.pages import LogPage, read_chunk, read_page
 from tierlog.metadata.peers import LeadershipLost, MetadataUnavailable, NoPeers, NotTheLeader, Peers
-from tierlog.metadata.raft.core import RaftCore, Ready
+from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import Configuration, Member
 from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, AnyMessage, Entry, Snapshot
+from tierlog.metadata.raft.ready import Ready
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.records import NoOp, decode_records, encode_records
 from tierlog.metadata.status import NodeStatus
@@ -95,10 +97,9 @@ class MetadataNode:
         self._peers: Peers = peers or NoPeers()
         self.has_peers = peers is not None
         self._clock, self._rng, self._tasks = clock, rng, tasks
-        self._tick_ms = tick_ms
+        self._tick_ms, self._settings = tick_ms, settings
         self._snapshot_entries, self._snapshot_bytes = snapshot_entries, snapshot_bytes
         self._keep_entries = keep_entries
-        self._settings = settings
         self._storage = MetadataStorage(
             files,
             directory,
@@ -116,6 +117,7 @@ class MetadataNode:
         self._membership: Membership | None = None
         self._sessions = sessions
         self._fencing: Fencing | None = None
+        self._following: Following | None = None
         self._balancing = Balancing(balance, self._feed, clock, tasks)
         self._watched: object = None  # brokers that the peers were told to watch
         self._members: Configuration | None = None  # that the peers were told
@@ -200,6 +202,7 @@ class MetadataNode:
         self._leadership = Leadership(self._core, self._feed, self._clock, self._rng, self._work.set)
         self._membership = Membership(self, self._core, self._leadership, self._clock)
         self._fencing = Fencing(self._sessions, self._leadership, self._feed, self._clock, self._tasks)
+        self._following = Following(self._core, self._peers, self._tasks, self._take_page)
         self._peers.start(self._unreachable, self._died, self._fencing.lives)
         self._follow_configuration()
         self._running.append(self._tasks.spawn(f"metadata {self.node_id}", self._run()))
@@ -215,6 +218,8 @@ class MetadataNode:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+        if self._following is not None:
+            await self._following.stop()
         if self._encoding is not None:
             await asyncio.gather(self._encoding, return_exceptions=True)
         await self._peers.close()
@@ -235,14 +240,29 @@ class MetadataNode:
     def receive(self, messages: tuple[AnyMessage, ...]) -> None:
         """Raft messages from peers, whose sender has been authenticated."""
         if self._failure is None:
-            try:
+            with self._sound():
                 for message in messages:
                     self.core.step(message)
-            except Exception as failure:  # a broken invariant: what the core holds is not to be trusted
-                self._stop_serving(failure)
-                raise
             self._started(self._membership).heard({message.sender for message in messages})
             self._work.set()
+
+    def _take_page(self, page: LogPage, data: bytes) -> None:
+        """Of the committed log, while no leader sends it."""
+        if self._failure is None:
+            index, term, configuration = page.snapshot_index, page.snapshot_term, page.snapshot_configuration
+            snapshot = Snapshot(index, term, data, configuration) if data else None
+            with self._sound():
+                self.core.take_committed(snapshot, page.entries, page.leader)
+            self._work.set()
+
+    @contextlib.contextmanager
+    def _sound(self) -> Iterator[None]:
+        """A broken invariant stops the node: what the core holds is not to be trusted then."""
+        try:
+            yield
+        except Exception as failure:
+            self._stop_serving(failure)
+            raise
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Calls subscriber(old, new) after each change, on the loop; what it raises is only logged."""
@@ -459,6 +479,7 @@ class MetadataNode:
             self.core.tick()
             self._send(self.core.take_hurried())
             self._started(self._membership).tick()
+            self._started(self._following).tick()
             self._started(self._fencing).tick(self._tick_ms)
             self._balancing.tick(self._started(self._leadership))
             self._work.set()

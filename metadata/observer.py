@@ -5,17 +5,16 @@ on from the index that it has. A voter that hears of no leader may be cut off, s
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import msgspec
-from crc32c import crc32c
 
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.feed import ImageFeed, Subscriber, happens
+from tierlog.metadata.following import LogReader
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image
 from tierlog.metadata.pages import LogPage
@@ -25,7 +24,6 @@ from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, Entry
 from tierlog.metadata.records import decode_records
 from tierlog.metadata.status import NodeStatus
 
-WAIT_MS = 5_000  # of a long poll
 RETRY_S = 0.1
 
 R = TypeVar("R")
@@ -51,7 +49,6 @@ class MetadataObserver:
         self._tasks, self._peers = tasks, peers
         self._feed = ImageFeed(ClusterImage(cluster_id=cluster_id), node_id)
         self._following: asyncio.Task[None] | None = None
-        self._source = NOBODY
         self._paged = asyncio.Event()
 
     @property
@@ -166,23 +163,14 @@ class MetadataObserver:
     # --- following
 
     async def _follow(self) -> None:
-        """One voter as long as it knows of a leader; then the next."""
+        reader = LogReader(self._peers, self._candidates, lambda: self.image.index, self._take)
         while True:
-            for voter in self._candidates():
-                self._source = voter
-                with contextlib.suppress(MetadataUnavailable):
-                    while await self._read(voter):
-                        pass
-            self._source = NOBODY
+            await reader.read()
             await asyncio.sleep(RETRY_S)
 
-    async def _read(self, voter: int) -> bool:
-        """One page; whether this voter is worth asking again."""
-        known = self.leader != NOBODY and self._source == voter
-        page = await self._peers.log(voter, self.image.index, WAIT_MS if known else 0)
-        if page.snapshot_index > self.image.index:
-            data = await self._read_snapshot(voter, page)
-            self._feed.publish(decode_image(data), page.snapshot_term)
+    def _take(self, page: LogPage, snapshot: bytes) -> None:
+        if snapshot:
+            self._feed.publish(decode_image(snapshot), page.snapshot_term)
         elif page.entries:
             self._apply(page.entries)
         self.leader = page.leader
@@ -191,18 +179,6 @@ class MetadataObserver:
             self._configure()
         self._paged.set()
         self._paged = asyncio.Event()
-        return page.leader != NOBODY
-
-    async def _read_snapshot(self, voter: int, page: LogPage) -> bytes:
-        data = bytearray()
-        while len(data) < page.snapshot_bytes:
-            chunk = await self._peers.snapshot(voter, page.snapshot_index, len(data))
-            if not chunk:
-                break
-            data += chunk
-        if len(data) != page.snapshot_bytes or crc32c(bytes(data)) != page.snapshot_crc32c:
-            raise MetadataUnavailable(f"the snapshot of node {voter} came damaged", applied_unknown=False)
-        return bytes(data)
 
     def _apply(self, entries: tuple[Entry, ...]) -> None:
         image = self.image

@@ -1,4 +1,5 @@
-"""The committed log as observers read it: pages of entries, or a snapshot in chunks where those are gone."""
+"""The committed log for nodes to which no leader sends it: pages of entries, or a snapshot in chunks where
+those are gone."""
 
 import asyncio
 
@@ -7,6 +8,7 @@ from crc32c import crc32c
 
 from tierlog.metadata.feed import ImageFeed
 from tierlog.metadata.raft.core import RaftCore
+from tierlog.metadata.raft.membership import Configuration
 from tierlog.metadata.raft.messages import Entry
 
 PAGE_BYTES = 1 << 20
@@ -24,6 +26,7 @@ class LogPage(msgspec.Struct, frozen=True, array_like=True):
     snapshot_term: int = 0
     snapshot_bytes: int = 0
     snapshot_crc32c: int = 0
+    snapshot_configuration: Configuration | None = None  # for who keeps a log of its own
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -51,9 +54,10 @@ async def read_page(
         return LogPage((), core.leader, voters)
     log = core.log
     if after + 1 < log.first_index:
-        data = log.snapshot.data
+        snapshot = log.snapshot
+        size, checksum = len(snapshot.data), crc32c(snapshot.data)
         return LogPage(
-            (), core.leader, voters, log.snapshot.index, log.snapshot.term, len(data), crc32c(data)
+            (), core.leader, voters, snapshot.index, snapshot.term, size, checksum, snapshot.configuration
         )
     return LogPage(log.between(after + 1, feed.image.index + 1, PAGE_BYTES), core.leader, voters)
 

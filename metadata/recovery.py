@@ -31,6 +31,8 @@ from tierlog.metadata.storage import Loaded, MetadataStorage, read_owner
 
 INDEX_GAP = 1_000_000
 """Entries that the lost majority may have had beyond this log: hours of them."""
+TERM_GAP = 1_000_000
+"""Elections that they may have held: days of nothing else."""
 EPOCH_GAP = 1_000
 """Elections, or changes of an in-sync set, of one partition among them."""
 PRODUCER_ID_GAP = 100_000_000
@@ -99,7 +101,7 @@ class Recovery:
 
     def apply(self) -> None:
         """One snapshot takes the place of the log. Done again from the start if a crash comes in between."""
-        term = self._loaded.hard_state.term + 1
+        term = self._loaded.hard_state.term + TERM_GAP
         lost = self._configuration.voters.keys() - {self._node_id}
         image = _beyond(_fenced(self._image, sorted(lost), self._rng))
         url = self._configuration.members.get(self._node_id, Member()).url
@@ -114,7 +116,7 @@ class Recovery:
             raise NotRecoverable("the node's log is empty: it has never been told anything")
         log = RaftLog(self._loaded.snapshot, self._loaded.entries, self._loaded.hard_state.commit)
         if log.configuration is None:
-            return Configuration({})  # those of its settings, which are not in the log
+            return Configuration({})  # those of its settings, which are not here: nobody is fenced
         _, newest = log.configuration
         if newest.voters.keys() == {self._node_id}:
             raise NotRecoverable("the node is the only voter already: start it")

@@ -88,8 +88,6 @@ class Swaps:
         """False, and nothing was done, if the log has changed since the cleaning began."""
         if self.pending is not None or not all(log.has(source) and source.rolled for source in swap.sources):
             return False
-        if swap.cleaned.directory != self._directory:
-            return False  # the log has moved away from it
         self.pending = swap  # before its first step, which may fail half way
         swap.begin()
         return True

@@ -10,7 +10,7 @@ it is not begun anew. Called by app.py, the replica manager and the directory mo
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,8 @@ class DataDirectories:
     def __init__(self, paths: Sequence[Path], files: Files, rng: random.Random) -> None:
         self.all = tuple(DataDirectory(path, files, rng) for path in paths)
         self.open_files = files.open_files
+        self.on_moved: Callable[[], object] = lambda: None
+        """Called after a partition got another place."""
         self._rng = rng
         self._place: dict[TopicPartition, DataDirectory] = {}
         self._preferred: dict[TopicPartition, DataDirectory] = {}  # of those that are not here
@@ -169,6 +171,9 @@ class DataDirectories:
             elif name not in refused and self.offline:
                 refused[name] = self._may_lie_elsewhere("it may lie in")
         for name in left.keys() - refused.keys():
+            place = self._place.get(name)
+            if place is not None and place.failure is not None:
+                continue  # its name there may not be durable
             for directory in left[name]:
                 if directory.failure is None:
                     with suppress(OSError):  # the next start looks again
@@ -178,12 +183,18 @@ class DataDirectories:
     def _leave_moved(
         self, name: TopicPartition, places: list[DataDirectory], left: Set[DataDirectory]
     ) -> list[DataDirectory]:
-        """Where it lies, without the place that it was moved from when the node stopped: that is buried, for
-        good before the note is taken away. If that fails, the directory goes offline, and the note stays.
+        """Where it lies, without the place that it was moved from when the node stopped: that is buried, once
+        the name of the new one is sure to be durable, and for good before the note is taken away. If that
+        fails, the directory goes offline, and the note stays.
         """
         stayed = [directory for directory in places if directory not in left]
         if len(stayed) != 1:
             return places
+        try:
+            stayed[0].sync_names()
+        except OSError as failure:
+            stayed[0].fail(failure.strerror or str(failure))
+            return stayed
         for directory in places:
             if directory is not stayed[0]:
                 _log.warning(
@@ -215,6 +226,7 @@ class DataDirectories:
 
     def moved(self, name: TopicPartition, directory: DataDirectory) -> None:
         self._put(name, directory)
+        self.on_moved()
 
     def directory_of(self, name: TopicPartition) -> DataDirectory | None:
         return self._place.get(name)

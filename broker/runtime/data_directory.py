@@ -143,6 +143,7 @@ class DataDirectory:
         self._taking = threading.Lock()
         self._checkpointed: set[TopicPartition] = set()
         self._cleaned: set[TopicPartition] = set()
+        self._departures: set[TopicPartition] = set()
         self._twice: dict[str, Offsets] = {}  # what stands in a file and in its copy
 
     # -- whose it is --
@@ -317,9 +318,6 @@ class DataDirectory:
         buried if it is another topic's. Raises OSError, MalformedCheckpoint.
         """
         self.give_way(partition, topic_id)
-        if partition in self.departures():
-            self.stay(partition)
-            self.sync_names()
         if self.holds(partition):
             raise DirectoryUnusable(None, "the partition has a directory here", str(self.path))
         future = self.path / renamed_directory(str(partition), random_uuid(self._rng).hex, FUTURE_DIRECTORY)
@@ -339,16 +337,34 @@ class DataDirectory:
 
     def leave(self, partition: TopicPartition) -> None:
         """From here on, if it is in another directory too, it is there. Durable, and takes no room."""
+        self._departures.add(partition)
         self.files.close(self.files.open(self._left(partition), create=True))
         self.sync_names()
 
     def stay(self, partition: TopicPartition) -> None:
         """It is nowhere else after all. If the power fails now, the next start finds that out again."""
         self.files.unlink(self._left(partition), missing_ok=True)
+        self._departures.discard(partition)
+
+    def has_left(self, partition: TopicPartition) -> bool:
+        """Whether there may be such a note; without a look at the disk."""
+        return partition in self._departures
+
+    def clear_left(self, partition: TopicPartition) -> Path | None:
+        """Of a partition that lies elsewhere: what it left here goes for good, before the note that says so;
+        returns its grave, if it had none. Raises OSError.
+        """
+        grave = self.bury(partition) if self.holds(partition) else None
+        self.sync_names()
+        self.stay(partition)
+        self.sync_names()
+        return grave
 
     def departures(self) -> set[TopicPartition]:
         """Those that `leave` was called for, and `stay` was not."""
-        return {name for name in map(parse_left, self.files.list_directory(self.path)) if name is not None}
+        names = map(parse_left, self.files.list_directory(self.path))
+        self._departures = {name for name in names if name is not None}
+        return set(self._departures)
 
     def _left(self, partition: TopicPartition) -> Path:
         return self.path / f"{partition}{LEFT}"

@@ -1,9 +1,10 @@
 """Replicas move between the log directories of this broker (AlterReplicaLogDirs, KIP-113).
 
 A copy of the log grows in the target, in its threads, while the log goes on (broker/log/future.py). Once
-little is missing, flushes are held for a moment, so that nobody is promised what is not in the copy; the rest
-is copied on the event loop, the copy gets the partition's name, and the log goes on in it, with all that is
-known of it in memory. The order on the disks, which any crash may cut short:
+little is missing, flushes are held for a moment, so that nobody is promised what is not in the copy: then
+what may have been promised is synced, all else follows in the threads without a sync, and the last of it on
+the event loop; the copy gets the partition's name, and the log goes on in it, with all that is known of it in
+memory. The order on the disks, which any crash may cut short:
   1. the copy, whose directory is called `-future`: nobody reads it, and the next start begins it anew;
   2. the checkpoints of the target know the log, and a note in the source says that it may have left;
   3. the copy gets its name: with the note, it is the log from here on;
@@ -15,7 +16,7 @@ root; asked by handlers and the admin API, on the event loop.
 import asyncio
 import errno
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -24,9 +25,10 @@ from typing import NamedTuple
 import structlog
 
 from tierlog.broker.log.checkpoints import MalformedCheckpoint, read_partition_metadata
-from tierlog.broker.log.future import CHUNK_BYTES, FutureLog, LogChanged, look
+from tierlog.broker.log.future import CHUNK_BYTES, FutureLog, LogChanged
 from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.files import Space
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.runtime.data_directory import DataDirectory
@@ -44,12 +46,22 @@ LONGEST_NAME = 255 - len(".-future") - 32
 """Of a partition: its copy's directory has an id behind it, and Kafka refuses to cut the name."""
 
 CLOSE_BYTES = 4 << 20
-"""Missing in a copy that may be finished, flushes held, without a look at the rate."""
+CLOSE_MOST_BYTES = 32 << 20
+"""Missing in a copy that may be finished, flushes held, without a look at the rate: the first, and twice as
+much, up to the second, with each round that missed little less than the one before. For the disk needs a
+moment for its fsyncs however short the copy is, and producers go on.
+"""
 
 SWITCH_BYTES = 1 << 20
-"""Copied on the event loop at the most, a millisecond's work; twice as much with each try that finds more."""
+"""Copied on the event loop at the most: a millisecond's work."""
 
-SWITCH_DOUBLINGS = 4
+HELD_ROUNDS = 16
+"""Copies without an fsync, flushes held, for less than that to be missing."""
+
+HELD_S = 5.0
+"""Flushes are held no longer, and at a stop for half of its patience: whoever waits for the healthy disk of
+the log does not wait for that of the copy.
+"""
 
 LEAST_CHUNK_BYTES = 4 << 10
 
@@ -64,6 +76,9 @@ REST_S = 5.0
 
 ROOM_LEFT_BYTES = 64 << 20
 """Stay free in the target, or the move ends: others append there."""
+
+ROOM_LOOK_BYTES = 16 << 20
+"""Copied between two looks at it."""
 
 _log = structlog.get_logger("tierlog.moves")
 
@@ -119,8 +134,11 @@ class DirectoryMove:
         self.target = target
         self.future: FutureLog | None = None
         self.stop = threading.Event()
+        self.missing_bytes = 0
+        """Of what it was granted room for."""
         self.has_switched = False
         self.grave: Path | None = None
+        self._unlooked_bytes = 0
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -133,6 +151,15 @@ class DirectoryMove:
         log = self.replica.log
         end = log.local_log_start_offset if self.future is None else self.future.end_offset
         return max(0, log.log_end_offset - end)
+
+    def spent(self, count: int) -> bool:
+        """So many bytes more are copied; whether it is time to look for room. In a thread."""
+        self.missing_bytes -= count
+        self._unlooked_bytes += count
+        is_due = self._unlooked_bytes >= ROOM_LOOK_BYTES
+        if is_due:
+            self._unlooked_bytes = 0
+        return is_due
 
     def bury(self) -> None:
         """What it left behind, once. Raises OSError."""
@@ -156,8 +183,11 @@ class DirectoryMoves:
         image: Callable[[], ClusterImage],
         clock: Clock,
         tasks: TaskGroup,
+        *,
+        held_s: float = HELD_S,
     ) -> None:
         self._settings = settings
+        self._held_s = min(held_s, settings.log_dirs_stop_timeout_ms / 2000)
         self._replicas = replicas
         self.directories = replicas.directories
         self._checkpoints = replicas.checkpoints
@@ -202,7 +232,9 @@ class DirectoryMoves:
         return ErrorCode.NONE
 
     def resume(self) -> None:
-        """Begins anew what the last run did not finish; its copies go. Once logs are open."""
+        """Begins anew what the last run did not finish, or leaves that to a start at which no directory is
+        offline; its copies go. Once logs are open.
+        """
         for directory in self.directories.online:
             try:
                 futures = directory.futures()
@@ -214,6 +246,8 @@ class DirectoryMoves:
                 if replica is None and self._replicas.is_offline(name):
                     continue  # until a start that finds its log
                 if replica is not None and self._is_to_move(replica, directory, path):
+                    if self.directories.offline:
+                        continue
                     self._begin(replica, directory)
                 self._tasks.spawn(f"remove {path.name}", directory.remove_in_turn(path))
 
@@ -223,7 +257,7 @@ class DirectoryMoves:
             is_of_it = read_partition_metadata(directory.files, copy) == replica.topic_id
         except (OSError, MalformedCheckpoint):
             return False
-        return is_of_it and replica.room is not directory and not self.directories.offline
+        return is_of_it and replica.room is not directory
 
     async def stop(self) -> None:
         """Ends them all; the next start begins them anew. A disk that hangs is not waited for."""
@@ -268,17 +302,26 @@ class DirectoryMoves:
 
     async def _move(self, move: DirectoryMove) -> None:
         replica, target = move.replica, move.target
+        for directory in self.directories.online:
+            if directory is not move.source and directory.has_left(move.name):
+                await self._clear(directory, move.name)
         path = await target.run(partial(target.make_future, move.name, replica.topic_id))
         start_offset = replica.local_log_start_offset
         move.future = FutureLog(path, target.files, move.source.files, start_offset)
         self._checkpoints.moving[move.name] = target
         tries = 0
-        while not await self._try_to_switch(move, move.future, SWITCH_BYTES << min(tries, SWITCH_DOUBLINGS)):
+        while not await self._try_to_switch(move, move.future):
             tries += 1
-            await asyncio.sleep(min(AGAIN_S * 2**tries, REST_S))
+            await asyncio.sleep(_pause_s(tries))
         await self._leave(move)
 
-    async def _try_to_switch(self, move: DirectoryMove, future: FutureLog, most_bytes: int) -> bool:
+    async def _clear(self, directory: DataDirectory, name: TopicPartition) -> None:
+        """What an earlier move could not take away, and the next start would have. Raises OSError."""
+        grave = await directory.run(partial(directory.clear_left, name))
+        if grave is not None:
+            self._tasks.spawn(f"remove {grave.name}", directory.remove_in_turn(grave))
+
+    async def _try_to_switch(self, move: DirectoryMove, future: FutureLog) -> bool:
         """False if the log was in the way: then all is as it was."""
         log, source, target = move.replica.log, move.source, move.target
         await self._catch_up(move, future)
@@ -287,49 +330,72 @@ class DirectoryMoves:
             raise OSError(None, "no checkpoint can be written", str(target.path))
         await self._checkpoints.write_cleaned_of(target)
         await source.run(partial(source.leave, move.name))
+        await self._catch_up(move, future)  # with what came meanwhile
         async with _no_flush(log, source):
             self._require_going(move)
             if log.flushing.claimed:
                 return False  # the next roll would wait for the flush that is held here
             try:
-                await _copy(target, future, partial(future.copy, look(log), partial(_go_on, move.stop)))
+                async with asyncio.timeout(self._held_s):
+                    await self._close_in(move, future)
             except LogChanged:
                 return False
+            except TimeoutError:
+                what = f"flushes were held for {self._held_s:g} s for the last of it"
+                raise OSError(errno.ETIMEDOUT, what, str(target.path)) from None
             self._require_going(move)
             if told != _Told(log.flushing.cuts, log.log_start_offset, log.cleaned_to):
                 return False
-            return self._switch(move, future, most_bytes)
+            return self._switch(move, future)
 
     async def _catch_up(self, move: DirectoryMove, future: FutureLog) -> None:
-        log, spend = move.replica.log, partial(self._pace.spend, move.stop)
+        log, spend = move.replica.log, partial(self._spend, move)
+        close_bytes, changes = CLOSE_BYTES, 0
         while True:
             self._require_going(move)
-            seen = look(log)
             room = await move.target.run(move.target.space)
-            if room.usable < future.missing_bytes(seen) + ROOM_LEFT_BYTES:
-                raise OSError(errno.ENOSPC, "no room for it", str(move.target.path))
+            seen = future.look(log)
+            missing = future.missing_bytes(seen)
+            self._require_room(move, room, missing)
+            move.missing_bytes = missing
             try:
-                copy = partial(future.copy, seen, spend, chunk_bytes=self._pace.chunk_bytes)
+                copy = future.copy(seen, spend, chunk_bytes=self._pace.chunk_bytes)
                 await _copy(move.target, future, copy)
             except LogChanged:
-                await asyncio.sleep(AGAIN_S)
+                changes += 1
+                await asyncio.sleep(_pause_s(changes))
                 continue
-            if future.missing_bytes(look(log)) <= CLOSE_BYTES and log.swaps.pending is None:
+            left = future.missing_bytes(future.look(log))
+            if left <= close_bytes and log.swaps.pending is None:
                 return
+            if left > missing // 2:
+                close_bytes = min(2 * close_bytes, CLOSE_MOST_BYTES)
             await asyncio.sleep(0)
 
-    def _switch(self, move: DirectoryMove, future: FutureLog, most_bytes: int) -> bool:
+    async def _close_in(self, move: DirectoryMove, future: FutureLog) -> None:
+        """Flushes are held, so what may have been promised is durable in the copy once this has synced it; of
+        what comes now the next flush sees to that. Raises as `FutureLog.copy` does.
+        """
+        log, go_on = move.replica.log, partial(_go_on, move.stop)
+        await _copy(move.target, future, future.copy(future.look(log), go_on))
+        for _ in range(HELD_ROUNDS):
+            now = future.look(log)
+            if future.is_close_to(now, SWITCH_BYTES) or not future.lacks_the_end_only(now):
+                return
+            await move.target.run(partial(future.append_rest, now, go_on))
+
+    def _switch(self, move: DirectoryMove, future: FutureLog) -> bool:
         """In one turn of the event loop, on which appends are made. Raises OSError, and changes nothing
         then.
         """
         replica, target, log = move.replica, move.target, move.replica.log
-        now = look(log)
+        now = future.look(log)
         if log.swaps.pending is not None or not future.lacks_the_end_only(now):
             return False
-        if future.missing_bytes(now) > most_bytes:
+        if not future.is_close_to(now, SWITCH_BYTES):
             return False
         try:
-            future.append_rest(now)
+            future.append_rest(now, partial(_go_on, move.stop))
         except LogChanged:
             return False
         directory = target.directory(move.name)
@@ -361,8 +427,14 @@ class DirectoryMoves:
             with suppress(OSError):
                 await move.source.run(partial(move.source.stay, move.name))
         if move.future is not None and move.target.failure is None and not self._stopping:
-            with suppress(OSError):
-                await move.target.remove_in_turn(move.future.directory)
+            work = self._remove_copy(move.target, move.future)
+            self._tasks.spawn(f"remove {move.future.directory.name}", work)
+
+    async def _remove_copy(self, target: DataDirectory, future: FutureLog) -> None:
+        """Once no thread writes into it, which a disk that hangs may keep there; no other move waits."""
+        with suppress(OSError):
+            await target.run(future.wait)
+            await target.remove_in_turn(future.directory)
 
     def _dropped(self, replica: Replica) -> None:
         """Its topic was deleted, it went elsewhere, or its directory has failed; on the loop, before another
@@ -383,6 +455,20 @@ class DirectoryMoves:
         if move.target.refusal is not None:
             raise OSError(None, move.target.refusal, str(move.target.path))
 
+    def _spend(self, move: DirectoryMove, count: int) -> None:
+        """In a thread."""
+        self._pace.spend(move.stop, count)
+        if move.spent(count):
+            self._require_room(move, move.target.space(), move.missing_bytes)
+
+    def _require_room(self, move: DirectoryMove, room: Space, missing_bytes: int) -> None:
+        """For it, and for the others into its target that were granted theirs before; in any thread. Raises
+        OSError.
+        """
+        others = (one for one in tuple(self._moves.values()) if one is not move and one.target is move.target)
+        if room.usable < missing_bytes + sum(one.missing_bytes for one in others) + ROOM_LEFT_BYTES:
+            raise OSError(errno.ENOSPC, "no room for it", str(move.target.path))
+
     def _rate(self) -> int:
         """As set for this node, for all, or at its start; in any thread."""
         rate = self._settings.replica_alter_log_dirs_io_max_bytes_per_second
@@ -398,12 +484,18 @@ def _go_on(stop: threading.Event, count: int) -> None:
         raise MoveStopped
 
 
-async def _copy(target: DataDirectory, future: FutureLog, copy: Callable[[], None]) -> None:
+def _pause_s(tries: int) -> float:
+    return min(AGAIN_S * (1 << min(tries, 10)), REST_S)
+
+
+async def _copy(target: DataDirectory, future: FutureLog, parts: Iterator[None]) -> None:
     """What was looked at, durable when this returns."""
-    await target.run(copy)
-    paths = sorted(future.unsynced)
-    share = -(-len(paths) // SYNCED_SIDE_BY_SIDE) or 1
-    await asyncio.gather(*(target.run(partial(future.sync, some)) for some in portions(paths, share)))
+    is_more = True
+    while is_more:
+        is_more = await target.run(partial(future.step, parts))
+        paths = sorted(future.unsynced)
+        share = -(-len(paths) // SYNCED_SIDE_BY_SIDE) or 1
+        await asyncio.gather(*(target.run(partial(future.sync, some)) for some in portions(paths, share)))
     await target.run(future.sync_names)
 
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import structlog
 
 from tierlog.broker.log.cleaner import Cleaning, CleaningJob, CleaningStopped, Pace, take_job
-from tierlog.broker.log.swap import Swap, discard
+from tierlog.broker.log.swap import Swap, Swaps, discard
 from tierlog.broker.partition.compaction import Dirty, dirty_part
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import NO_ROOM
@@ -153,11 +153,12 @@ class LogCleaner:
             await self._replicas.checkpoints.write_cleaned(replica)
         if not log.rolled_below(dirty.end_offset):
             return False  # retention took them meanwhile
+        swaps = log.swaps
         cleaning = self._begin(take_job(log, dirty, self._clock.now_ms()))
         try:
             for group in await _in_thread(replica, cleaning.map_keys):
                 swap = await _in_thread(replica, partial(cleaning.clean, group))
-                if swap is not None and not await self._swap_in(replica, swap):
+                if swap is not None and not await self._swap_in(replica, swaps, swap):
                     return False
         finally:
             self.bytes_read += cleaning.bytes_read
@@ -185,9 +186,12 @@ class LogCleaner:
         )
         return Cleaning(job, pace, budget, load_factor)
 
-    async def _swap_in(self, replica: Replica, swap: Swap) -> bool:
-        """False if the log is not what it was when the cleaning began."""
-        if not self._replicas.holds(replica) or not replica.log.swaps.begin(replica.log, swap):
+    async def _swap_in(self, replica: Replica, swaps: Swaps, swap: Swap) -> bool:
+        """False if the log is not what it was when the cleaning began, or has moved since, be it there and
+        back.
+        """
+        log = replica.log
+        if not self._replicas.holds(replica) or log.swaps is not swaps or not swaps.begin(log, swap):
             await _in_thread(replica, lambda: discard(swap.cleaned))
             return False
         return await self._go_on(replica, swap)

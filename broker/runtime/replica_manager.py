@@ -38,8 +38,8 @@ from tierlog.broker.runtime.disk_threads import portions
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.postponed_leads import PostponedLeads
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, flush_at_once
+from tierlog.broker.runtime.topic_configs import TopicConfigs
 from tierlog.broker.settings.node import NodeSettings
-from tierlog.broker.settings.topic import TopicConfig
 from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
 
 MADE_ON_LOOP = 64
@@ -55,9 +55,6 @@ PROGRESS_EVERY = 1000
 
 OPENED_AT_A_TIME = 20
 """Logs that a thread makes, or opens after a clean stop, before it tells the loop: telling takes longer."""
-
-CONFIGS_KEPT = 1000
-"""Different settings of topics that are remembered, so that topics with the same ones share them."""
 
 UNREADABLE = (CorruptLog, RecordsError, ValueError)
 """What opening a log raises that no disk and no waiting will change."""
@@ -93,6 +90,8 @@ class ReplicaManager:
         """Called as soon as a replica is here no more."""
         self.came: list[Callable[[], None]] = []
         """Called after partitions were made later than the image that has them."""
+        self.tell_damaged: Callable[[Replica], Awaitable[None]] | None = None
+        """Returns once it is known elsewhere that a log was damaged. None: of a broker that is alone."""
         self.former_traffic = NO_TRAFFIC
         """Of replicas that are here no more, so that the broker's totals only grow."""
         self._settings = settings
@@ -108,7 +107,7 @@ class ReplicaManager:
         self._image: ClusterImage | None = None
         self._making: dict[TopicPartition, TopicImage] = {}  # by threads
         self._something_made = asyncio.Event()
-        self._configs: dict[Mapping[str, str], TopicConfig] = {}  # by the overrides of a topic
+        self._configs = TopicConfigs(settings)
         self._offline: dict[TopicPartition, str] = {}  # until the next start; and why
         self._missing: dict[TopicPartition, bool] = {}  # not open for now (no room): whether one is at it
         self._postponed = PostponedLeads(tasks, self._lead_again)
@@ -280,7 +279,7 @@ class ReplicaManager:
             topic.topic_id,
             self._settings.node_id,
             directory.create(name, topic.topic_id) if is_new else directory.directory(name),
-            self._config(image, topic.name),
+            self._configs.of(image, topic.name),
             directory.files,
             self._clock.now_ms(),
             log_start_offset=max(known.log_starts.get(name, 0), remote.log_start_offset),
@@ -373,7 +372,7 @@ class ReplicaManager:
             for replica in self:
                 called = replica.name.topic
                 if old.topic_overrides(called) is not new.topic_overrides(called):
-                    replica.update_config(self._config(new, called))
+                    replica.update_config(self._configs.of(new, called))
         self._make(new, {name: topic for topic in changed for name in self._lead_topic(topic)})
 
     async def make_missing(self) -> None:
@@ -388,17 +387,29 @@ class ReplicaManager:
                 continue  # gone, or another call is at it
             self._missing[name] = True
             directory = self.directories.choose(name)
-            opened = await directory.run(partial(self._try_open, image, topic, name))
-            image = self._image or image
-            now = image.topics.get(topic.topic_id)
-            if now is None or name not in self._missing:  # deleted meanwhile, or its directory failed
-                if isinstance(opened[1], Replica):
-                    await directory.run(partial(opened[1].close, clean=False))
-                if name in self._missing:
-                    self._missing[name] = False  # that of a topic made anew
-                continue
-            self._take(*opened)
+            _, opened = await directory.run(partial(self._try_open, image, topic, name))
+            taking = self._take_late(directory, topic, name, opened)
+            if isinstance(opened, Replica) and opened.log.was_damaged:
+                self._tasks.spawn(f"take {name}", taking)  # a quorum may long be away: others do not wait
+            else:
+                await taking
+
+    async def _take_late(
+        self, directory: DataDirectory, topic: TopicImage, name: TopicPartition, opened: Replica | Exception
+    ) -> None:
+        """The broker may serve by now: what is damaged gets no role before that is known elsewhere."""
+        if isinstance(opened, Replica) and opened.log.was_damaged and self.tell_damaged is not None:
+            await self.tell_damaged(opened)
+        image = self._image
+        now = image.topics.get(topic.topic_id) if image is not None else None
+        if image is not None and now is not None and name in self._missing:
+            self._take(name, opened)
             self._apply_topic(image, now)
+            return
+        if isinstance(opened, Replica):  # deleted meanwhile, or its directory failed
+            await directory.run(partial(opened.close, clean=False))
+        if name in self._missing:
+            self._missing[name] = False  # that of a topic made anew
 
     async def made(self) -> None:
         """Returns once all partitions of the images so far are made, or given up."""
@@ -531,7 +542,7 @@ class ReplicaManager:
 
     def _adopt(self, replica: Replica) -> None:
         if self._image is not None:  # settings may have changed while a thread opened it
-            replica.update_config(self._config(self._image, replica.name.topic))
+            replica.update_config(self._configs.of(self._image, replica.name.topic))
         self._all[replica.name] = replica
         self._replicas[replica.name] = replica
         self._replicas[replica.topic_id, replica.name.partition] = replica
@@ -587,13 +598,3 @@ class ReplicaManager:
     async def _sync_names(self, directory: DataDirectory) -> None:
         with suppress(OSError):  # the directory has noted it
             await directory.run(directory.sync_names)
-
-    def _config(self, image: ClusterImage, topic: str) -> TopicConfig:
-        """One object for all topics with the same overrides. May run in a thread."""
-        overrides = image.topic_overrides(topic)
-        found = self._configs.get(overrides)
-        if found is None:
-            if len(self._configs) >= CONFIGS_KEPT:
-                self._configs = {}
-            found = self._configs[overrides] = self._settings.topic_config(overrides)
-        return found

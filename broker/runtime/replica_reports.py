@@ -7,8 +7,9 @@ register again. A directory is full at once, and no more only when it has had ro
 moves leaders and in-sync sets, and a disk that is nearly full has room every other second.
 What was nowhere to be found at the start is told once, before anything is made in its place: of an empty log
 that is there nobody knows what it has lost. So is a log that was damaged and lost more than a killed process
-could have left half written: it may miss what was acknowledged, and is told as if nothing of it were left.
-All of it before the broker is let in: else it would be elected for what it has not got. Called by app.py and
+could have left half written: it may miss what was acknowledged, and is told as if nothing of it were left. If
+there was no room to open it at the start, it is told when it opens, and waits for that with its role.
+All else before the broker is let in, or it would be elected for what it has not got. Called by app.py and
 the replica manager; a broker that is alone tells nobody.
 """
 
@@ -25,6 +26,7 @@ from tierlog.broker.log.names import DAMAGED
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.runtime.data_directory import DataDirectory
+from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
@@ -73,6 +75,8 @@ class ReplicaReports:
         self._room_lasts_s = room_lasts_s
         self._has_room_since: dict[DataDirectory, float] = {}  # by the loop's clock
         self._due = asyncio.Event()
+        self._lost = False
+        self._told_first = asyncio.Event()
         self._unsubscribe: Callable[[], None] = lambda: None
         self._telling: asyncio.Task[None] | None = None
 
@@ -85,25 +89,37 @@ class ReplicaReports:
         """Once the logs are open: returns when the controller knows which of them failed, or were damaged.
         `lost`: it knows already that what was not synced may be gone; then damage is to be expected.
         """
-        damaged = [replica for replica in self._replicas if replica.log.was_damaged]
-        if not lost:
-            await self.tell_empty([key for key, _ in self._known([replica.name for replica in damaged])])
+        self._lost = lost
+        await self._tell_damaged([replica for replica in self._replicas if replica.log.was_damaged])
+        self._told_first.set()
+        await self._tell_untold()
+
+    async def _tell_late(self, replica: Replica) -> None:
+        """There was no room to open its log before."""
+        await self._told_first.wait()
+        await self._tell_damaged([replica])
+
+    async def _tell_damaged(self, damaged: Sequence[Replica]) -> None:
+        if not self._lost:
+            await self.tell_empty([(replica.topic_id, replica.name.partition) for replica in damaged])
         for replica in damaged:
             if (directory := self._replicas.directories.directory_of(replica.name)) is not None:
                 with suppress(OSError):  # then it is told again
                     directory.files.unlink(replica.log.directory / DAMAGED, missing_ok=True)
-        await self._tell_untold()
 
     def start(self) -> None:
         """From now on what fails or fills is told at once."""
         loop = asyncio.get_running_loop()
         self._replicas.gave_up.append(self._due.set)
+        self._replicas.tell_damaged = self._tell_late
         directories = self._replicas.directories
         for directory in directories.all:
             self._has_room_since[directory] = loop.time()
-            if any(self._broker_id in known.full for _, known in self._known(directories.held_by(directory))):
+            marks = [self._broker_id in one.full for _, one in self._known(directories.held_by(directory))]
+            if marks and all(marks):  # one alone may have moved here from a full directory
                 directory.fill()  # it was when the process before this one ended; upkeep looks again
             directory.on_room = lambda one: loop.call_soon_threadsafe(self._room_changed, one)
+        directories.on_moved = self._due.set
         loop.call_later(self._room_lasts_s, self._due.set)
         self._unsubscribe = self._metadata.subscribe(self._follow)
         self._due.set()
@@ -111,6 +127,7 @@ class ReplicaReports:
 
     async def stop(self) -> None:
         self._unsubscribe()
+        self._replicas.directories.on_moved = lambda: None
         for directory in self._replicas.directories.all:
             directory.on_room = lambda one: None
         if self._telling is not None:

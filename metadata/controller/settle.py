@@ -169,8 +169,8 @@ def _in_order(replicas: tuple[int, ...], members: Iterable[int]) -> tuple[int, .
     return tuple(one for one in replicas if one in chosen)
 
 
-def check_partition(partition: PartitionImage) -> None:
-    """Raises InvariantViolation if what always holds does not."""
+def check_partition(partition: PartitionImage, rules: Rules) -> None:
+    """Raises InvariantViolation if what always holds of one state does not."""
     replicas, in_sync, eligible = set(partition.replicas), set(partition.in_sync), set(partition.eligible)
     require(len(replicas) == len(partition.replicas) > 0, f"{partition}: replicas twice, or none")
     require(bool(in_sync), f"{partition}: nobody is in sync")
@@ -184,7 +184,10 @@ def check_partition(partition: PartitionImage) -> None:
     marked = {*partition.offline, *partition.emptied}
     require(marked <= replicas, f"{partition}: offline or empty, but not a replica")
     require(partition.leader not in marked, f"{partition}: its leader is offline or empty")
-    require(set(partition.full) <= replicas, f"{partition}: full, but not a replica")
+    full = set(partition.full)
+    require(full <= replicas, f"{partition}: full, but not a replica")
+    could_lead = (in_sync & rules.may_lead) - marked - full
+    require(not (could_lead and full & in_sync), f"{partition}: full, and in sync beside {could_lead}")
     moving = set(partition.adding) | set(partition.removing)
     require(moving <= replicas, f"{partition}: moves what is not a replica")
     require(not set(partition.adding) & set(partition.removing), f"{partition}: adds what it removes")

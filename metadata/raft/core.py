@@ -8,7 +8,6 @@ configuration, since the sender's may be newer than ours (4.1); only who counts 
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import Enum
 
 from tierlog.broker.ports.types import Rng, require
@@ -24,6 +23,7 @@ from tierlog.metadata.raft.membership import (
 from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, PAYLOAD, Entry, HardState, Snapshot
 from tierlog.metadata.raft.quorum import VoteResult, count_votes
 from tierlog.metadata.raft.reads import Reads
+from tierlog.metadata.raft.ready import Ready
 from tierlog.metadata.raft.replication import Replication
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.raft.snapshots import IncomingSnapshot
@@ -36,30 +36,6 @@ class Role(Enum):
     PRE_CANDIDATE = "pre-candidate"
     CANDIDATE = "candidate"
     LEADER = "leader"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """Work for the driver, in the order in which it must be done.
-
-    `hurried` may leave before anything is written: a leader's own copy counts only after `persisted`
-    (10.2.1). `snapshot`, `entries` and `hard_state` are then made durable, in this order, with one fsync at
-    their end. Only when that is done: `persisted(ready)` is called, `messages` leave (votes and
-    acknowledgements, which promise what was just written), and `committed` is applied. Then every question
-    up to number `reads` may be answered from what is applied.
-    """
-
-    hurried: tuple[m.AnyMessage, ...]
-    snapshot: Snapshot | None  # replaces the log and the state machine
-    entries: tuple[Entry, ...]  # overwrite whatever the log holds from entries[0].index on
-    hard_state: HardState | None
-    messages: tuple[m.AnyMessage, ...]
-    committed: tuple[Entry, ...]
-    reads: int = 0
-
-    @property
-    def writes(self) -> bool:
-        return bool(self.snapshot or self.entries or self.hard_state)
 
 
 class NotLeader(Exception):
@@ -114,6 +90,15 @@ class RaftCore:
     @property
     def is_leader(self) -> bool:
         return self.role is Role.LEADER
+
+    @property
+    def is_member(self) -> bool:
+        """A leader sends to it, as far as it knows."""
+        return self.configuration.names(self.node_id)
+
+    @property
+    def hears_leader(self) -> bool:
+        return self.leader != NOBODY and self._since_contact < self._settings.election_ticks
 
     def tick(self) -> None:
         self._since_contact += 1
@@ -198,6 +183,31 @@ class RaftCore:
                 return False
             self.transfer_leadership(heir)
         return True
+
+    def take_committed(self, snapshot: Snapshot | None, entries: tuple[Entry, ...], leader: int) -> None:
+        """What another node has applied, read from it by one to which no leader sends (KIP-853's observers).
+
+        It is committed, so it may be taken in whatever term, and what differs from it here never will be;
+        nothing is promised by it. `leader`: as that node knows, which only who is no member believes: a
+        member takes the leader's own word for it, since its vote depends on that.
+        """
+        if self.is_leader:
+            return
+        if snapshot is not None and snapshot.index > self.log.commit:
+            self._give_way_to(snapshot.term)
+            if self.log.matches(snapshot.index, snapshot.term):
+                self.log.commit_to(snapshot.index)
+            else:
+                self._restore(snapshot)
+        news = tuple(entry for entry in entries if entry.index > self.log.commit)
+        if news:
+            require(news[0].index == self.log.commit + 1, "what was read leaves entries out")
+            self._give_way_to(news[-1].term)
+            self.log.merge(news)
+            self.log.commit_to(news[-1].index)
+            self._configure()
+        if not self.is_member:
+            self.leader = leader if leader != self.node_id else NOBODY
 
     def unreachable(self, peer: int) -> None:
         """Messages to it were lost: pipelining on would be in vain."""
@@ -302,7 +312,7 @@ class RaftCore:
     def _accept_newer_term(self, message: m.AnyMessage) -> bool:
         """Follows a newer term, unless the message only asks about one; False if it is to be ignored."""
         if isinstance(message, m.VoteRequest):
-            if not message.transfer and self._hears_leader() and message.sender != self.leader:
+            if not message.transfer and self.hears_leader and message.sender != self.leader:
                 return False
             if message.pre_vote:
                 return True
@@ -399,9 +409,7 @@ class RaftCore:
             return
         snapshot = self._incoming.add(chunk)
         if snapshot is not None:
-            self._restored = snapshot
-            self.log.restore(snapshot)
-            self._configure()
+            self._restore(snapshot)
             self._accept(chunk.sender, chunk.index)
             return
         self._reply(
@@ -421,7 +429,17 @@ class RaftCore:
             self.replication.send_appends(reply.sender)
             self._finish_transfer()
 
+    def _restore(self, snapshot: Snapshot) -> None:
+        self._restored = snapshot
+        self.log.restore(snapshot)
+        self._configure()
+
     # --- roles
+
+    def _give_way_to(self, term: int) -> None:
+        """Somebody led in it and committed; whoever stands meanwhile may be no voter any more."""
+        if term > self.term or self.role is not Role.FOLLOWER:
+            self._become_follower(max(term, self.term), NOBODY)
 
     def _become_follower(self, term: int, leader: int) -> None:
         if term > self.term:
@@ -485,9 +503,6 @@ class RaftCore:
             return self.node_id in self.voters
         before = self.log.configuration_at(self.configuration_index - 1) or self._initial
         return self.node_id in before.voters
-
-    def _hears_leader(self) -> bool:
-        return self.leader != NOBODY and self._since_contact < self._settings.election_ticks
 
     def _reset_patience(self) -> None:
         """An orphan asks again soon: the others may not have noticed the death yet."""

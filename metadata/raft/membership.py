@@ -27,6 +27,9 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
     def members(self) -> dict[int, Member]:
         return {**self.voters, **self.learners}
 
+    def names(self, node_id: int) -> bool:
+        return node_id in self.voters or node_id in self.learners
+
     def with_learner(self, node_id: int, member: Member) -> "Configuration":
         voters = {n: m for n, m in self.voters.items() if n != node_id}
         return Configuration(voters, _sorted({**self.learners, node_id: member}))

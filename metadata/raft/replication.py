@@ -143,8 +143,8 @@ class Replication:
         self._next_round()
         if progress.state is Sending.SNAPSHOT and progress.chunk_quiet:
             self._send_chunk(reply.sender, progress)
-        elif progress.match_index < self._log.last_index:
-            self._send_append(reply.sender, progress)
+        elif progress.match_index < self._log.last_index or progress.state is Sending.PROBE:
+            self._send_append(reply.sender, progress)  # one that has it all vouches for that by its answer
 
     def _on_snapshot_reply(self, progress: Progress, reply: m.SnapshotReply) -> None:
         progress.recently_active = True

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import cast
 
 import failover
 from cluster_cases import FIGURES, KILL_CASES, LOAD_CASES, REPLICATED, TIGHT
@@ -33,6 +35,11 @@ from versus import NOT_OF_TIERLOG, SAME, failed, jars, measure_case, previous
 
 HEAT = ("raw-produce", "--partitions", "3", *REPLICATED, "--max-bytes", "1g")
 HEAT_PACE = ("--seconds", "12", "--warm-s", "0", "--reps", "1", "--patience", "1", "--retries", "0")
+HEAT_ROUNDS = 20
+"""Of 12 s, for each size of batches, before load is measured."""
+HEAT_ROUNDS_BEFORE_KILLS = 2
+WARMER = 1.05
+"""A round that brings less than this times the best before it gains nothing: two such end the heating."""
 NO_DELAY = {
     "log.initial.task.delay.ms": "100"
 }  # Kafka's: with SAME, what retention gives up is reused at once
@@ -70,15 +77,29 @@ class Standing:
 
 
 @contextmanager
-def kafka_cluster(classpath: str, settings: Mapping[str, str], heat: Sequence[str]) -> Iterator[Cluster]:
-    """Heated with batches of these sizes: a JVM gains a third in its first minutes."""
+def kafka_cluster(
+    classpath: str, settings: Mapping[str, str], heat: Sequence[str], rounds: int
+) -> Iterator[Cluster]:
+    """Heated with batches of these sizes."""
     with (
         tempfile.TemporaryDirectory(prefix="kafka-cluster-") as directory,
         ended(KafkaCluster(classpath, Path(directory), settings)) as cluster,
     ):
         for batch in heat:
-            run_case(as_broker(cluster), *HEAT, "--batch", batch, *HEAT_PACE)
+            warm(cluster, batch, rounds)
         yield cluster
+
+
+def warm(cluster: Cluster, batch: str, rounds: int) -> None:
+    """Until it gains no more: three JVMs compile on the cores on which they serve, slow at first."""
+    best, in_vain = 0.0, 0
+    for _ in range(rounds):
+        summary = run_case(as_broker(cluster), *HEAT, "--batch", batch, *HEAT_PACE)[-1]
+        rate = median(cast("list[float]", summary["mb_s"]))
+        in_vain = 0 if rate > best * WARMER else in_vain + 1
+        if in_vain == 2:
+            return
+        best = max(best, rate)
 
 
 @contextmanager
@@ -94,12 +115,14 @@ def clusters(
     classpath: str | None, compiled: Path | None, settings: Mapping[str, str], *, load: bool
 ) -> list[Standing]:
     """`classpath` None: without Kafka's. `load`: with settings that spare the memory of the machine."""
-    ours, theirs, heat = dict(settings), dict(settings), ("64k",)
+    ours, theirs = dict(settings), dict(settings)
+    heat: Sequence[str] = ("64k",)
     if load:
         heat = ("64k", "16k")
         ours |= {name: value for name, value in SAME.items() if name not in NOT_OF_TIERLOG}
         theirs |= SAME | NO_DELAY
-    found = [Standing(KAFKA, partial(kafka_cluster, classpath, theirs, heat))] if classpath else []
+    rounds = HEAT_ROUNDS if load else HEAT_ROUNDS_BEFORE_KILLS
+    found = [Standing(KAFKA, partial(kafka_cluster, classpath, theirs, heat, rounds))] if classpath else []
     return [*found, Standing(TIERLOG, partial(tierlog_cluster, ours, compiled))]
 
 

@@ -13,7 +13,7 @@ SECTION = """\
 <!-- Written by `make bench-cluster`: do not edit. -->
 
 Three nodes, each broker and voter at once, beside Apache Kafka 4.3.1 in the same shape (heap 1 GiB a node,
-heated), in turn on one machine: {cores} cores, {cpu}, Linux {kernel}, Python {python};
+heated until it gains no more), in turn on one machine: {cores} cores, {cpu}, Linux {kernel}, Python {python};
 {date}, commit {commit}. Three replicas, `min.insync.replicas=2`, acks=all. CPU is that of all three
 processes; they share the cores with the load generator. Medians of {rounds} rounds of {seconds:g} s a load
 case, and of {kills} of each kill. tierlog's hot modules are {made}. A ratio above 1: tierlog is ahead.

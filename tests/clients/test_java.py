@@ -1,12 +1,14 @@
 """The Java client and Kafka's own command line tools against one broker."""
 
+import json
 import subprocess
 import uuid
 from pathlib import Path
 
 import pytest
+from waiting import until
 
-from tierlog.testing import TierlogBroker
+from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -146,3 +148,21 @@ def test_the_tools_for_a_cluster(
     assert "No partition reassignments" in tool("reassign.ReassignPartitionsCommand", "--list")
     election = ("--election-type", "preferred", "--all-topic-partitions")
     tool("LeaderElectionCommand", *election)
+
+
+def test_kafka_reassign_partitions_moves_between_log_directories(
+    java_classpath: str, tierlog_broker_factory: TierlogBrokerFactory, tmp_path: Path
+) -> None:
+    directories = ",".join(str(tmp_path / name) for name in "ab")
+    broker = tierlog_broker_factory({"log.dirs": directories, "metadata.log.dir": str(tmp_path / "m")})
+    server = ("--bootstrap-server", broker.bootstrap)
+    java(java_classpath, f"{TOOLS}.TopicCommand", *server, "--create", "--topic", "t", "--partitions", "1")
+    (place,) = tmp_path.glob("?/t-0")
+    to = tmp_path / ("b" if place.parent.name == "a" else "a")
+    moved = {"topic": "t", "partition": 0, "replicas": [1], "log_dirs": [str(to)]}
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [moved]}))
+    moving = (f"{TOOLS}.reassign.ReassignPartitionsCommand", *server, "--reassignment-json-file", str(plan))
+    assert "Successfully started moving log directory" in java(java_classpath, *moving, "--execute")
+    until(lambda: list(tmp_path.glob("?/t-0")) == [to / "t-0"], "it has not moved")
+    assert "completed successfully" in java(java_classpath, *moving, "--verify")

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tierlog.metadata.raft import messages as m
-from tierlog.metadata.raft.core import RaftCore, Ready
+from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import ChangeRefused, Configuration, Member, decode_configuration
+from tierlog.metadata.raft.ready import Ready
 from tierlog.metadata.raft.settings import RaftSettings
 
 TRANSCRIPTS = Path(__file__).parent / "raft"

@@ -1,9 +1,13 @@
-"""A broker that is no controller, beside one that is: it registers, and follows what the voter commits."""
+"""A broker that is no controller, or none any more, beside one that is: it follows what the voter commits."""
 
+import asyncio
+import contextlib
 import socket
 from pathlib import Path
 
 import aiohttp
+from confluent_kafka import Producer
+from deliveries import Deliveries
 
 from tierlog.broker.app import Broker
 from tierlog.broker.settings.node import settings_from
@@ -56,3 +60,47 @@ async def test_it_follows_the_voter_and_sends_commands_to_it(tmp_path: Path) -> 
             await other.stop()
     finally:
         await voter.stop()
+
+
+async def test_a_voter_that_is_removed_while_it_runs_goes_on_serving(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as held:
+        ports = {n: held.enter_context(socket.create_server(("127.0.0.1", 0))) for n in (1, 2)}
+        addresses = {n: f"127.0.0.1:{listener.getsockname()[1]}" for n, listener in ports.items()}
+    stays, goes = (
+        Broker(
+            settings_from(
+                {
+                    "cluster.id": "of-two-voters",
+                    "node.id": str(number),
+                    "controller.quorum.voters": ",".join(f"{n}@{place}" for n, place in addresses.items()),
+                    "controller.quorum.secret": "s",
+                    "broker.session.timeout.ms": "1000",
+                    "broker.heartbeat.interval.ms": "100",
+                    "listeners": "PLAINTEXT://127.0.0.1:0",
+                    "admin.listener": addresses[number],
+                    "log.dirs": str(tmp_path / str(number)),
+                }
+            )
+        )
+        for number in (1, 2)
+    )
+    await asyncio.gather(stays.start(), goes.start())
+    try:
+        async with aiohttp.ClientSession() as session:
+            removed = await session.delete(f"{stays.admin_url}{QUORUM_PATH}/voters/2")
+            assert removed.status == 200
+            longest_ms = goes.clock.monotonic_ms() + goes.settings.broker_session_timeout_ms
+            while goes.clock.monotonic_ms() <= longest_ms:  # the leases that it had when it was removed
+                await goes.metadata.current()
+            topic = c.NewTopic(name="t", assignments=((0, (2,)),))
+            await stays.metadata.submit(c.CreateTopics(topics=(topic,)))
+            deliveries = Deliveries()
+            client = Producer({"bootstrap.servers": goes.bootstrap, "acks": "all"})
+            client.produce("t", b"0 served", on_delivery=deliveries)
+            assert await asyncio.to_thread(client.flush, 30) == 0
+            assert list(deliveries.acknowledged) == [0]
+            told = await (await session.get(goes.admin_url + QUORUM_PATH)).json()
+            assert (told["role"], list(told["voters"])) == ("no member", ["1"])
+    finally:
+        await goes.stop()
+        await stays.stop()

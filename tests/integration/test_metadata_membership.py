@@ -12,6 +12,7 @@ from metadata_quorum import Quorum, has, register, topic
 
 from tierlog.metadata.api import QUORUM_PATH
 from tierlog.metadata.node import MetadataUnavailable, NotTheLeader
+from tierlog.metadata.raft.core import Role
 from tierlog.metadata.raft.membership import ChangeRefused
 from tierlog.metadata.raft.settings import RaftSettings
 
@@ -102,6 +103,69 @@ async def test_a_leader_that_removes_itself_hands_over(tmp_path: Path) -> None:
         await others.client.submit(register())
         await others.client.submit(topic("t"))
         assert leader not in others.node.voters
+
+
+async def test_a_removed_voter_follows_on_and_votes_when_it_is_added_again(tmp_path: Path) -> None:
+    """As an observer does (KIP-853), whoever leads, and after a restart: its own log says that it is none."""
+    async with running(tmp_path, (1, 2, 3)) as quorum:
+        removed = await quorum.leader()
+        client = quorum.running[removed].client
+        await client.submit(register())
+        await quorum.remove_voter(removed)
+        first = quorum.running[await quorum.leader()]
+        await first.client.submit(topic("without"))
+        await client.wait_for(has("without"))
+        await first.node.hand_over(30)
+        await client.submit(topic("asked"))
+        assert has("asked")(client.image)
+
+        await quorum.kill(removed)
+        await first.client.submit(topic("away"))
+        back = await quorum.start(removed)
+        await back.client.wait_for(has("away"))
+        assert (back.node.status().role, set(back.node.voters)) == ("no member", {1, 2, 3} - {removed})
+
+        await quorum.add_voter(removed)
+        await quorum.kill(next(n for n in quorum.running if n != removed))
+        await back.client.submit(topic("by its vote"))
+
+
+async def test_a_voter_that_is_not_told_of_its_removal_finds_out(tmp_path: Path) -> None:
+    """It hears of no leader any more; so it reads what is committed."""
+    async with running(tmp_path, (1, 2, 3)) as quorum:
+        leader = await quorum.leader()
+        client = quorum.running[leader].client
+        await client.submit(register())
+        removed = next(n for n in quorum.running if n != leader)
+        quorum.cut_off = {removed}
+        await quorum.remove_voter(removed)
+        gone = quorum.running[removed]
+        await gone.node.status_when(lambda status: status.role == "no member")
+        await client.submit(topic("t"))
+        await gone.client.wait_for(has("t"))
+        await gone.client.submit(topic("asked"))
+        assert gone.node.core.role is Role.FOLLOWER
+
+
+async def test_a_voter_that_was_removed_while_it_was_away_reads_a_snapshot(tmp_path: Path) -> None:
+    """Its log ends before what the others still have, and takes it for a voter."""
+    async with running(tmp_path, ()) as quorum:
+        quorum.snapshot_entries = 5
+        await quorum.start(1)
+        await grown(quorum, 2, 3)
+        client = quorum.running[1].client
+        await client.submit(register())
+        await quorum.running[3].node.status_when(lambda status: status.role == "follower")
+        await quorum.kill(3)
+        await quorum.remove_voter(3)
+        for number in range(20):
+            await client.submit(topic(f"t{number}"))
+        back = await quorum.start(3)
+        await back.client.wait_for(has("t19"))
+        assert set(back.node.voters) == {1, 2}
+        await quorum.add_voter(3)
+        await back.client.submit(topic("again"))
+        assert set(back.node.voters) == {1, 2, 3}
 
 
 async def test_only_the_leader_changes_members_and_says_who_it_is(tmp_path: Path) -> None:

@@ -215,15 +215,13 @@ class Cluster:
         assert old is not None
         for number in range(PARTITIONS):
             was, now = old.partitions[number], self.partition(number)
-            check_partition(now)
+            check_partition(now, rules)
             assert now.leader == -1 or now.leader in rules.live
             assert now.leader_epoch >= was.leader_epoch
             assert now.partition_epoch - was.partition_epoch == (now != was)
             assert now.leader == was.leader or now.leader_epoch > was.leader_epoch
             enough = min(rules.min_in_sync, len(now.replicas))
             assert not now.eligible or len(now.in_sync) < enough
-            fit = (rules.may_lead & set(now.in_sync)) - {*now.full, *now.offline, *now.emptied}
-            assert not fit or not set(now.full) & set(now.in_sync)
             self.check_leader(number, was, now, rules.unclean)
             for one in (*now.in_sync, *now.eligible):
                 assert self.lost[number] or self.disks[number].holds_all(one)

@@ -1,5 +1,5 @@
 """Raft cores on a bad network, by seed: loss, duplicates, reordering, partitions, crashes at any step, and
-voters and learners that come and go meanwhile.
+voters and learners that come and go meanwhile. Anyone may read what another has applied, and take it in.
 
 After every event: one leader per term, logs match, a leader holds all that was ever committed, what is
 applied is the same everywhere, and a leader that answers a read had committed all that anyone had when it
@@ -13,9 +13,10 @@ import msgspec
 import pytest
 
 from tierlog.metadata.raft import messages as m
-from tierlog.metadata.raft.core import NotLeader, RaftCore, Ready
+from tierlog.metadata.raft.core import NotLeader, RaftCore
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import ChangeRefused, Configuration, Member
+from tierlog.metadata.raft.ready import Ready
 from tierlog.metadata.raft.settings import RaftSettings
 
 SPARE = 2  # nodes that are no voters at first
@@ -76,6 +77,7 @@ class Cluster:
         self.proposed = 0
         self.snapshots_installed = 0
         self.reads_answered = 0
+        self.observed = 0
         self.configurations: set[frozenset[int]] = set()
 
     def _boot(self, node: int) -> Node:
@@ -130,6 +132,18 @@ class Cluster:
                 self.network.rotate(-self.rng.randrange(min(len(self.network), 8)))
             message = self.network.popleft()
             self.members[message.to].core.step(message)
+
+    def observe(self, member: Node) -> None:
+        """As who is no member does; it must be safe for all."""
+        core, other = member.core, self.members[self.rng.choice(self.nodes)]
+        log, after, applied = other.core.log, core.log.commit, len(other.state)
+        snapshot, entries = None, ()
+        if after + 1 < log.first_index:
+            snapshot = log.snapshot
+        elif after < applied:
+            entries = log.between(after + 1, applied + 1, self.rng.choice([1, 1000]))
+        core.take_committed(snapshot, entries, other.core.leader)
+        self.observed += bool(snapshot or entries) and not core.is_leader
 
     def propose(self) -> None:
         for member in self.members.values():
@@ -218,8 +232,9 @@ class Cluster:
                 "read",
                 "die",
                 "hurry",
+                "observe",
             ],
-            [60, 25, 30, 30, 6, 1, 0.3, 0.4, 0.2, 0.3, 1.5, 6, 0.2, 6],
+            [60, 25, 30, 30, 6, 1, 0.3, 0.4, 0.2, 0.3, 1.5, 6, 0.2, 6, 3],
         )[0]
         match action:
             case "deliver":
@@ -232,6 +247,8 @@ class Cluster:
                 self.send(member.core.take_hurried())
             case "end":
                 self.end_write(member)
+            case "observe":
+                self.observe(member)
             case "propose":
                 self.propose()
             case "snapshot":
@@ -313,8 +330,8 @@ def test_safe_on_a_bad_network_and_live_after_it(seed: int, size: int) -> None:
 
 
 def test_the_network_test_reaches_what_it_is_for() -> None:
-    """Elections, commits, snapshots from the leader, reads and changes of voters do happen in these runs."""
-    elections = commits = installs = reads = 0
+    """Elections, commits, snapshots from the leader, reads, changes of voters and observers do happen."""
+    elections = commits = installs = reads = observed = 0
     sizes: set[int] = set()
     for seed in range(8):
         cluster = Cluster(seed, 3)
@@ -326,9 +343,11 @@ def test_the_network_test_reaches_what_it_is_for() -> None:
         commits += len(cluster.committed)
         installs += cluster.snapshots_installed
         reads += cluster.reads_answered
+        observed += cluster.observed
         sizes |= {len(voters) for voters in cluster.configurations}
     assert elections > 16
     assert commits > 200
     assert installs > 0
     assert reads > 50
+    assert observed > 20
     assert {2, 3, 4} <= sizes

@@ -112,7 +112,13 @@ class SimPeers:
         return await self._ask(voter, lambda: self._node(voter).log_page(after, wait_ms))
 
     async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
-        raise MetadataUnavailable("voters alone are simulated", applied_unknown=False)
+        async def serve() -> bytes | None:
+            return self._node(voter).snapshot_chunk(index, offset)
+
+        chunk = await self._ask(voter, serve)
+        if chunk is None:
+            raise MetadataUnavailable("there is a newer snapshot", applied_unknown=False)
+        return chunk
 
     async def close(self) -> None:
         return

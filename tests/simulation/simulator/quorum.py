@@ -293,12 +293,12 @@ class QuorumRun:
                 raise Violation(f"topic {name} was acknowledged to {_be(stands)}")
 
     def _agree(self) -> bool:
-        """All voters; who is none may have been let go without a word."""
+        """All nodes: who is no voter, or was let go without a word, follows as an observer."""
         leaders = [node for node in self.nodes.values() if node.is_leader]
         voters = present_voters(self.members, self.voters)
-        images = [node.image for number, node in self.nodes.items() if number in voters]
+        images = [node.image for node in self.nodes.values()]
         return (
-            len(images) == len(voters)
+            len(images) == len(self.members)
             and len(leaders) == 1
             and sorted(leaders[0].core.voters) == voters
             and leaders[0].node_id in voters

@@ -13,6 +13,7 @@ from tierlog.broker.log.offline import LOCK_FILE, locked
 from tierlog.broker.ports.files import OsFiles
 from tierlog.metadata.raft.membership import Configuration, Member, encode_configuration
 from tierlog.metadata.raft.messages import CONFIGURATION, Entry, HardState
+from tierlog.metadata.recovery import TERM_GAP
 from tierlog.metadata.storage import Loaded, MetadataStorage
 
 THREE = Configuration({1: Member(), 2: Member("http://two"), 3: Member()})
@@ -62,7 +63,7 @@ def test_it_says_what_may_be_lost_and_wants_the_clusters_id(data: Path) -> None:
 
     assert recover(data, stdin="orders-cluster\n").returncode == 0
     _, after = loaded(data)
-    assert after.hard_state.term == 5
+    assert after.hard_state.term == 4 + TERM_GAP
     configuration = after.snapshot.configuration
     assert configuration is not None and configuration.voters.keys() == {2}
     assert configuration.voters[2].url == "http://two"

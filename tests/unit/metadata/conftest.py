@@ -8,6 +8,7 @@ import pytest
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decide import decide
+from tierlog.metadata.controller.rules import rules_of
 from tierlog.metadata.controller.settle import check_partition
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition
@@ -28,9 +29,10 @@ class World:
         payload = encode_records(decision.records)
         self.log.append(payload)
         self.image = apply_entry(self.image, self.image.index + 1, decode_records(payload))
+        rules = rules_of(self.image)
         for topic in self.image.topics.values():
             for partition in topic.partitions:
-                check_partition(partition)
+                check_partition(partition, rules(topic.name))
         assert decode_image(encode_image(self.image)) == self.image
         return c.decode_reply(c.encode_reply(decision.reply))
 

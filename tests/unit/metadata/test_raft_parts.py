@@ -8,7 +8,7 @@ from crc32c import crc32c
 
 from tierlog.broker.ports.types import InvariantViolation
 from tierlog.metadata.raft import messages as m
-from tierlog.metadata.raft.core import NotLeader, RaftCore
+from tierlog.metadata.raft.core import NotLeader, RaftCore, Role
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import (
     ChangeRefused,
@@ -179,6 +179,32 @@ def follower(*terms: int) -> RaftCore:
     return RaftCore(2, {1, 2, 3}, log(*terms), m.HardState(terms[-1] if terms else 0), random.Random(1))
 
 
+def leader() -> RaftCore:
+    """Of three, elected by 2, which holds all of its log; 3 has never answered."""
+    core = RaftCore(1, {1, 2, 3}, log(), m.HardState(), random.Random(1))
+    core.campaign()
+    for pre_vote in (True, False):
+        core.step(m.VoteReply(term=1, sender=2, to=1, granted=True, pre_vote=pre_vote))
+        core.persisted(core.ready())
+    core.step(m.AppendReply(term=1, sender=2, to=1, accepted=True, match_index=1))
+    core.persisted(core.ready())
+    assert core.leads_for_sure
+    return core
+
+
+def test_an_idle_voter_that_could_not_be_reached_once_takes_over_all_the_same() -> None:
+    core = leader()
+    core.unreachable(2)
+    assert not core.hand_over()
+    core.step(m.HeartbeatReply(term=1, sender=2, to=1))
+    probes = [told for told in core.take_hurried() if isinstance(told, m.Append)]
+    assert [(told.to, told.prev_index, told.entries) for told in probes] == [(2, 1, ())]
+    assert not core.hand_over()
+    core.step(m.AppendReply(term=1, sender=2, to=1, accepted=True, match_index=1))
+    assert core.hand_over()
+    assert [told.to for told in core.take_hurried() if isinstance(told, m.TimeoutNow)] == [2]
+
+
 def test_a_follower_commits_no_further_than_the_leaders_message_proves() -> None:
     core = follower(1, 1, 1)  # its entries 2 and 3 may not be the leader's
     core.step(m.Append(term=2, sender=1, to=2, prev_index=1, prev_term=1, entries=(), commit=3))
@@ -335,6 +361,24 @@ def test_a_snapshot_brings_its_configuration() -> None:
     )
     assert core.voters == {1, 2}
     assert core.log.configuration_at(9) == VOTERS.without(3)
+
+
+def test_who_reads_of_its_removal_while_it_stands_stands_no_more() -> None:
+    core = follower(1)
+    core.campaign()
+    removal = m.Entry(3, 2, encode_configuration(VOTERS.without(2)), m.CONFIGURATION)
+    core.take_committed(None, (m.Entry(1, 1, b"x"), removal), leader=1)
+    core.step(m.VoteReply(term=2, sender=3, to=2, granted=True, pre_vote=True))
+    for _ in range(100):
+        core.tick()
+    assert (core.role, core.term, core.leader, core.log.commit) == (Role.FOLLOWER, 3, 1, 2)
+    core.check()
+
+
+def test_a_voter_takes_nobodys_word_for_who_leads_but_the_leaders() -> None:
+    core = follower(1)
+    core.take_committed(None, (m.Entry(1, 1, b"x"), m.Entry(1, 2, b"y")), leader=1)
+    assert (core.leader, core.log.commit) == (m.NOBODY, 2)
 
 
 def test_messages_survive_their_encoding() -> None:

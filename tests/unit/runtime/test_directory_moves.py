@@ -1,180 +1,20 @@
 """Replicas that move between log directories: what they carry along, what comes in between, where it ends."""
 
 import asyncio
-import random
 import shutil
-import threading
-import uuid
 from functools import partial
 from pathlib import Path
 
 import pytest
-from power_loss import Killed
-from power_loss_tree import PowerLossTree
+from moving_node import EMPTY, NAME, Node, image_of
 from pump import until
 
 from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.records.record import iter_records
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.runtime.data_directories import DataDirectories
-from tierlog.broker.runtime.directory_moves import DirectoryMoves
-from tierlog.broker.runtime.group_commit import GroupCommit
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.runtime.replica_manager import ReplicaManager
-from tierlog.broker.settings.node import settings_from
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage
-
-NAME = TopicPartition("t", 0)
-EMPTY = ClusterImage(cluster_id="c")
-
-
-def image_of(number: int = 1, **configs: str) -> ClusterImage:
-    settings = {"segment.bytes": "1000", "file.delete.delay.ms": "0"}
-    settings |= {name.replace("_", "."): value for name, value in configs.items()}
-    topic_id = uuid.UUID(int=number)
-    led = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
-    changes: list[r.AnyRecord] = [
-        r.CreateTopic(topic_id=topic_id, name="t"),
-        r.PartitionRecord(topic_id=topic_id, partition=0, **led),  # type: ignore[arg-type]
-    ]
-    changes += [
-        r.ConfigRecord(scope=r.ConfigScope.TOPIC, name="t", key=key, value=value)
-        for key, value in settings.items()
-    ]
-    return evolve_all(EMPTY, changes)
-
-
-class Disk(OsFiles):
-    """While `gate` is closed, whoever writes into a copy waits; `broken` directories fail."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.gate.set()
-        self.waits = threading.Event()
-        self.broken: set[Path] = set()
-        self._paths: dict[int, Path] = {}
-
-    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
-        fd = super().open(path, create=create, exclusive=exclusive)
-        self._paths[fd] = path
-        return fd
-
-    def writev_at(self, fd, buffers, position):  # type: ignore[no-untyped-def]
-        path = self._paths[fd]
-        if path.parent.name.endswith("-future") and path.suffix == ".log" and not self.gate.is_set():
-            self.waits.set()
-            self.gate.wait(30)
-        if any(path.is_relative_to(directory) for directory in self.broken):
-            raise OSError(5, "Input/output error")
-        return OsFiles.writev_at(self, fd, buffers, position)
-
-
-class Node:
-    """One life of a node on the directories `a`, `b` and `c`. Leaving without `stop` is a SIGKILL."""
-
-    def __init__(self, path: Path, disk: OsFiles | None = None) -> None:
-        self.disk = Disk()
-        self.path = path
-        self.failures: list[BaseException] = []
-        self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
-        paths = [path / name for name in "abc"]
-        rng = random.Random(1)
-        settings = settings_from({"log.dirs": ",".join(map(str, paths)), "metadata.log.dir": str(path / "m")})
-        self.directories = DataDirectories(paths, disk or self.disk, rng)
-        self.commits = GroupCommit()
-        self.manager = ReplicaManager(
-            settings,
-            self.directories,
-            SystemClock(),
-            self.tasks,
-            rng,
-            moved=lambda name: None,
-            flusher=self.commits.request,
-        )
-        self.image = EMPTY
-        self.moves = DirectoryMoves(settings, self.manager, lambda: self.image, SystemClock(), self.tasks)
-
-    async def start(self, image: ClusterImage, place: str = "a") -> "Node":
-        """The partition is made in `place` if it is new."""
-        self.directories.claim(1, "c")
-        self.image = image
-        self.moves.move(NAME, str(self.path / place))
-        await self.manager.open_all(image)
-        self.moves.resume()
-        return self
-
-    async def stop(self, *, clean: bool = True) -> None:
-        await self.moves.stop()
-        await self.tasks.close()
-        await self.commits.drain(30)
-        await self.manager.close(clean=clean)
-        self.directories.release()
-
-    async def kill(self) -> None:
-        self.moves._stopping = True  # its threads end, and change nothing
-        for move in self.moves._moves.values():
-            move.stop.set()
-        await self.tasks.close()
-        self.directories.release()
-
-    def follow(self, image: ClusterImage) -> None:
-        self.image, old = image, self.image
-        self.manager.follow(old, image)
-
-    def to(self, place: str) -> ErrorCode:
-        return self.moves.move(NAME, str(self.path / place))
-
-    async def moved(self) -> None:
-        """No move is under way or leaves anything behind."""
-        while tasks := [move.task for move in self.moves._moves.values() if move.task is not None]:
-            await asyncio.wait(tasks)
-        assert self.failures == []
-
-    async def copying(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self.disk.waits.wait)
-
-    @property
-    def replica(self) -> Replica:
-        found = self.manager.get(*NAME)
-        assert found is not None
-        return found
-
-    def append(self, number: int, *, producer: tuple[int, int, int] | None = None) -> int:
-        """Base offset; `producer`: id, epoch and first sequence."""
-        now_ms = SystemClock().now_ms()
-        identity = {}
-        if producer is not None:
-            identity = dict(zip(("producer_id", "producer_epoch", "base_sequence"), producer, strict=True))
-        batch = encode_batch([NewRecord(now_ms, b"k", b"%d" % number + b"." * 100)], **identity)
-        result = self.replica.append(memoryview(bytearray(batch)), now_ms)
-        assert result.error is ErrorCode.NONE, result
-        return result.base_offset
-
-    def fill(self, first: int, count: int) -> None:
-        for number in range(first, first + count):
-            self.append(number)
-
-    def values(self) -> list[int]:
-        """What a reader of all of it gets."""
-        log = self.replica.log
-        log.check()
-        return [
-            int((record.value or b"").split(b".")[0])
-            for _, batch in log.batches(log.log_start_offset)
-            for record in iter_records(batch, max_bytes=1 << 20)
-            if record.offset >= log.log_start_offset
-        ]
-
-    def places(self) -> list[str]:
-        """Directories of the partition, but for graves, and notes about it."""
-        found = (str(path.relative_to(self.path)) for path in self.path.glob("?/t-0*"))
-        return sorted(name for name in found if not name.endswith("-delete"))
 
 
 async def test_a_log_moves_with_all_that_it_knows_while_appends_go_on(tmp_path: Path) -> None:
@@ -447,6 +287,107 @@ async def test_a_rate_holds_a_copy_back_until_it_is_raised(tmp_path: Path) -> No
     await node.stop()
 
 
+async def test_a_target_that_hangs_at_the_end_holds_up_no_flush(tmp_path: Path) -> None:
+    node = await Node(tmp_path, held_s=0.05).start(image_of(segment_bytes="100000"))
+    node.fill(0, 20)
+    node.disk.closes_if = node.replica.log.flushing._lock.locked
+    node.to("b")
+    while not node.disk.waits.is_set():
+        node.append(node.replica.log_end_offset)
+        await asyncio.sleep(0)
+    await node.commits.flush(node.replica)
+    await until(lambda: not node.moves.under_way)
+    end = node.append(node.replica.log_end_offset) + 1
+    node.disk.closes_if = lambda: False
+    node.disk.gate.set()
+    await node.moved()
+    assert node.places() == ["a/t-0"]
+    node.to("b")
+    await node.moved()
+    assert node.places() == ["b/t-0"]
+    assert node.values() == list(range(end))
+    await node.stop()
+
+
+async def test_an_index_that_has_another_name_for_a_moment_is_copied_too(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of(index_interval_bytes="1"))
+    node.fill(0, 40)
+    node.disk.lacks = {
+        node.replica.log.rolled_below(40)[0].path(suffix) for suffix in (".index", ".timeindex")
+    }
+    node.to("b")
+    await node.moved()
+    assert node.disk.lacks == set()
+    for segment in node.replica.log.rolled_below(40):
+        segment.unload()
+        assert segment.index_entries > 0 and segment.time_entries > 0
+    assert node.values() == list(range(40))
+    await node.stop()
+
+
+async def test_damage_that_was_not_told_yet_is_known_after_the_move_too(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    await node.kill()
+    (tmp_path / "a" / "t-0" / "damaged").touch()
+    node = await Node(tmp_path).start(image_of())
+    node.to("b")
+    await node.moved()
+    await node.kill()
+    node = await Node(tmp_path).start(image_of())
+    assert node.directories.directory_of(NAME) is node.directories.all[1]
+    assert node.replica.log.was_damaged
+    (tmp_path / "b" / "t-0" / "damaged").unlink()
+    node.to("c")
+    await node.moved()
+    assert not (tmp_path / "c" / "t-0" / "damaged").exists()
+    await node.stop()
+
+
+@pytest.mark.parametrize("to", ["a", "c"])
+async def test_what_a_move_could_not_take_away_the_next_one_does(tmp_path: Path, to: str) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    node.disk.stuck = {tmp_path / "a" / "t-0"}
+    node.to("b")
+    await node.moved()
+    assert node.places() == ["a/t-0", "a/t-0.moved-away", "b/t-0"]
+    node.fill(20, 5)
+    node.disk.stuck = set()
+    node.directories.all[0].has_room()
+    node.to(to)
+    await node.moved()
+    assert node.places() == [f"{to}/t-0"]
+    await node.kill()
+    node = await Node(tmp_path).start(image_of())
+    assert node.values() == list(range(25))
+    await node.stop()
+
+
+async def test_an_unfinished_copy_waits_for_a_start_at_which_no_directory_is_offline(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    node.disk.gate.clear()
+    node.to("b")
+    await node.copying()
+    node.disk.gate.set()
+    await node.stop()
+    (tmp_path / "a" / "t-0.moved-away").unlink(missing_ok=True)
+    (tmp_path / "c").rename(tmp_path / "unplugged")
+    (tmp_path / "c").write_text("no directory")
+    node = await Node(tmp_path).start(image_of())
+    await node.moved()
+    assert [place[:4] for place in node.places()] == ["a/t-", "b/t-"]
+    await node.stop()
+    (tmp_path / "c").unlink()
+    (tmp_path / "unplugged").rename(tmp_path / "c")
+    node = await Node(tmp_path).start(image_of())
+    await node.moved()
+    assert node.places() == ["b/t-0"]
+    assert node.values() == list(range(20))
+    await node.stop()
+
+
 @pytest.mark.parametrize("place", ["a", "b"])
 async def test_found_twice_it_is_where_it_was_not_left(tmp_path: Path, place: str) -> None:
     node = await Node(tmp_path).start(image_of(), place)
@@ -480,78 +421,3 @@ async def test_what_was_being_moved_stays_shut_while_the_target_may_be_offline(t
     assert node.values() == list(range(20))
     await node.stop()
     assert node.places() == ["a/t-0"]
-
-
-class Unsynced(OsFiles):
-    """Spares the real disk."""
-
-    def sync(self, fd: int) -> None:  # type: ignore[override]
-        return
-
-    def sync_directory(self, path: Path) -> None:
-        return
-
-
-async def live(path: Path, disk: PowerLossTree, limit: int) -> tuple[int, int]:
-    """Moves a partition while records are appended, until it has moved or the disk is gone; how many were
-    appended, and how many are promised to be durable."""
-    node = await Node(path, disk).start(image_of(flush_messages="3", segment_bytes="1500"))
-    node.fill(0, 12)
-    await node.commits.flush(node.replica)
-    node.replica.delete_records(3)
-    await node.manager.checkpoints.write(node.directories.all[0])
-    disk.left, disk.spent = limit, 0
-    count = 12
-    node.to("b")
-    try:
-        while node.moves._moves and not node.failures:
-            if count < 25:
-                node.append(count)
-                count += 1
-            await asyncio.sleep(0)
-        for _ in range(5):
-            await node.commits.flush(node.replica)
-    except (Killed, OSError, AssertionError):
-        pass
-    durable = node.replica.recovery_point
-    node.moves._stopping = True
-    disk.left = 0
-    await node.tasks.close()
-    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)  # type: ignore[arg-type]
-    node.directories.release()
-    return count, durable
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("power", [True, False])
-async def test_wherever_it_is_cut_short_there_is_one_log_with_all_that_was_promised(
-    tmp_path: Path, power: bool
-) -> None:
-    outcomes = set[str]()
-    limit = 1
-    while True:
-        path = tmp_path / str(limit)
-        roots = [path / name for name in "abc"]
-        for root in roots:
-            root.mkdir(parents=True)
-        disk = PowerLossTree(roots)
-        count, durable = await live(path, disk, limit)
-        whole = disk.spent < limit
-        if power:
-            disk.lose_power()
-        disk.close_held()
-        node = await Node(path, Unsynced()).start(image_of())
-        end = node.replica.log_end_offset
-        assert node.values() == list(range(3, end)), limit
-        assert durable <= end <= count, limit
-        outcomes.add(node.directories.directory_of(NAME).path.name)  # type: ignore[union-attr]
-        await node.moved()
-        assert node.values() == list(range(3, end)), limit
-        node.append(end)
-        await node.stop()
-        assert len([place for place in node.places() if place.endswith("t-0")]) == 1
-        if whole:
-            break
-        limit += 1 if power else 3
-    assert outcomes == {"a", "b"}
-    assert limit > 50

@@ -16,6 +16,7 @@ from controlled import Controlled
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.data_directory import DirectoryUnusable
@@ -63,10 +64,12 @@ class Told(Controlled):
 class Life:
     """One life of broker 1 on the directories `a` and `b`."""
 
-    def __init__(self, path: Path, controller: Told, room_lasts_s: float = 0) -> None:
+    def __init__(
+        self, path: Path, controller: Told, room_lasts_s: float = 0, files: OsFiles | None = None
+    ) -> None:
         self.path, self.controller = path, controller
         self.tasks = TaskGroup(lambda name, failure: None)
-        self.directories = DataDirectories([path / "a", path / "b"], OsFiles(), random.Random())
+        self.directories = DataDirectories([path / "a", path / "b"], files or OsFiles(), random.Random())
         self.directories.claim(1, "c")
         settings = settings_from({"log.dirs": f"{path / 'a'},{path / 'b'}"})
         self.replicas = ReplicaManager(
@@ -201,6 +204,19 @@ async def test_others_lead_what_lies_on_a_full_disk_until_it_has_room(
     await life.stop()
 
 
+async def test_a_partition_that_moves_off_a_full_disk_is_told_at_once(
+    tmp_path: Path, controller: Told
+) -> None:
+    life = await first_life(tmp_path, controller)
+    held = life.lies_in("b")
+    life.directories.all[1].fill()
+    await until(lambda: full(controller) == held)
+    await until(lambda: not life.reports._due.is_set())  # nothing is left to tell
+    life.directories.moved(TopicPartition("t", held[0]), life.directories.all[0])
+    await until(lambda: full(controller) == held[1:])
+    await life.stop()
+
+
 async def test_a_partition_that_is_made_on_full_disks_is_led_elsewhere(
     tmp_path: Path, controller: Told
 ) -> None:
@@ -312,16 +328,18 @@ async def test_what_may_lie_in_a_directory_that_is_away_is_not_told_as_empty(
 
 
 async def written(path: Path, controller: Told) -> Path:
-    """The log of partition 0, with two batches, after a life that was killed; nothing is told yet."""
+    """The last of two segments of partition 0, a batch in each, after a life that was killed; nothing is told
+    yet."""
     life = await first_life(path, controller)
     replica = life.replicas.get("t", 0)
     assert replica is not None
     for value in (b"one", b"two"):
         batch = encode_batch([NewRecord(0, None, value, ())])
+        replica.roll(0)
         assert replica.append(memoryview(batch), 0, acks=1).error == ErrorCode.NONE
     await life.stop()
     controller.reports.clear()
-    return next(path.glob("?/t-0/*.log"))
+    return max(path.glob("?/t-0/*.log"))
 
 
 async def test_a_log_that_is_damaged_is_told_as_if_nothing_of_it_were_left(
@@ -348,6 +366,44 @@ async def test_damage_that_a_start_found_and_could_not_tell_is_told_by_the_next_
     assert not any(emptied(controller))
     await (await Life(tmp_path, controller).start()).stop()
     assert emptied(controller)[-1] == [0]
+    controller.reports.clear()
+    await (await Life(tmp_path, controller).start()).stop()
+    assert not any(emptied(controller))
+
+
+class NoSnapshots(OsFiles):
+    """While `full` there is no room for a producer snapshot, which a recovery writes after it has cut."""
+
+    full = True
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if self.full and create and path.suffix == ".snapshot":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().open(path, create=create, exclusive=exclusive)
+
+
+async def test_a_damaged_log_that_opens_late_leads_only_once_the_controller_knows(
+    tmp_path: Path, controller: Told
+) -> None:
+    log = await written(tmp_path, controller)
+    log.write_bytes(log.read_bytes()[:-1] + b"?")
+    controller.fence(2)  # 1 is alone in sync
+    files = NoSnapshots()
+    life = await Life(tmp_path, controller, files=files).start()
+    assert life.replicas.is_offline(TopicPartition("t", 0))
+    assert not any(emptied(controller))
+    controller.available, files.full = False, False
+    for directory in life.directories.all:
+        directory.has_room()
+    await life.replicas.make_missing()  # which waits for no quorum
+    assert life.replicas.get("t", 0) is None
+    controller.available = True
+    await until(lambda: life.replicas.get("t", 0) is not None)
+    assert [0] in emptied(controller)
+    replica = life.replicas.get("t", 0)
+    assert replica is not None and not replica.leads
+    assert leaders(controller)[0] == -1
+    await life.stop()
     controller.reports.clear()
     await (await Life(tmp_path, controller).start()).stop()
     assert not any(emptied(controller))

@@ -1,0 +1,111 @@
+"""The committed log, read from the members of the quorum by nodes to which no leader sends it.
+
+Those are brokers that are no controllers (`MetadataObserver`), and nodes of the quorum that are no members
+any more, or not yet (KIP-853: a removed voter goes on as an observer). A node keeps what it reads in its own
+log, as if a leader had sent it, so that it can be taken in again. A member may have missed its own removal:
+one that hears of no leader for long reads as well.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+
+import structlog
+from crc32c import crc32c
+
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.metadata.pages import LogPage
+from tierlog.metadata.peers import MetadataUnavailable, Peers
+from tierlog.metadata.raft.core import RaftCore
+from tierlog.metadata.raft.messages import NOBODY
+
+WAIT_MS = 5_000  # of a long poll
+SILENT_TICKS = 20  # without a leader, after which a member looks for its removal: elections take less
+
+_log = structlog.get_logger("tierlog.metadata")
+
+
+class LogReader:
+    """`sources`: whom to ask, in this order. `position`: the last index that is here. `take`: is given each
+    page, and the data of the snapshot that it names if the position is before that, else nothing."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        sources: Callable[[], Iterable[int]],
+        position: Callable[[], int],
+        take: Callable[[LogPage, bytes], None],
+    ) -> None:
+        self._peers, self._sources, self._position, self._take = peers, sources, position, take
+
+    async def read(self, wanted: Callable[[], bool] = lambda: True) -> None:
+        """One source as long as it knows of a leader, then the next: it may be cut off. Returns after the
+        last, or when no more is wanted."""
+        for source in self._sources():
+            wait_ms = 0  # the first page tells of the leader, news or not
+            with contextlib.suppress(MetadataUnavailable):
+                while wanted() and await self._read_page(source, wait_ms):
+                    wait_ms = WAIT_MS
+
+    async def _read_page(self, source: int, wait_ms: int) -> bool:
+        """Whether this source is worth asking again."""
+        page = await self._peers.log(source, self._position(), wait_ms)
+        jumps = page.snapshot_index > self._position()
+        self._take(page, await self._read_snapshot(source, page) if jumps else b"")
+        return page.leader != NOBODY
+
+    async def _read_snapshot(self, source: int, page: LogPage) -> bytes:
+        data = bytearray()
+        while len(data) < page.snapshot_bytes:
+            chunk = await self._peers.snapshot(source, page.snapshot_index, len(data))
+            if not chunk:
+                break
+            data += chunk
+        if len(data) != page.snapshot_bytes or crc32c(bytes(data)) != page.snapshot_crc32c:
+            raise MetadataUnavailable(f"the snapshot of node {source} came damaged", applied_unknown=False)
+        return bytes(data)
+
+
+class Following:
+    """Has a node of the quorum read for as long as no leader sends to it."""
+
+    def __init__(
+        self, core: RaftCore, peers: Peers, tasks: TaskGroup, take: Callable[[LogPage, bytes], None]
+    ) -> None:
+        self._core, self._tasks = core, tasks
+        self._reader = LogReader(peers, self._sources, lambda: core.log.commit, take)
+        self._reading: asyncio.Task[None] | None = None
+        self._silent_ticks = 0
+        self._was_member = True
+
+    def tick(self) -> None:
+        core = self._core
+        if self._was_member is not core.is_member:
+            self._was_member = core.is_member
+            if not core.is_member:
+                _log.info("no member of the quorum: follows it as an observer", node=core.node_id)
+        if not self._is_left_out():
+            self._silent_ticks = 0
+            return
+        self._silent_ticks += 1
+        if self._reading is not None and not self._reading.done():
+            return
+        if not core.is_member or self._silent_ticks % SILENT_TICKS == 0:
+            self._reading = self._tasks.spawn(
+                f"metadata {core.node_id} reads the log", self._reader.read(self._is_left_out)
+            )
+
+    async def stop(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    def _is_left_out(self) -> bool:
+        """Or, for a member: it may be."""
+        core = self._core
+        return not core.is_leader and not (core.is_member and core.hears_leader)
+
+    def _sources(self) -> list[int]:
+        """The leader last: it has more to do than the others."""
+        core = self._core
+        return sorted(core.voters - {core.node_id}, key=lambda voter: (voter == core.leader, voter))
