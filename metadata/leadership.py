@@ -115,11 +115,14 @@ class Leadership:
                     applied.set_result(None)
                 else:
                     applied.set_exception(LeadershipLost())
+        if entries:
+            self._outdated(entries[-1].term)
 
     def installed(self, snapshot: Snapshot) -> None:
         """The leader's snapshot jumps over entries; what waited for one of them cannot know its fate."""
         for index in [index for index in self._waiting if index <= snapshot.index]:
             _fail(self._waiting.pop(index), _taken_over())
+        self._outdated(snapshot.term)
 
     def confirmed(self, number: int) -> None:
         """The core led after every question up to this number was asked."""
@@ -142,6 +145,12 @@ class Leadership:
         _fail(list(reads.values()), reason)
 
     # --- waiting
+
+    def _outdated(self, committed_term: int) -> None:
+        """Terms never fall along a log: behind a committed entry of this term none of an older one follows.
+        A log that ends before what is waited for, of an idle cluster, would tell it only much later."""
+        for index in [i for i, waiters in self._waiting.items() if waiters[0][0] < committed_term]:
+            _fail(self._waiting.pop(index), LeadershipLost())
 
     def _left_out(self) -> None:
         """A leader sends nothing to who is no member of its configuration: a node that lost its leadership

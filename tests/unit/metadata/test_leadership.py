@@ -18,7 +18,7 @@ from tierlog.metadata.leadership import MAX_WAITING
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable, NotTheLeader
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.membership import Member
-from tierlog.metadata.records import ConfigScope
+from tierlog.metadata.records import ConfigScope, encode_records
 
 
 async def test_too_many_that_wait_are_told_what_they_wait_for(tmp_path: Path) -> None:
@@ -126,6 +126,23 @@ async def test_a_command_behind_a_leaders_own_removal_has_an_unknown_outcome(tmp
         with pytest.raises(MetadataUnavailable, match="took over") as told:
             await command
         assert told.value.applied_unknown
+
+
+async def test_what_the_next_leaders_shorter_log_will_never_hold_is_known_to_be_lost(tmp_path: Path) -> None:
+    """Nothing more is written there, so no entry takes its place."""
+    async with leader(tmp_path) as node:
+        command = asyncio.ensure_future(node.submit(configure(1), timeout_s=10))
+        await node.status_when(lambda status: status.last_index == 2)
+        removal = asyncio.ensure_future(node.remove_voter(3, timeout_s=10))
+        await node.status_when(lambda status: status.last_index == 3)
+        theirs = m.Entry(term=2, index=2, payload=encode_records(()))
+        node.receive(
+            (m.Append(term=2, sender=2, to=1, prev_index=1, prev_term=1, entries=(theirs,), commit=2),)
+        )
+        with pytest.raises(NotTheLeader):
+            await removal
+        assert node.status().applied_index == 2
+        command.cancel()
 
 
 async def test_a_removal_asked_for_again_waits_for_the_first(tmp_path: Path) -> None:
