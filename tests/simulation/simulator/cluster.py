@@ -4,7 +4,8 @@ What may be lost at once depends on the promise that the seed tests. With flush.
 nodes may go, all of them too (guarantee 2). Without, one disk at a time may lose what it had not synced, and
 the next one only once that is in sync again (guarantee 1); processes are killed at will in both. Any disks
 may fail and come back as they were, but no others than the one that has lost something: what a disk held that
-failed counts only once it has caught up, so nobody would be left to elect.
+failed counts only once it has caught up, so nobody would be left to elect. The same holds of brokers that are
+removed for good, which nobody waits for.
 """
 
 import asyncio
@@ -120,7 +121,7 @@ class ClusterRun:
         self._violations: list[BaseException] = []
         # each until it is in sync again:
         self._forgot: SimBroker | None = None  # whose unsynced bytes may be gone
-        self._failed: set[SimBroker] = set()  # with a disk that fails, or did
+        self._failed: set[SimBroker] = set()  # with a disk that fails, or did; or removed from the cluster
         self.quorum = QuorumWitness(self.loop.time, lambda _: len(nodes), self._violations, lambda node: None)
         self.brokers: dict[int, SimBroker] = {}
         self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
@@ -225,7 +226,7 @@ class ClusterRun:
         for name, (share, work) in {
             "mover": (MOVED, lambda client: move_partitions(client, PARTITIONS)),
             "passing": (PASSING, lambda client: pass_topics(client, self._configs, self._goes_on)),
-            "retiring": (RETIRING, lambda client: retire(client, PARTITIONS, self._stop("retired"))),
+            "retiring": (RETIRING, self._retire),
             "decay": (DECAYING, self._decay),
         }.items():
             draws = random.Random(rng.random())
@@ -237,6 +238,11 @@ class ClusterRun:
 
     def _goes_on(self) -> bool:
         return not self.faults.over
+
+    def _retire(self, client: Client) -> Coroutine[Any, Any, None]:
+        return retire(
+            client, PARTITIONS, self._stop("retired"), lambda leaving: self._may_fail(self.brokers[leaving])
+        )
 
     def _decay(self, client: Client) -> Coroutine[Any, Any, None]:
         return flip_bits(self.brokers, TOPIC, client.rng, self._may_wipe, self._stop("flipped bit"))
@@ -312,7 +318,8 @@ class ClusterRun:
         return False
 
     def _may_fail(self, struck: SimBroker) -> bool:
-        """Whether a disk may fail and come back as it was: no other one has lost what it had."""
+        """Whether a disk may fail and come back as it was, or its broker leave for good, after which nothing
+        there counts either: no other one has lost what it had."""
         if self._forgot in (None, struck) or self._is_whole(self._forgot):
             self._failed.add(struck)
             return True

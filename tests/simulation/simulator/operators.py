@@ -85,9 +85,11 @@ async def move_partitions(client: Client, partitions: int) -> None:
                 client.history.done["moves called off"] += 1
 
 
-async def retire(client: Client, partitions: int, stop: Callable[[int], None]) -> None:
+async def retire(
+    client: Client, partitions: int, stop: Callable[[int], None], may_leave: Callable[[int], bool]
+) -> None:
     """Brokers leave for good: drained, or nearly, stopped, and removed from the cluster. Whoever stops one
-    starts it again later, and then it is a new one."""
+    starts it again later, and then it is a new one. `may_leave`: whether nobody needs what it holds."""
     rng = client.rng
     while True:
         await asyncio.sleep(rng.expovariate(DEPARTURES_A_SECOND))
@@ -98,10 +100,11 @@ async def retire(client: Client, partitions: int, stop: Callable[[int], None]) -
         await asyncio.sleep(rng.uniform(*DRAINED_S))
         stop(leaving)
         for _ in range(UNREGISTERED_TRIES):
-            answer = await _ask_any(client, UNREGISTER, 0, UnregisterBrokerRequest(broker_id=leaving))
-            if answer is not None and answer.error_code == ErrorCode.NONE:  # type: ignore[attr-defined]
-                client.history.done["brokers removed"] += 1
-                break
+            if may_leave(leaving):
+                answer = await _ask_any(client, UNREGISTER, 0, UnregisterBrokerRequest(broker_id=leaving))
+                if answer is not None and answer.error_code == ErrorCode.NONE:  # type: ignore[attr-defined]
+                    client.history.done["brokers removed"] += 1
+                    break
             await asyncio.sleep(rng.uniform(*RETRY_S))
 
 
