@@ -148,7 +148,8 @@ class Leadership:
 
     def _outdated(self, committed_term: int) -> None:
         """Terms never fall along a log: behind a committed entry of this term none of an older one follows.
-        A log that ends before what is waited for, of an idle cluster, would tell it only much later."""
+        A log that ends before what is waited for, of an idle cluster, would tell it only much later. All who
+        wait for an index began in one term: a later one is led only after its first entry was applied."""
         for index in [i for i, waiters in self._waiting.items() if waiters[0][0] < committed_term]:
             _fail(self._waiting.pop(index), LeadershipLost())
 

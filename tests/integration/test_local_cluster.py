@@ -91,6 +91,7 @@ def test_a_paused_node_and_a_lost_majority(directory: Path) -> None:
     until(healthy, "a new cluster is healthy")
     ask("cluster", "pause", "1")
     assert run("cluster", "pause", "1").returncode == 1
+    until(lambda: run("cluster", "health").returncode == 5, "the others have a leader")
     sick = ask("cluster", "health", code=5)
     node = next(problem for problem in sick["problems"] if problem["what"].startswith("node 1"))
     assert node["next"] == "`tierlog cluster resume 1`"

@@ -139,7 +139,9 @@ async def pass_topics(client: Client, configs: Sequence[tuple[str, str]], wanted
             written = await _write(client, topic_id, life)
             await _check_content(client, topic_id, written)
             client.history.done["topics passed"] += 1
-        await _delete(client)
+        topic_id = topic_id or client.topic_id()
+        if topic_id is not None:
+            await _delete(client, topic_id)
         await asyncio.sleep(client.rng.expovariate(LIVES_A_SECOND))
 
 
@@ -157,14 +159,14 @@ async def _make(client: Client, configs: Sequence[tuple[str, str]]) -> UUID | No
                 return None
 
 
-async def _delete(client: Client) -> None:
-    """Until it is certain."""
-    topics = [DeleteTopicState(name=client.topic)]
+async def _delete(client: Client, topic_id: UUID) -> None:
+    """Until it is certain. By id: an attempt by name that comes late takes the next topic of that name."""
+    topics = [DeleteTopicState(name=None, topic_id=topic_id)]
     while True:
         answer = await _ask_any(client, DELETE, 6, DeleteTopicsRequest(topics=topics, timeout_ms=1000))
         if answer is not None and answer.responses[0].error_code in (  # type: ignore[attr-defined]
             ErrorCode.NONE,
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.UNKNOWN_TOPIC_ID,
         ):
             return
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.core import RaftCore
+from tierlog.metadata.raft.quorum import majority
 
 UNHEARD_S = 3.0
 """A leader that no majority has answered for so long should have stepped down (check-quorum, 1 to 2 s)."""
@@ -36,7 +37,10 @@ class QuorumWitness:
         self._encouraged: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         """(candidate, term) -> who said that it could win."""
         self._heard: dict[tuple[int, int], float] = {}  # (leader, member) -> when it answered last
-        self._leads_since: dict[int, tuple[int, float]] = {}  # node -> (term, since)
+        self._leads_since: dict[int, tuple[tuple[int, int], float]] = {}
+        """Node -> ((term, index of its configuration), since). Each configuration is asked anew: one that
+        lets go of who answered says nothing of the time before it. No leader lives on changes: the next is
+        refused until a majority has committed the one before."""
 
     def leaves(self, message: m.AnyMessage) -> None:
         """A message is sent."""
@@ -48,8 +52,8 @@ class QuorumWitness:
             case m.VoteRequest():
                 self._votes_for(message.sender, message.term, message.sender)
                 encouraged = self._encouraged[message.sender, message.term]
-                majority = self._voters(message.sender) // 2 + 1
-                if not message.transfer and len(encouraged) + 1 < majority:
+                enough = self._voters(message.sender) // 2 + 1
+                if not message.transfer and len(encouraged) + 1 < enough:
                     self._broken(f"node {message.sender} stands in term {message.term}, unasked for")
             case m.Append() | m.Heartbeat() | m.SnapshotChunk():
                 if self._leaders.setdefault(message.term, message.sender) != message.sender:
@@ -81,12 +85,12 @@ class QuorumWitness:
         if paused or not core.is_leader:
             self._leads_since.pop(node, None)
             return
-        term, since = self._leads_since.setdefault(node, (core.term, now))
-        if term != core.term:
-            self._leads_since[node] = (core.term, now)
-            return
-        heard = sum(now - self._heard.get((node, other), since) < UNHEARD_S for other in core.voters - {node})
-        if now - since >= UNHEARD_S and heard + 1 < len(core.voters) // 2 + 1:
+        leads = (core.term, core.configuration_index)
+        if self._leads_since.setdefault(node, (leads, now))[0] != leads:
+            self._leads_since[node] = (leads, now)
+        since = self._leads_since[node][1]
+        heard = sum(v == node or now - self._heard.get((node, v), since) < UNHEARD_S for v in core.voters)
+        if now - since >= UNHEARD_S and heard < majority(core.voters):
             self._broken(f"node {node} leads, and no majority has answered it for {UNHEARD_S} s")
 
     def _votes_for(self, voter: int, term: int, candidate: int) -> None:

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from simulator.broker import SimBroker, SimCaller, SimDialler
 from simulator.network import Network
@@ -23,6 +24,7 @@ from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tierlog.broker.wire.messages.init_producer_id import InitProducerIdRequest
 from tierlog.broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tierlog.metadata.image import TopicImage
 
 TOPIC = "orders"
 PRODUCE, FETCH, INIT = (BY_NAME[name].key for name in ("Produce", "Fetch", "InitProducerId"))
@@ -98,10 +100,18 @@ class Client:
         self._leaders.pop(partition, None)
         await asyncio.sleep(self.rng.uniform(*RETRY_S))
 
+    def topic_id(self) -> UUID | None:
+        """As some node knows it: it may be that of an earlier topic of this name."""
+        topic = self._known()
+        return None if topic is None else topic.topic_id
+
+    def _known(self) -> TopicImage | None:
+        known = [b.metadata.image for b in self._brokers.values() if b.metadata is not None]
+        return self.rng.choice(known).topic(self.topic) if known else None
+
     def _look_up(self, partition: int) -> int:
         """From the image of some node: it may be old."""
-        known = [b.metadata.image for b in self._brokers.values() if b.metadata is not None]
-        topic = self.rng.choice(known).topic(self.topic) if known else None
+        topic = self._known()
         leader = topic.partitions[partition].leader if topic is not None else -1
         if leader < 0:
             return self.rng.choice(self.nodes)

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,8 +16,8 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.controller.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigResource
 from tierlog.metadata.leadership import MAX_WAITING
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable, NotTheLeader
+from tierlog.metadata.peers import NoPeers
 from tierlog.metadata.raft import messages as m
-from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.records import ConfigScope, encode_records
 
 
@@ -47,21 +47,10 @@ def configure(number: int) -> AlterConfigs:
     return AlterConfigs(resources=(ConfigResource(scope=ConfigScope.CLUSTER, name="", changes=(change,)),))
 
 
-class SilentPeers:
+class SilentPeers(NoPeers):
     """What they say, the test says for them."""
 
-    def start(
-        self, unreachable: Callable[[int], None], died: Callable[[int], None], met: Callable[[int], None]
-    ) -> None:
-        return
-
-    def configure(self, members: Mapping[int, Member]) -> None:
-        return
-
     def send(self, message: m.AnyMessage) -> None:
-        return
-
-    async def close(self) -> None:
         return
 
 

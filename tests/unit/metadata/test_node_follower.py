@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import encode_image
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.peers import NoPeers
 from tierlog.metadata.raft import messages as m
-from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.records import NoOp, encode_records
 
 LEADER, FOLLOWER = 1, 2
@@ -28,19 +28,11 @@ Failures = asyncio.Queue[BaseException]
 COMMAND = c.CreateTopics(topics=(c.NewTopic(name="t", partitions=1),))
 
 
-class SilentPeers:
+class SilentPeers(NoPeers):
     """Messages go nowhere; a forwarded command is taken and never answered."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
-
-    def start(
-        self, unreachable: Callable[[int], None], died: Callable[[int], None], met: Callable[[int], None]
-    ) -> None:
-        return
-
-    def configure(self, members: Mapping[int, Member]) -> None:
-        return
 
     def send(self, message: m.AnyMessage) -> None:
         return
@@ -49,9 +41,6 @@ class SilentPeers:
         self.asked.set()
         await asyncio.Event().wait()
         raise AssertionError
-
-    async def close(self) -> None:
-        return
 
 
 class GatedFiles(OsFiles):
