@@ -166,8 +166,8 @@ def _stop_all(stage: Stage) -> Iterator[str]:
 
 @_fault("change-voters", SILENCE_S, hurts_early=True)
 def _change_voters(stage: Stage) -> Iterator[str]:
-    """The voter that leads is let go while it runs, and another one leads the quorum; it goes on as an observer
-    until it is taken in again."""
+    """The voter that leads is let go while it runs, and another one leads the quorum; it goes on as an
+    observer until it is taken in again."""
     node = stage.controller()
     _let_go(stage, node)
     yield f"{node}, which led the quorum, votes no more"
