@@ -48,11 +48,11 @@ class LogReader:
                     wait_ms = WAIT_MS
 
     async def _read_page(self, source: int, wait_ms: int) -> bool:
-        """Whether this source is worth asking again."""
+        """Whether this source is worth asking again: one that is no voter reads itself, perhaps from here."""
         page = await self._peers.log(source, self._position(), wait_ms)
         jumps = page.snapshot_index > self._position()
         self._take(page, await self._read_snapshot(source, page) if jumps else b"")
-        return page.leader != NOBODY
+        return page.leader != NOBODY and source in page.voters
 
     async def _read_snapshot(self, source: int, page: LogPage) -> bytes:
         data = bytearray()

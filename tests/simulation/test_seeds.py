@@ -20,6 +20,7 @@ DONE = {
     "brokers removed",
     "topics passed",
     "bits flipped",
+    "brokers that are no voters",
     "group commits",
     "voters let go",
     "voters taken in",
