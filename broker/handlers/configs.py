@@ -206,7 +206,7 @@ def _scope(deps: Dependencies, resource_type: int, name: str, keys: Iterable[str
 
 def _fitting(deps: Dependencies, resource: ConfigResource) -> ConfigResource | Outcome:
     """Settings of nodes must make sense beside those that this one was started with; the controller does not
-    know them. Errors are Kafka's, which calls the request invalid (KAFKA-13609)."""
+    know them."""
     if resource.scope is ConfigScope.TOPIC:
         return resource
     image = deps.metadata.image
@@ -218,9 +218,7 @@ def _fitting(deps: Dependencies, resource: ConfigResource) -> ConfigResource | O
             of_cluster, of_node = dict(image.overrides(ConfigScope.CLUSTER, "")), after
         check_together(settings_now(deps.settings, of_cluster, of_node))
     except Refusal as refusal:
-        is_config = refusal.error is ErrorCode.INVALID_CONFIG
-        code = ErrorCode.INVALID_REQUEST if is_config else refusal.error
-        return Outcome(error=code, message=refusal.message)
+        return Outcome(error=refusal.error, message=refusal.message)
     except InvalidSetting as invalid:
         return _invalid(str(invalid))
     return resource

@@ -70,13 +70,19 @@ def overrides_after(image: ClusterImage, resource: c.ConfigResource) -> dict[str
         raise Refusal(
             ErrorCode.INVALID_REQUEST, f"{_title(resource)}: a setting is changed twice in the request"
         )
-    definitions = TOPIC_SETTINGS if resource.scope is ConfigScope.TOPIC else DYNAMIC_NODE_SETTINGS
+    is_topic = resource.scope is ConfigScope.TOPIC
+    definitions = TOPIC_SETTINGS if is_topic else DYNAMIC_NODE_SETTINGS
     for change in resource.changes:
         if resource.scope is ConfigScope.BROKER and change.key in (MIN_IN_SYNC, UNCLEAN):
             _refuse(
                 f"{change.key}: one for the whole cluster, or per topic, as elections rely on it (KIP-966)"
             )
-        value = _changed(definitions, after.get(change.key), change)
+        try:
+            value = _changed(definitions, after.get(change.key), change)
+        except InvalidSetting as invalid:
+            # Of a broker Kafka calls the whole request invalid (KAFKA-13609).
+            code = ErrorCode.INVALID_CONFIG if is_topic else ErrorCode.INVALID_REQUEST
+            raise Refusal(code, str(invalid)) from None
         if value is None:
             after.pop(change.key, None)
         else:
@@ -99,19 +105,16 @@ def _alter(image: ClusterImage, resource: c.ConfigResource) -> list[AnyRecord]:
 
 
 def _changed(definitions: Mapping[str, Setting], before: str | None, change: c.ConfigChange) -> str | None:
-    """The setting's new text, or None if it is to be removed."""
+    """The setting's new text, or None if it is to be removed. Raises InvalidSetting."""
     if change.operation is c.ConfigOperation.DELETE:
         return None  # also of a name that this version does not know: that is how it is got rid of
-    try:
-        setting = find_setting(dict(definitions), change.key)
-        if change.value is None:
-            raise InvalidSetting(f"{change.key}: a value is needed")
-        if change.operation is c.ConfigOperation.SET:
-            setting.parse(change.value)
-            return change.value
-        return _listed(setting, before, change)
-    except InvalidSetting as invalid:
-        raise Refusal(ErrorCode.INVALID_CONFIG, str(invalid)) from None
+    setting = find_setting(dict(definitions), change.key)
+    if change.value is None:
+        raise InvalidSetting(f"{change.key}: a value is needed")
+    if change.operation is c.ConfigOperation.SET:
+        setting.parse(change.value)
+        return change.value
+    return _listed(setting, before, change)
 
 
 def _listed(setting: Setting, before: str | None, change: c.ConfigChange) -> str:
