@@ -113,8 +113,6 @@ def test_a_voter_apart_from_the_broker(directory: Path) -> None:
     assert [node["roles"] for node in up["nodes"]] == [["broker"], ["controller"]]
     until(healthy, "a new cluster is healthy")
     assert [row["role"] for row in ask("cluster", "status")] == ["observer", "leader"]
-    assert [row["id"] for row in ask("broker", "list")] == [1]
-    assert list(ask("quorum", "status")["voters"]) == ["2"]
     assert run("cluster", "up", "--voters", "3", "--data-dir", directory).returncode == 2
 
     ask("cluster", "kill", "2")
