@@ -145,7 +145,7 @@ def _judged(admin: str | None) -> dict[str, Any]:
     seen = observe(admin_urls(admin))
     if not processes and not any(seen.quorum.values()):
         raise unreachable(", ".join(admin_urls(admin)), "no node answers")
-    found = judge(seen, processes)
+    found = judge(seen, processes, plan.roles if plan else None)
     return {
         "status": found.status.value,
         "leader": seen.leader,

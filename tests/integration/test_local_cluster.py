@@ -109,6 +109,22 @@ def test_a_paused_node_and_a_lost_majority(directory: Path) -> None:
     assert run("cluster", "kill", "7").returncode == 2
 
 
+def test_a_voter_apart_from_the_broker(directory: Path) -> None:
+    words = ("--nodes", "1", "--voters", "1", "--data-dir", directory, "--port", "0", "--detach")
+    up = ask("cluster", "up", *words)
+    assert [node["roles"] for node in up["nodes"]] == [["broker"], ["controller"]]
+    until(healthy, "a new cluster is healthy")
+    assert [row["role"] for row in ask("cluster", "status")] == ["observer", "leader"]
+    assert run("cluster", "up", "--voters", "3", "--data-dir", directory).returncode == 2
+
+    ask("cluster", "kill", "2")
+    sick = ask("cluster", "health", code=6)
+    assert "0 of 1 voters answer" in sick["problems"][0]["what"]
+    ask("cluster", "start", "2")
+    until(healthy, "the voter is back")
+    assert ask("cluster", "down")["killed"] == []
+
+
 @contextmanager
 def killed_after(process: "subprocess.Popen[str]") -> Iterator[None]:
     """So that a test that fails does not wait for it."""
