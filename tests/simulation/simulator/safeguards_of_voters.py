@@ -24,9 +24,7 @@ from tierlog.metadata.raft.replication import Replication
 # --- the log
 
 
-@safeguard(
-    "a heartbeat commits what is known to be there", "what never was committed counts", of_quorum=True
-)
+@safeguard("a heartbeat commits what is known to be there", "what never was committed counts", of_quorum=True)
 def _() -> Patches:
     broadcast = Replication.broadcast_heartbeats
 
