@@ -25,9 +25,6 @@ from tierlog.metadata.pages import LogPage
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage, decode_messages, encode_messages
 
-ECHOED_CHANGES = 3
-"""Copies of a change of in-sync sets, each now and then: most come when it can do no harm."""
-
 T = TypeVar("T")
 
 
@@ -96,8 +93,7 @@ class SimPeers:
             return encode_reply(reply), node.image.index
 
         if isinstance(command, AlterPartitions):
-            for _ in range(ECHOED_CHANGES):
-                self._echo(leader, serve)
+            self._echo(leader, serve)
         answer, index = await self._ask(leader, serve)
         return decode_reply(answer), index
 
