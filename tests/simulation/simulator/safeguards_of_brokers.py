@@ -1,7 +1,6 @@
 """More safeguards of brokers, and of what the controller takes from them."""
 
 from typing import Any
-from unittest.mock import patch
 
 from msgspec.structs import replace
 
@@ -9,26 +8,15 @@ from simulator.switches import Patches, safeguard
 from tierlog.broker.coordinator.coordinator import Coordinator
 from tierlog.broker.handlers import fetch
 from tierlog.broker.partition.follower import FetchPosition
-from tierlog.broker.runtime.group_service import GroupService
 from tierlog.broker.runtime.group_shard import GroupShard
 from tierlog.broker.runtime.lifecycle import BrokerLifecycle
 from tierlog.broker.runtime.replica import ReadResult, Replica
 from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.replica_roles import ReplicaRoles
-from tierlog.metadata.controller import in_sync, settle
+from tierlog.metadata.controller import settle
 from tierlog.metadata.image import PartitionImage
 
 # --- the controller
-
-
-@safeguard("partition epochs in a change of the in-sync set", "a replica leads that lacks records")
-def _() -> Patches:
-    check = in_sync._check
-
-    def without(image: Any, leader: int, before: PartitionImage, change: Any) -> None:
-        check(image, leader, before, replace(change, partition_epoch=before.partition_epoch))
-
-    yield in_sync, "_check", without
 
 
 @safeguard("a move ends when all who stay have caught up", "a replica leads that lacks records")
@@ -112,17 +100,6 @@ def _() -> Patches:
     yield ReplicaRoles, "checkpoint", property(lambda replica: (*known.fget(replica)[:2], None))
 
 
-@safeguard("what a killed process left is synced first", "a loss of power takes acknowledged records along")
-def _() -> Patches:
-    opened = Replica.open
-
-    def without(_: type, *how: Any, **named: Any) -> Replica:
-        with patch.object(Replica, "wants_flush", property(lambda replica: False)):
-            return opened(*how, **named)
-
-    yield Replica, "open", classmethod(without)
-
-
 # --- group coordinators
 
 
@@ -134,13 +111,3 @@ def _() -> Patches:
         shard._handle_inbox()
 
     yield GroupShard, "load", without
-
-
-@safeguard("a coordinator knows all that is committed", "committed offsets go back")
-def _() -> Patches:
-    yield ReplicaRoles, "high_watermark_is_current", property(lambda replica: True)
-
-
-@safeguard("coordinators hold a lease", "committed offsets go back")
-def _() -> Patches:
-    yield GroupService, "_is_deposed", property(lambda service: False)
