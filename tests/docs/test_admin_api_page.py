@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs/reference/admin-api.md").read_text(encoding="utf-8")
 
 
 def test_the_page_has_the_routes_of_a_node() -> None:
-    unused: Any = SimpleNamespace(metadata=None)
+    unused: Any = SimpleNamespace(metadata=None, is_broker=True)
     routes: list[Any] = [*admin_routes(unused), *quorum_routes(unused)]
     served = {f"{route.method} {route.path.replace('{id}', 'ID')}" for route in routes}
     told = re.findall(r"^\| `(\w+ /[^`?]*)", PAGE, re.MULTILINE)

@@ -18,6 +18,6 @@ class _Sources(NoPeers):
 async def test_who_is_no_voter_any_more_is_not_asked_again():
     """Two nodes that were let go read from each other for ever, and heard nothing new."""
     sources = _Sources()
-    reader = LogReader(sources, lambda: [3, 2], lambda: 7, lambda page, data: None)
+    reader = LogReader(sources, lambda: [3, 2], lambda: 7, lambda page, data: True)
     await reader.read(lambda: len(sources.asked) < 4)
     assert sources.asked == [3, 2, 2, 2]
