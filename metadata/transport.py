@@ -45,6 +45,7 @@ REQUEST_BYTES = 4 << 20  # of messages that travel together
 MESSAGE_OVERHEAD = 128
 STEP_TIMEOUT_S = 5.0
 SUBMIT_TIMEOUT_S = 30.0
+POLL_SILENCE_S = 1.0  # beyond the wait that was asked for: brokers know nothing new as long as it lasts
 HEARTBEAT_TIMEOUT_S = 1.0  # a lease is worth more than this answer: rather ask again
 
 
@@ -130,18 +131,20 @@ class HttpPeers:
             raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=False) from failure
 
     async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
-        timeout_s = wait_ms / 1000 + STEP_TIMEOUT_S
-        answer = await self._get(voter, f"{LOG_PATH}?after={after}&wait_ms={wait_ms}", timeout_s)
+        silence_s = wait_ms / 1000 + POLL_SILENCE_S
+        patience = aiohttp.ClientTimeout(SUBMIT_TIMEOUT_S, sock_connect=POLL_SILENCE_S, sock_read=silence_s)
+        answer = await self._get(voter, f"{LOG_PATH}?after={after}&wait_ms={wait_ms}", patience)
         try:
             return decode_page(answer)
         except msgspec.DecodeError as failure:
             raise MetadataUnavailable(f"node {voter}: {failure}", applied_unknown=False) from failure
 
     async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
-        return await self._get(voter, f"{SNAPSHOT_PATH}?index={index}&offset={offset}", SUBMIT_TIMEOUT_S)
+        patience = aiohttp.ClientTimeout(SUBMIT_TIMEOUT_S)
+        return await self._get(voter, f"{SNAPSHOT_PATH}?index={index}&offset={offset}", patience)
 
     async def status(self, leader: int) -> NodeStatus:
-        answer = await self._get(leader, STATUS_PATH, STEP_TIMEOUT_S)
+        answer = await self._get(leader, STATUS_PATH, aiohttp.ClientTimeout(STEP_TIMEOUT_S))
         try:
             status = msgspec.json.decode(answer, type=NodeStatus)
         except msgspec.DecodeError as failure:
@@ -170,13 +173,13 @@ class HttpPeers:
         except (aiohttp.ClientError, TimeoutError) as failure:
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=True) from failure
 
-    async def _get(self, peer: int, path: str, timeout_s: float) -> bytes:
+    async def _get(self, peer: int, path: str, patience: aiohttp.ClientTimeout) -> bytes:
         queue = self._queue_of(peer)
         try:
             async with self._client().get(
                 queue.url + path,
                 headers=self._headers(peer, queue, path, b""),
-                timeout=aiohttp.ClientTimeout(timeout_s),
+                timeout=patience,
             ) as response:
                 answer = await response.read()
                 if response.status != 200:
