@@ -54,6 +54,7 @@ from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.replica_reports import ReplicaReports
+from tierlog.broker.runtime.running_settings import RunningSettings
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import BROKER, NodeSettings
@@ -89,6 +90,7 @@ class Broker(Foundation):
         network: Network | None = None,
     ) -> None:
         super().__init__(settings, files=files, clock=clock, rng=rng)
+        self.running = RunningSettings(settings)
         self.network: Network = network or TcpNetwork()
         self.objects = objects
 
@@ -176,34 +178,28 @@ class Broker(Foundation):
             settings, self.replicas, lambda: self.metadata.image, self.clock, self.tasks
         )
         self.isr_updater = IsrUpdater(
-            settings,
-            self.metadata,
-            self.replicas,
-            self.clock,
-            vital,
-            broker_epoch=self._broker_epoch,
+            settings, self.metadata, self.replicas, self.clock, vital, broker_epoch=self._broker_epoch
         )
         self.reports = ReplicaReports(
             settings.node_id, self.metadata, self.replicas, vital, broker_epoch=self._broker_epoch
         )
 
     async def _start_replicas(self) -> None:
-        settings = self.settings
         opened = self.metadata.image
         await self.replicas.open_all(opened, None if self._is_alone else self.reports.tell_empty)
         if not (self._is_alone or self.directories.offline):
             note_boot(self.files, [one.path for one in self.directories.online], boot_id())
         self._parts.callback(self.metadata.subscribe(self._follow))
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
-        self._parts.callback(self.metadata.subscribe(self.throttling.follow))
-        self.throttling.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
-        self._parts.callback(self.metadata.subscribe(self.throttles.follow))
-        self.throttles.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
+        for follow in (self.running.follow, self.throttling.follow, self.throttles.follow):
+            self._parts.callback(self.metadata.subscribe(follow))
+            follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
 
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
         self.replicas.went_offline += [self.groups.replicas_changed, self.tiering.driver.wake_all]
         self.replicas.came += [self.groups.replicas_changed, self.tiering.driver.wake_all]
+        settings = self.running.now
         self.upkeep = Upkeep(
             settings, self.replicas, self.files, self.clock, self.tasks, self.commits, self.metadata_node
         )
@@ -212,6 +208,7 @@ class Broker(Foundation):
         self.cleaner = LogCleaner(settings, self.replicas, self.clock, self.tasks, self.commits)
         self._parts.push_async_callback(self.cleaner.stop)
         self.cleaner.start()
+        self.running.listeners += [self.upkeep.configure, self.cleaner.configure]
         self._parts.push_async_callback(self.moves.stop)
         self.moves.resume()
         if not self._is_alone:
@@ -247,6 +244,7 @@ class Broker(Foundation):
     def _build_listener(self) -> Listener:
         dependencies = Dependencies(
             settings=self.settings,
+            running=self.running,
             metadata=self.metadata,
             replicas=self.replicas,
             moves=self.moves,
@@ -277,6 +275,7 @@ class Broker(Foundation):
             note=note_end,
             note_refusal=RefusalNotes(),
         )
+        self.running.listeners.append(lambda now: listener.configure(bounds_of(now)))
         self.throttling = Throttling(listener, handlers, self.quotas, self.clock)
         return listener
 

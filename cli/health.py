@@ -146,7 +146,8 @@ def _partitions(seen: Observation) -> list[Problem]:
         what = f"{_count(offline)} without a leader{_names(seen, 'offline')}"
         how = (
             "Start the brokers that hold them (`tierlog partition list --offline`). If those are lost, so is "
-            "what only they had: `tierlog partition elect --unclean` gives the rest a leader."
+            "what only they had: with unclean.leader.election.enable=true on the topic, "
+            "`tierlog partition elect --unclean` gives the rest a leader."
         )
         problems.append(Problem(Status.UNAVAILABLE, what, how))
     if below:

@@ -494,10 +494,6 @@ NODE_SETTINGS: dict[str, Setting] = {
     for name in [item.name.replace("_", ".")]
 }
 
-REPLICATION_RATES = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
-RUN_TIME_SETTINGS = REPLICATION_RATES | {"replica.alter.log.dirs.io.max.bytes.per.second"}
-"""What can be changed while a node runs, for one of them or for all (KIP-226)."""
-
 ALIASES: dict[str, tuple[str, int]] = {
     "log.dir": ("log.dirs", 1),
     "broker.id": ("node.id", 1),

@@ -77,8 +77,8 @@ def recover(
 
     What the others had committed and this node had not heard of is lost: topics, settings, and who had
     left an in-sync set, so that a replica may lead that lacks acknowledged records. Run it on the voter
-    that holds the most, once for the whole cluster. docs/runbooks/lost-majority.md says what to do before
-    and after.
+    that holds the most, once for the whole cluster. docs/runbooks/lost-majority-for-good.md says
+    what to do before and after.
     """
     from dataclasses import asdict
 
