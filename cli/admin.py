@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import ssl
 
 LOOK_AROUND = "`tierlog topic list` shows the topics, `tierlog topic describe` their offsets and settings."
+HINTS = {404: LOOK_AROUND, 503: "`tierlog cluster health` says what is missing, and what to do."}
+"""By status of the answer."""
 
 
 class Event(NamedTuple):
@@ -65,7 +67,7 @@ class AdminApi:
             raise CliError(
                 _reason(refused),
                 code=code,
-                hint=LOOK_AROUND if code == ExitCode.NOT_FOUND else "",
+                hint=HINTS.get(refused.code, ""),
             ) from None
         except (OSError, ValueError) as failure:
             raise unreachable(self.url, getattr(failure, "reason", failure)) from None
