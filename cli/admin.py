@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tierlog.cli.errors import CliError, ExitCode, unreachable
+from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
 
 if TYPE_CHECKING:
     import ssl
@@ -29,6 +29,8 @@ class AdminApi:
     """Calls of one node's admin API; raises CliError with the server's own words."""
 
     def __init__(self, url: str, *, timeout_s: float = 300.0) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise usage(f"{url!r} is not the URL of an admin API", hint="For example: http://127.0.0.1:9644")
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
 

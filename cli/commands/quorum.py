@@ -46,7 +46,7 @@ def add(
     as_json: Json = False,
     admin: AnyAdmin = None,
 ) -> None:
-    """Take a node in that runs already: it becomes a voter once it has caught up. Of a voter: move it there."""
+    """Take a node in that runs already: it becomes a voter once it has caught up. A voter is moved there."""
     from tierlog.cli.admin import HINTS
     from tierlog.cli.errors import CliError
     from tierlog.cli.output import print_done
@@ -59,7 +59,7 @@ def add(
     except CliError as failure:
         if failure.hint == HINTS[503]:
             failure.hint = (
-                f"Does node {node} run, with the same cluster.id and secret, and do others reach it at {url}? "
+                f"Does node {node} run, with the same cluster.id and secret, and is it reached at {url}? "
                 f"The same again goes on; `tierlog quorum remove {node}` gives it up."
             )
         raise

@@ -64,6 +64,8 @@ def test_a_voter_needs_an_address_and_one_of_its_own(admin: str) -> None:
 def test_a_node_that_does_not_answer_is_passed_over(admin: str) -> None:
     assert ask(f"http://127.0.0.1:1,{admin}", "quorum", "status")["role"] == "leader"
     assert run("cluster", "health", "--admin", "http://127.0.0.1:1").returncode == 3
+    no_url = run("broker", "list", "--admin", "127.0.0.1:9644")
+    assert no_url.returncode == 2 and "http://127.0.0.1:9644" in no_url.stderr
 
 
 def test_settings_of_brokers_change_and_are_shown(tierlog_broker: TierlogBroker) -> None:
