@@ -19,7 +19,7 @@ from tierlog.metadata.feed import ImageFeed, Subscriber, happens
 from tierlog.metadata.following import LogReader
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image
-from tierlog.metadata.pages import LogPage
+from tierlog.metadata.pages import UNKNOWN, LogPage
 from tierlog.metadata.peers import MetadataUnavailable, NotTheLeader, Peers
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, Entry
@@ -172,7 +172,10 @@ class MetadataObserver:
             await reader.read()
             await asyncio.sleep(RETRY_S)
 
-    def _take(self, page: LogPage, snapshot: bytes) -> None:
+    def _take(self, page: LogPage, snapshot: bytes) -> bool:
+        """False, and nothing is taken, if its entries do not follow those that are here."""
+        if page.entries and page.after_term not in (UNKNOWN, self._feed.term):
+            return False
         if snapshot:
             self._feed.publish(decode_image(snapshot), page.snapshot_term)
         elif page.entries:
@@ -186,6 +189,7 @@ class MetadataObserver:
             self._configure()
         self._paged.set()
         self._paged = asyncio.Event()
+        return True
 
     def _apply(self, entries: tuple[Entry, ...]) -> None:
         image = self.image
@@ -200,7 +204,7 @@ class MetadataObserver:
 
     def _configure(self) -> None:
         members = {node: Member(url) for node, url in self.voters.items() if node != self.node_id}
-        self._peers.configure({**members, self.node_id: Member()})
+        self._peers.configure({**members, self.node_id: Member()}, {})
 
     def _died(self, peer: int) -> None:
         self._deaths.note(peer)

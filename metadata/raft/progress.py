@@ -4,8 +4,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from crc32c import crc32c
-
 from tierlog.metadata.raft.messages import Snapshot
 
 
@@ -51,10 +49,9 @@ class Progress:
         self._enter(Sending.REPLICATE)
         self.next_index = self.match_index + 1
 
-    def send_snapshot(self, snapshot: Snapshot) -> None:
+    def send_snapshot(self, snapshot: Snapshot, checksum: int) -> None:
         self._enter(Sending.SNAPSHOT)
-        self.snapshot = snapshot
-        self.snapshot_crc32c = crc32c(snapshot.data)
+        self.snapshot, self.snapshot_crc32c = snapshot, checksum
         self.next_index = snapshot.index + 1
 
     def sent(self, last_index: int, count: int) -> None:

@@ -195,7 +195,7 @@ class Replication:
         prev_index = progress.next_index - 1
         prev_term = self._log.term_at(prev_index)
         if prev_term is None or progress.next_index < self._log.first_index:
-            progress.send_snapshot(self._log.snapshot)
+            progress.send_snapshot(self._log.snapshot, self._log.snapshot_crc32c)
             self._send_chunk(voter, progress)
             return
         entries: tuple[m.Entry, ...] = ()

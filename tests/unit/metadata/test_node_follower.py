@@ -19,6 +19,7 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import encode_image
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.pages import LogPage
 from tierlog.metadata.peers import NoPeers
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.records import NoOp, encode_records
@@ -138,6 +139,19 @@ async def test_the_leaders_snapshot_may_come_while_the_nodes_own_is_written(tmp_
     assert failures.empty()
     async with follower(tmp_path, failures) as node:
         assert node.core.log.last_index == 12
+
+
+async def test_a_node_that_failed_takes_nothing_in_that_it_read(tmp_path: Path) -> None:
+    """Who reads on would get the same page for ever: its position does not move."""
+    failures = Failures()
+    async with follower(tmp_path, failures) as node:
+        with pytest.raises(InvariantViolation):
+            node.receive((append(7, 7),))
+        await failures.get()
+        page = LogPage(append(1, 2).entries, leader=LEADER, voters={}, term=1, after_term=0)
+        with pytest.raises(MetadataUnavailable, match="failed"):
+            node._take_page(page, b"")
+        assert node.core.log.last_index == 0
 
 
 async def test_a_message_that_breaks_an_invariant_stops_the_node(tmp_path: Path) -> None:

@@ -381,6 +381,53 @@ def test_a_voter_takes_nobodys_word_for_who_leads_but_the_leaders() -> None:
     assert (core.leader, core.log.commit) == (m.NOBODY, 2)
 
 
+def test_who_is_no_member_takes_the_leaders_term_along() -> None:
+    core = removed()
+    assert core.take_committed(None, (), leader=3, term=7)
+    assert (core.term, core.leader) == (7, 3)
+    core.step(m.Heartbeat(term=4, sender=1, to=2, commit=0))  # of one that was deposed
+    assert core.leader == 3
+    assert core.take_committed(None, (), leader=m.NOBODY, term=9)
+    assert (core.term, core.leader) == (7, m.NOBODY)  # nobody leads in that one, for all that is known
+
+
+def removed() -> RaftCore:
+    core = follower(1)
+    removal = m.Entry(3, 2, encode_configuration(VOTERS.without(2)), m.CONFIGURATION)
+    assert core.take_committed(None, (m.Entry(1, 1, b"x"), removal), leader=1, term=3, after_term=0)
+    assert not core.is_member
+    return core
+
+
+def test_what_is_committed_elsewhere_and_differs_here_is_of_another_log() -> None:
+    core = removed()
+    assert not core.take_committed(None, (m.Entry(3, 3, b"y"),), leader=1, term=3, after_term=2)
+    assert not core.take_committed(m.Snapshot(9, 2, b"s"), (), leader=1, term=3)  # terms never fall
+    assert not core.take_committed(None, (m.Entry(3, 4, b"z"),), leader=1, term=3)  # entries are left out
+    assert (core.log.commit, core.log.last_index) == (2, 2)
+    assert core.take_committed(None, (m.Entry(3, 3, b"y"),), leader=1, term=3, after_term=3)
+    assert core.take_committed(m.Snapshot(9, 3, b"s"), (), leader=1, term=3)
+    assert core.log.commit == 9
+    core.check()
+
+
+def test_a_follower_that_does_not_hear_its_leader_names_none_to_others() -> None:
+    core = follower(1)
+    core.step(m.Heartbeat(term=1, sender=1, to=2, commit=0))
+    assert core.is_led
+    assert not removed().is_led
+    for _ in range(10):
+        core.tick()
+    assert not core.is_led
+
+
+def test_the_checksum_that_is_kept_is_that_of_the_present_snapshot() -> None:
+    held = RaftLog(m.Snapshot(4, 2, b"abc"), (), 4)
+    assert held.snapshot_crc32c == crc32c(b"abc")
+    held.restore(m.Snapshot(9, 2, b"def"))
+    assert held.snapshot_crc32c == crc32c(b"def")
+
+
 def test_messages_survive_their_encoding() -> None:
     entries = (m.Entry(1, 2, b"x"),)
     said: tuple[m.AnyMessage, ...] = (
