@@ -87,12 +87,13 @@ def sign_answer(secret: bytes, question: str, status: int, index: str, body: byt
 def is_answer(headers: Mapping[str, str], secret: bytes, question: str, status: int, body: bytes) -> bool:
     """Whether a node that knows the secret gave this answer to this question."""
     right = sign_answer(secret, question, status, headers.get(INDEX, ""), body)
-    return hmac.compare_digest(headers.get(ANSWER_SIGNATURE, "").encode(), right.encode())
+    given = headers.get(ANSWER_SIGNATURE, "").encode(errors="surrogateescape")
+    return hmac.compare_digest(given, right.encode())
 
 
 def _hmac(secret: bytes, head: str, body: bytes) -> str:
-    """The body may be long: it is not copied."""
-    made = hmac.new(secret, head.encode(), hashlib.sha256)
+    """The body may be long: it is not copied. A header may be of any bytes."""
+    made = hmac.new(secret, head.encode(errors="surrogateescape"), hashlib.sha256)
     made.update(body)
     return made.hexdigest()
 

@@ -21,7 +21,7 @@ from tierlog.metadata.raft.messages import NOBODY
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.recovery import TERM_GAP
 
-WAIT_MS = 5_000  # of a long poll
+WAIT_MS = 1_000  # of a long poll; who is hung is noticed only a little later
 SILENT_TICKS = 20  # without a leader, after which a member looks for its removal: elections take less
 
 _log = structlog.get_logger("tierlog.metadata")
@@ -41,13 +41,24 @@ class LogReader:
         settings: RaftSettings | None = None,
     ) -> None:
         self._peers, self._sources, self._position, self._take = peers, sources, position, take
+        self._asked = self._doubted = NOBODY
+        self._patience: asyncio.Timeout | None = None
         self._most_bytes = (settings or RaftSettings()).snapshot_bytes
         self._refused: dict[int, str] = {}  # source -> why, as it was told
+
+    def doubt(self, source: int) -> None:
+        """Another question to it was not answered. If it is being read from, the next is asked at once."""
+        self._doubted = source
+        if source == self._asked and self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time())
 
     async def read(self, wanted: Callable[[], bool] = lambda: True) -> None:
         """One source as long as it knows of a leader, then the next: it may be cut off. Returns after the
         last, or when no more is wanted."""
         for source in self._sources():
+            if source == self._doubted:
+                self._doubted = NOBODY  # it has its turn again after the others
+                continue
             wait_ms = 0  # the first page tells of the leader, news or not
             with contextlib.suppress(MetadataUnavailable):
                 while wanted() and await self._read_page(source, wait_ms):
@@ -55,7 +66,7 @@ class LogReader:
 
     async def _read_page(self, source: int, wait_ms: int) -> bool:
         """Whether this source is worth asking again: one that is no voter reads itself, perhaps from here."""
-        page = await self._peers.log(source, self._position(), wait_ms)
+        page = await self._page(source, wait_ms)
         jumps = page.snapshot_index > self._position()
         if not self._take(page, await self._read_snapshot(source, page) if jumps else b""):
             raise self._refusal(
@@ -65,6 +76,16 @@ class LogReader:
             )
         self._refused.pop(source, None)
         return page.leader != NOBODY and source in page.voters
+
+    async def _page(self, source: int, wait_ms: int) -> LogPage:
+        self._asked = source
+        try:
+            async with asyncio.timeout(None) as self._patience:
+                return await self._peers.log(source, self._position(), wait_ms)
+        except TimeoutError:
+            raise MetadataUnavailable(f"node {source} is silent", applied_unknown=False) from None
+        finally:
+            self._patience = None
 
     async def _read_snapshot(self, source: int, page: LogPage) -> bytes:
         """Into memory, hence no larger than it says, nor than is taken from a leader."""

@@ -349,7 +349,9 @@ class MetadataNode:
         return reply
 
     async def log_page(self, after: int, wait_ms: int) -> LogPage:
-        """Committed entries after that index, for observers."""
+        """Committed entries after that index, for observers. Raises MetadataUnavailable if it has failed:
+        the leader that it names would be old news."""
+        self._raise_failure()
         return await read_page(self.core, self._feed, self.voters, after, wait_ms)
 
     def snapshot_chunk(self, index: int, offset: int) -> bytes | None:

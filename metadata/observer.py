@@ -1,8 +1,9 @@
 """Metadata for a broker that is no voter: it follows the committed log of any voter, and asks the leader.
 
 The same face as MetadataNode. It keeps nothing on disk: it starts from a voter's snapshot or log, and reads
-on from the index that it has. A voter that hears of no leader may be cut off, so another is asked then. Like
-voters it watches the other brokers, so that its clients hear of a death as early as theirs.
+on from the index that it has. A voter that hears of no leader may be cut off, and one that leaves a question
+unanswered may hang, so another is asked then. Like voters it watches the other brokers, so that its clients
+hear of a death as early as theirs.
 """
 
 import asyncio
@@ -50,6 +51,7 @@ class MetadataObserver:
         self.leader = NOBODY
         self._tasks, self._peers = tasks, peers
         self._feed = ImageFeed(ClusterImage(cluster_id=cluster_id), node_id)
+        self._reader = LogReader(peers, self._candidates, lambda: self.image.index, self._take)
         self._following: asyncio.Task[None] | None = None
         self._paged = asyncio.Event()
         self._deaths = Deaths(self._feed)
@@ -153,6 +155,7 @@ class MetadataObserver:
                         try:
                             return await ask(self.leader)
                         except MetadataUnavailable as unavailable:
+                            self._reader.doubt(self.leader)  # if it hangs, another leads by now
                             if unavailable.applied_unknown:
                                 raise
                         sent = False
@@ -167,9 +170,8 @@ class MetadataObserver:
     # --- following
 
     async def _follow(self) -> None:
-        reader = LogReader(self._peers, self._candidates, lambda: self.image.index, self._take)
         while True:
-            await reader.read()
+            await self._reader.read()
             await asyncio.sleep(RETRY_S)
 
     def _take(self, page: LogPage, snapshot: bytes) -> bool:

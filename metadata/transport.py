@@ -47,6 +47,7 @@ REQUEST_BYTES = 4 << 20  # of messages that travel together
 MESSAGE_OVERHEAD = 128
 STEP_TIMEOUT_S = 5.0
 SUBMIT_TIMEOUT_S = 30.0
+POLL_SILENCE_S = 1.0  # beyond the wait that was asked for: brokers know nothing new as long as it lasts
 HEARTBEAT_TIMEOUT_S = 1.0  # a lease is worth more than this answer: rather ask again
 ANSWER_BYTES = 64 << 20  # more than any entry, chunk or reply
 NONCE_BYTES = 16
@@ -145,8 +146,8 @@ class HttpPeers:
             raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=False) from failure
 
     async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
-        timeout_s = wait_ms / 1000 + STEP_TIMEOUT_S
-        answer = await self._get(voter, f"{LOG_PATH}?after={after}&wait_ms={wait_ms}", timeout_s)
+        path, silence_s = f"{LOG_PATH}?after={after}&wait_ms={wait_ms}", wait_ms / 1000 + POLL_SILENCE_S
+        answer = await self._get(voter, path, SUBMIT_TIMEOUT_S, silence_s=silence_s)
         try:
             return decode_page(answer)
         except msgspec.DecodeError as failure:
@@ -188,7 +189,15 @@ class HttpPeers:
         except (aiohttp.ClientError, TimeoutError) as failure:
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=True) from failure
 
-    async def _get(self, peer: int, path: str, timeout_s: float, *, is_signed: bool = True) -> bytes:
+    async def _get(
+        self,
+        peer: int,
+        path: str,
+        timeout_s: float,
+        *,
+        is_signed: bool = True,
+        silence_s: float | None = None,
+    ) -> bytes:
         """Whatever directory it has: what it promised matters to who votes, not to who reads."""
         url = self._queues[peer].url if peer in self._queues else self._others.get(peer)
         if url is None:
@@ -199,7 +208,7 @@ class HttpPeers:
             async with self._client().get(
                 url + path,
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(timeout_s),
+                timeout=aiohttp.ClientTimeout(timeout_s, sock_connect=silence_s, sock_read=silence_s),
                 allow_redirects=False,
             ) as response:
                 return await self._answer(peer, question, response)

@@ -98,7 +98,9 @@ class RaftCore:
 
     @property
     def hears_leader(self) -> bool:
-        return self.leader != NOBODY and self._since_contact < self._settings.election_ticks
+        """A leader does until check-quorum says otherwise: else its vote helped to depose it."""
+        since, most = self._since_contact, self._settings.election_ticks
+        return self.is_leader or (self.leader != NOBODY and since < most)
 
     @property
     def is_led(self) -> bool:

@@ -88,6 +88,12 @@ class Progress:
             self.caught_up = self.round_ticks < most_ticks
             self.round_end, self.round_ticks = last_index, 0
 
+    def waited(self, most_ticks: int) -> None:
+        """Who lets a round last for so long has fallen behind again, or is away."""
+        self.round_ticks += 1
+        if self.round_ticks >= most_ticks:
+            self.caught_up = False
+
     def heard(self) -> None:
         """A heartbeat was answered: whatever was lost may be tried again."""
         self.recently_active = True

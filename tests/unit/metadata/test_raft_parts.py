@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from tierlog.broker.ports.types import InvariantViolation
 from tierlog.metadata.raft import messages as m
@@ -179,9 +180,10 @@ def follower(*terms: int) -> RaftCore:
     return RaftCore(2, {1, 2, 3}, log(*terms), m.HardState(terms[-1] if terms else 0), random.Random(1))
 
 
-def leader() -> RaftCore:
-    """Of three, elected by 2, which holds all of its log; 3 has never answered."""
-    core = RaftCore(1, {1, 2, 3}, log(), m.HardState(), random.Random(1))
+def leader(voters: frozenset[int] = frozenset({1, 2, 3}), quorum_ticks: int = 0) -> RaftCore:
+    """Elected by 2, which holds all of its log; 3 has never answered."""
+    settings = RaftSettings(quorum_ticks=quorum_ticks)
+    core = RaftCore(1, voters, log(), m.HardState(), random.Random(1), settings=settings)
     core.campaign()
     for pre_vote in (True, False):
         core.step(m.VoteReply(term=1, sender=2, to=1, granted=True, pre_vote=pre_vote))
@@ -190,6 +192,47 @@ def leader() -> RaftCore:
     core.persisted(core.ready())
     assert core.leads_for_sure
     return core
+
+
+def test_a_leader_helps_nobody_to_depose_it_while_its_quorum_may_answer() -> None:
+    """The one who asks was held up, so that it heard of nobody; the third still hears the leader."""
+    core = leader(quorum_ticks=20)
+    for _ in range(15):
+        core.tick()
+    asked = m.VoteRequest(term=2, sender=3, to=1, last_index=1, last_term=1, pre_vote=True)
+    core.step(asked)
+    core.step(replace(asked, pre_vote=False))
+    assert not [told for told in core.ready().messages if isinstance(told, m.VoteReply)]
+    assert (core.is_leader, core.term) == (True, 1)
+    core.step(replace(asked, pre_vote=False, transfer=True))  # which it has sent to stand
+    assert (core.is_leader, core.term) == (False, 2)
+
+
+def test_a_read_does_not_wait_for_the_answer_of_a_voter_that_has_left() -> None:
+    core = leader(frozenset({1, 2}))
+    first, second = core.request_read(), core.request_read()
+    assert core.ready().reads < first
+    core.propose_configuration(core.configuration.without(2))
+    core.persisted(core.ready())
+    assert core.ready().reads == second
+    core.check()
+
+
+def test_a_learner_that_has_gone_silent_is_not_caught_up_any_more() -> None:
+    core = leader()
+    core.propose_configuration(core.configuration.with_learner(4, Member()))
+    core.persisted(core.ready())
+    core.step(m.AppendReply(term=1, sender=4, to=1, accepted=True, match_index=core.log.last_index))
+    assert core.replication is not None and core.replication.progress[4].caught_up
+    for _ in range(9):
+        core.step(m.HeartbeatReply(term=1, sender=2, to=1))
+        core.step(m.HeartbeatReply(term=1, sender=4, to=1))
+        core.tick()
+    assert core.replication.progress[4].caught_up
+    for _ in range(10):
+        core.step(m.HeartbeatReply(term=1, sender=2, to=1))
+        core.tick()
+    assert core.is_leader and not core.replication.progress[4].caught_up
 
 
 def test_an_idle_voter_that_could_not_be_reached_once_takes_over_all_the_same() -> None:

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata import transport
-from tierlog.metadata.auth import ANSWER_SIGNATURE, INDEX, SIGNATURE, sign_answer
+from tierlog.metadata.auth import ANSWER_SIGNATURE, INDEX, SIGNATURE, is_answer, sign_answer
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.pages import LogPage, encode_page
 from tierlog.metadata.peers import MetadataUnavailable
@@ -125,6 +125,11 @@ async def test_what_is_not_signed_as_it_should_be_is_not(
         with pytest.raises(MetadataUnavailable, match="not believed"):
             await peers.heartbeat(2, c.Heartbeat(broker_id=1, broker_epoch=1, image_index=1))
     assert [line["event"] for line in told] == ["a node of the quorum is not believed"]
+
+
+def test_headers_that_are_no_text_are_no_signature() -> None:
+    headers = {ANSWER_SIGNATURE: "\udcff", INDEX: "\udcff"}
+    assert not is_answer(headers, SECRET, "question", 200, b"")
 
 
 async def test_a_recorded_answer_is_not_one_to_the_same_question_asked_again(
