@@ -38,7 +38,7 @@ from tierlog.broker.ports.malloc import keep_malloc_small
 from tierlog.broker.ports.network import Network
 from tierlog.broker.ports.open_files import OpenFiles
 from tierlog.broker.ports.tasks import TaskGroup, done_before
-from tierlog.broker.ports.types import TopicPartition, random_uuid
+from tierlog.broker.ports.types import random_uuid
 from tierlog.broker.quotas.quotas import ClientQuotas, windows_of
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.boots import boot_id, forget_boot, may_have_lost, note_boot
@@ -267,7 +267,7 @@ class Broker:
             self.clock,
             self.tasks,
             self.rng,
-            moved=self._moved,
+            moved=self.purgatory.touch,
             fatal=self._fatal,
             flusher=self.commits.request,
             roles=PartitionRoles(settings.node_id, self.clock, fetchers),
@@ -475,9 +475,6 @@ class Broker:
             self.replicas.follow(old, new)
         except Exception as failure:
             self._fatal("following the metadata", failure)
-
-    def _moved(self, partition: TopicPartition) -> None:
-        self.purgatory.touch(partition)
 
     def _report(self, name: str, failure: BaseException) -> None:
         _log.error("failed", what=name, exc_info=failure)
