@@ -301,18 +301,22 @@ class Replica(ReplicaRoles):
         last_offset = base_offset + header.last_offset_delta
         return AppendResult(ErrorCode.NONE, base_offset, last_offset, append_time, log.log_start_offset)
 
-    def _settle(self) -> None:
-        """After an append: fsync if flush.messages wants it, and only then the high watermark."""
+    def _settle(self, moved: bool = False) -> None:
+        """After an append: fsync if flush.messages wants it, and only then the high watermark. `moved`: that
+        has moved already, and nobody was told.
+        """
         if self.wants_flush:
             self._refused_end = 0
             self.flusher(self)
             if self._core.followers:
                 self._tell()  # they fetch it, and sync it, while it is synced here
+            if moved:
+                self._moved()
         else:
-            self._settled(self.log.log_end_offset)
+            self._settled(self.log.log_end_offset, moved)
 
-    def _settled(self, end_offset: int) -> None:
-        if self._core.appended(end_offset):
+    def _settled(self, end_offset: int, moved: bool = False) -> None:
+        if self._core.appended(end_offset) or moved:
             self.log.producers.high_watermark_moved(self._core.high_watermark)
         self._tell()
 
@@ -466,9 +470,11 @@ class Replica(ReplicaRoles):
             return 0
         return self.delete_local_before(log.segments[count].base_offset, now_ms)
 
-    def expire_producers(self, now_ms: int) -> int:
-        """Forgets producers that wrote nothing for producer.id.expiration.ms; returns how many."""
-        return self.log.producers.expire(now_ms, self._producer_expiration_ms)
+    def expire_producers(self, now_ms: int, expiration_ms: int | None = None) -> int:
+        """Forgets producers that wrote nothing for so long; by default, for what producer.id.expiration.ms
+        was when the log was opened. Returns how many."""
+        after_ms = self._producer_expiration_ms if expiration_ms is None else expiration_ms
+        return self.log.producers.expire(now_ms, after_ms)
 
     def delete_local_before(self, offset: int, now_ms: int) -> int:
         """Drops rolled segments that end at or below an offset; the local start rises first."""

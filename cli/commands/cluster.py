@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.commands import cluster_local
-from tierlog.cli.options import DEFAULT_ADMIN, DEFAULT_BOOTSTRAP, Admin, Bootstrap, Json
+from tierlog.cli.options import Bootstrap, Json
 from tierlog.cli.where import AnyAdmin
 
 if TYPE_CHECKING:
@@ -31,42 +31,43 @@ for command in (
 
 
 @app.command()
-def info(
-    as_json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, admin: Admin = DEFAULT_ADMIN
-) -> None:
-    """Show the brokers as clients see them, what the node at --admin says of the quorum, and which partitions
-    are not well. `health` judges, and has exit codes for scripts."""
-    from tierlog.cli.admin import AdminApi
+def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: AnyAdmin = None) -> None:
+    """Show the brokers as clients see them, what the first node that answers says of the quorum, and which
+    partitions are not well. `health` judges, and has exit codes for scripts."""
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.errors import CliError
     from tierlog.cli.output import console, print_json, print_rows
+    from tierlog.cli.where import admin_api
 
     with KafkaClient(bootstrap) as client:
         metadata = client.metadata([])
+    node: dict[str, Any] | None = None
+    quorum: dict[str, Any] | None = None
+    partitions: dict[str, Any] | None = None
+    try:
+        api = admin_api(admin, timeout_s=10)
+        node, quorum, partitions = api.get("/v1/cluster"), api.get("/v1/quorum"), _partitions(api)
+    except CliError as failure:
+        if as_json:
+            raise
+        console(stderr=True).print(f"No admin API: {failure.message}. {failure.hint}", style="yellow")
     brokers = [
         {
             "node": broker.node_id,
             "address": f"{broker.host}:{broker.port}",
             "rack": broker.rack,
-            "controller": broker.node_id == metadata.controller_id,
+            # what Metadata calls so is any broker, as in Kafka: each takes what the controller does (KIP-590)
+            "controller": quorum and broker.node_id == quorum["leader"],
         }
         for broker in metadata.brokers
     ]
-    quorum: dict[str, Any] | None = None
-    partitions: dict[str, Any] | None = None
-    try:
-        api = AdminApi(admin, timeout_s=10)
-        quorum, partitions = api.get("/v1/cluster"), _partitions(api)
-    except CliError as failure:
-        if as_json:
-            raise
-        console(stderr=True).print(f"No admin API: {failure.message}. {failure.hint}", style="yellow")
     if as_json:
         print_json(
             {
                 "cluster_id": metadata.cluster_id,
                 "brokers": brokers,
-                "node": quorum,
+                "node": node,
+                "quorum": quorum,
                 "partitions": partitions,
             }
         )
@@ -79,7 +80,9 @@ def info(
             for name, value in quorum.items()
             if not isinstance(value, dict | list)
         ]
-        print_rows({"name": "what", "value": "value"}, plain, title=f"Node at {admin}", as_json=False)
+        print_rows(
+            {"name": "what", "value": "value"}, plain, title=f"The quorum, by {api.url}", as_json=False
+        )
     if partitions:
         _print_names(partitions["counts"], partitions["names"])
 
@@ -147,7 +150,7 @@ def _judged(admin: str | None) -> dict[str, Any]:
     seen = observe(admin_urls(admin))
     if not processes and not any(seen.quorum.values()):
         raise unreachable(", ".join(admin_urls(admin)), "no node answers")
-    found = judge(seen, processes)
+    found = judge(seen, processes, plan.roles if plan else None)
     return {
         "status": found.status.value,
         "leader": seen.leader,

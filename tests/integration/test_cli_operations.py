@@ -54,6 +54,35 @@ def test_what_cannot_be_is_refused_with_a_reason(admin: str) -> None:
     assert leaving.returncode == 1 and "Traceback" not in leaving.stderr
 
 
+def test_a_voter_needs_an_address_and_one_of_its_own(admin: str) -> None:
+    no_address = run("quorum", "add", "7", "node-7", "--admin", admin)
+    assert no_address.returncode == 1 and "http://host:port" in no_address.stderr
+    others = run("quorum", "add", "7", admin, "--admin", admin)
+    assert others.returncode == 1 and f"at {admin} answers node 1" in others.stderr
+
+
 def test_a_node_that_does_not_answer_is_passed_over(admin: str) -> None:
     assert ask(f"http://127.0.0.1:1,{admin}", "quorum", "status")["role"] == "leader"
     assert run("cluster", "health", "--admin", "http://127.0.0.1:1").returncode == 3
+    no_url = run("broker", "list", "--admin", "127.0.0.1:9644")
+    assert no_url.returncode == 2 and "http://127.0.0.1:9644" in no_url.stderr
+
+
+def test_settings_of_brokers_change_and_are_shown(tierlog_broker: TierlogBroker) -> None:
+    at = ("--bootstrap", tierlog_broker.bootstrap)
+    own = str(ask(tierlog_broker.admin_url, "broker", "list")[0]["id"])
+    assert run("broker", "alter", "--config", "log.retention.ms=5000", *at).returncode == 0
+    assert run("broker", "alter", own, "--config", "log.retention.ms=6000", *at).returncode == 0
+    assert told("broker", "settings", *at)[0] == [
+        {"name": "log.retention.ms", "value": "5000", "source": "all brokers", "runs": True}
+    ]
+    assert {row["name"]: (row["value"], row["source"]) for row in told("broker", "settings", own, *at)[0]}[
+        "log.retention.ms"
+    ] == ("6000", "this broker")
+    assert told("broker", "alter", own, "--unset", "log.retention.ms", *at)[0]["unset"] == [
+        "log.retention.ms"
+    ]
+    fixed = run("broker", "alter", "--config", "num.partitions=5", *at)
+    assert fixed.returncode == 1 and "read by a node when it starts" in fixed.stderr
+    assert run("broker", "alter", *at).returncode == 2
+    assert run("broker", "settings", "99", *at).returncode == 4
