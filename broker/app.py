@@ -1,17 +1,11 @@
 """The composition root: one node, put together and taken apart in visible order.
 
-`Broker` is a whole node in this process. `run` is the process around it: signals, logging, garbage collector;
-the command line calls it.
+`Broker` is a whole node in this process; `broker.process` is the process around it.
 """
 
 import asyncio
 import contextlib
-import gc
-import logging
 import random
-import signal
-import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +28,6 @@ from tierlog.broker.partition.follower import StartFromTier
 from tierlog.broker.ports import descriptors
 from tierlog.broker.ports.clock import Clock, SystemClock
 from tierlog.broker.ports.files import Files, OsFiles
-from tierlog.broker.ports.malloc import keep_malloc_small
 from tierlog.broker.ports.network import Network
 from tierlog.broker.ports.open_files import OpenFiles
 from tierlog.broker.ports.tasks import TaskGroup, done_before
@@ -79,13 +72,6 @@ from tierlog.tiering.object_store import ObjectStore
 if TYPE_CHECKING:
     from tierlog.metadata.transport import HttpPeers
 
-OnReady = Callable[[str, str], None]
-"""Called with "host:port" of the Kafka listener and the URL of the admin server, as soon as both serve."""
-
-GC_THRESHOLD = 50_000
-"""Allocations between two collections of the youngest generation: requests leave hardly any cycles behind."""
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = structlog.get_logger("tierlog")
 
 
@@ -325,7 +311,7 @@ class Broker:
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
         if not self._is_alone:
-            await self.reports.tell_first(lost=self._may_have_lost)
+            await self.reports.tell_first()
         await self.lifecycle.enter()
         self.admin_node.serve(
             Serving(
@@ -437,7 +423,9 @@ class Broker:
         """Registers with the controller; it is let in once it serves."""
         host, port = self.settings.advertised or _split(self.bootstrap)
         directories = [directory.path for directory in self.directories.online]
-        self._may_have_lost = not self._is_alone and may_have_lost(self.files, directories, boot_id())
+        self.directories.may_have_lost = not self._is_alone and may_have_lost(
+            self.files, directories, boot_id()
+        )
         self.lifecycle.present(
             Registration(
                 broker_id=self.settings.node_id,
@@ -446,7 +434,7 @@ class Broker:
                 port=port,
                 admin_url=url_for_others(self.admin_url, self.settings),
                 rack=self.settings.broker_rack or None,
-                may_have_lost=self._may_have_lost,
+                may_have_lost=self.directories.may_have_lost,
                 directories=self.identity.directory_ids,
                 min_in_sync=self.settings.min_insync_replicas,
                 unclean_election=self.settings.unclean_leader_election_enable,
@@ -488,59 +476,6 @@ class Broker:
             self.failed.set_result(f"{name}: {failure}")
 
 
-def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
-    """Runs a node until SIGTERM or SIGINT, whether it serves by then or not, and stops it clean; raises what
-    `Broker.start` raises.
-    """
-    configure_logging()
-    keep_malloc_small()
-    if (most := descriptors.raise_limit()) >= 0 and most < descriptors.LEAST:
-        raise NodeFailed(f"RLIMIT_NOFILE is {most}: a node needs {descriptors.LEAST} descriptors at least")
-    gc.set_threshold(GC_THRESHOLD, 20, 50)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(settings, on_ready))
-
-
-async def _serve(settings: NodeSettings, on_ready: OnReady | None) -> None:
-    loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[None] = loop.create_future()
-
-    def stop() -> None:
-        if not stopped.done():
-            stopped.set_result(None)
-
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stop)
-    broker = Broker(settings)
-    if not await done_before(stopped, broker.start()):
-        _log.info("stopped before it served", node=settings.node_id)
-        return
-    gc.collect()
-    gc.freeze()  # what start-up made stays for good: no collection looks at it again
-    if on_ready is not None:
-        on_ready(broker.bootstrap, broker.admin_url)
-    broker.failed.add_done_callback(lambda _: stop())
-    await stopped
-    await broker.stop()
-    if broker.failed.done():
-        raise NodeFailed(broker.failed.result())
-
-
-def configure_logging() -> None:
-    """One line per event on standard error; standard output belongs to the command line."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.ExceptionRenderer(),
-            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-
-
 def _open_log_files(settings: NodeSettings) -> int:
     limit = descriptors.limit()
     wanted = settings.log_max_open_files
@@ -555,14 +490,6 @@ def _open_log_files(settings: NodeSettings) -> int:
             needed=needed,
         )
     return share
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGroup) -> "HttpPeers | None":

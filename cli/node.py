@@ -36,7 +36,8 @@ def serve(texts: Mapping[str, str], *, as_json: bool) -> None:
 
     signal.signal(signal.SIGTERM, _leave)  # until the node has handlers of its own
     with uncollected():
-        from tierlog.broker.app import NodeFailed, run
+        from tierlog.broker.app import NodeFailed
+        from tierlog.broker.process import run
         from tierlog.metadata.storage import ForeignDirectory
         from tierlog.metadata.wal import DamagedLog
 

@@ -93,7 +93,7 @@ class Node:
     """One life of a node on the directories `a`, `b` and `c`. Leaving without `stop` is a SIGKILL."""
 
     def __init__(self, path: Path, disk: OsFiles | None = None, *, held_s: float = 30) -> None:
-        self.disk = Disk()
+        self.disk = disk if isinstance(disk, Disk) else Disk()
         self.path = path
         self.failures: list[BaseException] = []
         self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))

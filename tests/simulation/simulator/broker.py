@@ -282,7 +282,7 @@ class SimBroker:
         groups = GroupService(settings, metadata, replicas, self.clock, rng, tasks, lease=lifecycle)
         handlers = build_handlers(deps, group_handlers(groups))
         paths = [directory.path for directory in self.directories.online]
-        lost = may_have_lost(self.files, paths, str(self.boot))
+        self.directories.may_have_lost = may_have_lost(self.files, paths, str(self.boot))
         lifecycle.present(
             Registration(
                 broker_id=self.node_id,
@@ -291,7 +291,7 @@ class SimBroker:
                 port=9092,
                 admin_url=settings.voters[self.node_id],
                 rack=None,
-                may_have_lost=lost,
+                may_have_lost=self.directories.may_have_lost,
                 min_in_sync=settings.min_insync_replicas,
             )
         )
@@ -312,7 +312,7 @@ class SimBroker:
         reports.start()
         self.replicas, self.lifecycle = replicas, lifecycle
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)
-        await reports.tell_first(lost=lost)
+        await reports.tell_first()
         await lifecycle.enter()
 
     # --- requests
