@@ -313,7 +313,7 @@ async def hang(node: Node) -> None:
     while not node.disk.waits.is_set():
         node.to("b")  # again, if the machine was too busy for it
         node.append(node.replica.log_end_offset)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
 
 
 async def test_a_target_that_hangs_at_the_end_holds_up_no_flush_and_costs_no_copy(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ async def test_a_target_that_is_too_slow_each_time_is_given_up(tmp_path: Path) -
             node.disk.waits.clear()
             node.disk.gate.set()
         node.append(node.replica.log_end_offset)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
     await node.commits.flush(node.replica)
     node.disk.closes_if = lambda: False
     node.disk.gate.set()
