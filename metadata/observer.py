@@ -1,7 +1,9 @@
 """Metadata for a broker that is no voter: it follows the committed log of any voter, and asks the leader.
 
 The same face as MetadataNode. It keeps nothing on disk: it starts from a voter's snapshot or log, and reads
-on from the index that it has. A voter that hears of no leader may be cut off, so another is asked then.
+on from the index that it has. A voter that hears of no leader may be cut off, and one that leaves a question
+unanswered may hang, so another is asked then. Like voters it watches the other brokers, so that its clients
+hear of a death as early as theirs.
 """
 
 import asyncio
@@ -12,12 +14,13 @@ import msgspec
 
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
+from tierlog.metadata.deaths import Deaths
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.feed import ImageFeed, Subscriber, happens
 from tierlog.metadata.following import LogReader
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image
-from tierlog.metadata.pages import LogPage
+from tierlog.metadata.pages import UNKNOWN, LogPage
 from tierlog.metadata.peers import MetadataUnavailable, NotTheLeader, Peers
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, Entry
@@ -48,8 +51,11 @@ class MetadataObserver:
         self.leader = NOBODY
         self._tasks, self._peers = tasks, peers
         self._feed = ImageFeed(ClusterImage(cluster_id=cluster_id), node_id)
+        self._reader = LogReader(peers, self._candidates, lambda: self.image.index, self._take)
         self._following: asyncio.Task[None] | None = None
         self._paged = asyncio.Event()
+        self._deaths = Deaths(self._feed)
+        self._watched: object = None  # brokers that the peers were told to watch
 
     @property
     def image(self) -> ClusterImage:
@@ -58,8 +64,8 @@ class MetadataObserver:
 
     @property
     def dead_brokers(self) -> frozenset[int]:
-        """Only voters watch brokers."""
-        return frozenset()
+        """Those whose processes are proven dead, or are about to be."""
+        return self._deaths.brokers | self._peers.suspects
 
     @property
     def is_leader(self) -> bool:
@@ -80,7 +86,7 @@ class MetadataObserver:
 
     async def start(self, timeout_s: float = 60.0) -> None:
         """Returns once a voter has told how things stand. Raises MetadataUnavailable."""
-        self._peers.start(lambda peer: None, self._died, lambda peer: None)
+        self._peers.start(lambda peer: None, self._died, self._deaths.lives)
         self._configure()
         self._following = self._tasks.spawn(f"metadata observer {self.node_id}", self._follow())
         try:
@@ -149,6 +155,7 @@ class MetadataObserver:
                         try:
                             return await ask(self.leader)
                         except MetadataUnavailable as unavailable:
+                            self._reader.doubt(self.leader)  # if it hangs, another leads by now
                             if unavailable.applied_unknown:
                                 raise
                         sent = False
@@ -163,22 +170,28 @@ class MetadataObserver:
     # --- following
 
     async def _follow(self) -> None:
-        reader = LogReader(self._peers, self._candidates, lambda: self.image.index, self._take)
         while True:
-            await reader.read()
+            await self._reader.read()
             await asyncio.sleep(RETRY_S)
 
-    def _take(self, page: LogPage, snapshot: bytes) -> None:
+    def _take(self, page: LogPage, snapshot: bytes) -> bool:
+        """False, and nothing is taken, if its entries do not follow those that are here."""
+        if page.entries and page.after_term not in (UNKNOWN, self._feed.term):
+            return False
         if snapshot:
             self._feed.publish(decode_image(snapshot), page.snapshot_term)
         elif page.entries:
             self._apply(page.entries)
+        if self._watched is not self.image.brokers:
+            self._watched = brokers = self.image.brokers
+            self._peers.watch({n: brokers[n].admin_url for n in sorted(brokers) if n != self.node_id})
         self.leader = page.leader
         if page.voters and page.voters != self.voters:
             self.voters = page.voters
             self._configure()
         self._paged.set()
         self._paged = asyncio.Event()
+        return True
 
     def _apply(self, entries: tuple[Entry, ...]) -> None:
         image = self.image
@@ -193,8 +206,9 @@ class MetadataObserver:
 
     def _configure(self) -> None:
         members = {node: Member(url) for node, url in self.voters.items() if node != self.node_id}
-        self._peers.configure({**members, self.node_id: Member()})
+        self._peers.configure({**members, self.node_id: Member()}, {})
 
     def _died(self, peer: int) -> None:
+        self._deaths.note(peer)
         if peer == self.leader:
             self.leader = NOBODY

@@ -77,6 +77,9 @@ SYNCED_SIDE_BY_SIDE = 4
 AGAIN_S = 0.05
 """Before the next try, where compaction or a cut of the log was faster."""
 
+CHANGES_MAX = 10
+"""In a row, half a minute of them: then it is no compaction that was faster, but a file that is not there."""
+
 REST_S = 5.0
 """The longest pause between two tries."""
 
@@ -185,8 +188,9 @@ class DirectoryMoves:
         tasks: TaskGroup,
         *,
         held_s: float = HELD_S,
+        again_s: float = AGAIN_S,
     ) -> None:
-        self._settings = settings
+        self._settings, self._again_s = settings, again_s
         self._held_s = min(held_s, settings.log_dirs_stop_timeout_ms / 2000)
         self._replicas = replicas
         self.directories = replicas.directories
@@ -334,7 +338,7 @@ class DirectoryMoves:
         while not await self._try_to_switch(move, move.future):
             tries += 1
             await move.rest()
-            await asyncio.sleep(_pause_s(tries))
+            await asyncio.sleep(self._pause_s(tries))
         await self._leave(move)
 
     async def _clear(self, directory: DataDirectory, name: TopicPartition) -> None:
@@ -380,6 +384,9 @@ class DirectoryMoves:
             raise OSError(errno.ETIMEDOUT, what, str(move.target.path)) from None
         _log.warning("a move between log directories is held up", partition=str(move.name), why=what)
 
+    def _pause_s(self, tries: int) -> float:
+        return min(self._again_s * (1 << min(tries, 10)), REST_S)
+
     async def _catch_up(self, move: DirectoryMove, future: FutureLog) -> None:
         log, spend = move.replica.log, partial(self._spend, move)
         close_bytes, changes = CLOSE_BYTES, 0
@@ -397,10 +404,14 @@ class DirectoryMoves:
                 if not await self._something_went(move.target):
                     raise
                 continue
-            except LogChanged:
+            except LogChanged as changed:
                 changes += 1
-                await asyncio.sleep(_pause_s(changes))
+                if changes == CHANGES_MAX:
+                    what = f"the log was another one {changes} times in a row while it was copied: {changed}"
+                    raise OSError(None, what, str(log.directory)) from changed
+                await asyncio.sleep(self._pause_s(changes))
                 continue
+            changes = 0
             left = future.missing_bytes(future.look(log))
             if left <= close_bytes and log.swaps.pending is None:
                 return
@@ -526,10 +537,6 @@ class DirectoryMoves:
         for scope, of in ((ConfigScope.CLUSTER, ""), (ConfigScope.BROKER, str(self._settings.node_id))):
             rate = int(image.overrides(scope, of).get(RATE, rate))
         return rate
-
-
-def _pause_s(tries: int) -> float:
-    return min(AGAIN_S * (1 << min(tries, 10)), REST_S)
 
 
 async def _copy(move: DirectoryMove, future: FutureLog, parts: Iterator[None]) -> None:

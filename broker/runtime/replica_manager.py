@@ -33,6 +33,7 @@ from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.postponed_leads import PostponedLeads
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, flush_at_once
 from tierlog.broker.runtime.replica_opening import Opened, ReplicaOpening
+from tierlog.broker.runtime.running_settings import settings_of
 from tierlog.broker.runtime.topic_configs import TopicConfigs
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
@@ -184,7 +185,7 @@ class ReplicaManager:
         if not wanted:
             return
         loop = asyncio.get_running_loop()
-        threads = self._settings.num_recovery_threads_per_data_dir
+        threads = settings_of(image, self._settings).num_recovery_threads_per_data_dir
         pools = {directory: ThreadPoolExecutor(threads, "recovery") for directory in self.directories.all}
         places = {
             name: self.directories.directory_of(name) or self.directories.choose(name) for name in wanted
@@ -309,10 +310,10 @@ class ReplicaManager:
         if old.brokers is not new.brokers:
             self._roles.brokers_changed(new, self)
         if old.configs is not new.configs:  # before the roles: min.insync.replicas goes with an in-sync set
+            changed_config = self._configs.changed(old, new)
             for replica in self:
-                called = replica.name.topic
-                if old.topic_overrides(called) is not new.topic_overrides(called):
-                    replica.update_config(self._configs.of(new, called))
+                if changed_config(replica.name.topic):
+                    replica.update_config(self._configs.of(new, replica.name.topic))
         self._make(new, {name: topic for topic in changed for name in self._lead_topic(topic)})
 
     async def make_missing(self) -> None:

@@ -14,7 +14,7 @@ import resource
 import time
 import uuid
 
-from tierlog.broker.process import GC_THRESHOLD
+from tierlog.broker.app import GC_THRESHOLD
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.balance import rebalance
 from tierlog.metadata.controller.decide import decide
