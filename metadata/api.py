@@ -9,6 +9,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -124,6 +125,7 @@ def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:
 
     async def add(request: web.Request) -> web.Response:
         voter = _decoded(_new_voters.decode, await _bounded_body(request))
+        _check_url(voter.url)
         return await _changed(node, request, node.add_voter(voter.id, voter.url))
 
     async def remove(request: web.Request) -> web.Response:
@@ -206,6 +208,17 @@ async def _bounded_body(request: web.Request) -> bytes:
         return await request.content.readexactly(length)
     except asyncio.IncompleteReadError:
         raise web.HTTPBadRequest(text="the body is cut short") from None
+
+
+def _check_url(url: str) -> None:
+    """A voter whose address is none is cut off from the quorum."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port is not None
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise web.HTTPBadRequest(text=f"{url!r} is not of the form http://host:port")
 
 
 def _status(node: MetadataNode | MetadataObserver) -> web.Response:
