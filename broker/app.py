@@ -222,7 +222,7 @@ class Broker(Foundation):
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
         if not self._is_alone:
-            await self.reports.tell_first(lost=self._may_have_lost)
+            await self.reports.tell_first()
         await self.lifecycle.enter()
         self.admin_node.serve(
             Serving(
@@ -328,7 +328,9 @@ class Broker(Foundation):
         """Registers with the controller; it is let in once it serves."""
         host, port = self.settings.advertised or _split(self.bootstrap)
         directories = [directory.path for directory in self.directories.online]
-        self._may_have_lost = not self._is_alone and may_have_lost(self.files, directories, boot_id())
+        self.directories.may_have_lost = not self._is_alone and may_have_lost(
+            self.files, directories, boot_id()
+        )
         self.lifecycle.present(
             Registration(
                 broker_id=self.settings.node_id,
@@ -337,7 +339,7 @@ class Broker(Foundation):
                 port=port,
                 admin_url=url_for_others(self.admin_url, self.settings),
                 rack=self.settings.broker_rack or None,
-                may_have_lost=self._may_have_lost,
+                may_have_lost=self.directories.may_have_lost,
                 directories=self.identity.directory_ids,
                 min_in_sync=self.settings.min_insync_replicas,
                 unclean_election=self.settings.unclean_leader_election_enable,
