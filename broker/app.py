@@ -46,6 +46,7 @@ from tierlog.broker.runtime.group_service import GroupService
 from tierlog.broker.runtime.isr_updater import IsrUpdater
 from tierlog.broker.runtime.lifecycle import BrokerLifecycle, Registration, RegistrationRefused
 from tierlog.broker.runtime.log_cleaner import LogCleaner
+from tierlog.broker.runtime.log_repair import LogRepair
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
@@ -54,6 +55,7 @@ from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.running_settings import RunningSettings
+from tierlog.broker.runtime.scrubber import Scrubber
 from tierlog.broker.runtime.tcp_network import TcpNetwork
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
@@ -208,7 +210,19 @@ class Broker(Foundation):
         self.cleaner = LogCleaner(settings, self.replicas, self.clock, self.tasks, self.commits)
         self._parts.push_async_callback(self.cleaner.stop)
         self.cleaner.start()
-        self.running.listeners += [self.upkeep.configure, self.cleaner.configure]
+        self.repair = LogRepair(
+            settings.node_id,
+            lambda: self.metadata.image,
+            self.replicas,
+            self.clock,
+            self.tasks,
+            None if self._is_alone else self.reports.tell_empty,
+        )
+        self._parts.push_async_callback(self.repair.stop)
+        self.scrubber = Scrubber(settings, self.replicas, self.tasks, self.rng, self.repair.found)
+        self._parts.push_async_callback(self.scrubber.stop)
+        self.scrubber.start()
+        self.running.listeners += [self.upkeep.configure, self.cleaner.configure, self.scrubber.configure]
         self._parts.push_async_callback(self.moves.stop)
         self.moves.resume()
         if not self._is_alone:
@@ -231,6 +245,8 @@ class Broker(Foundation):
                 tiering=self.tiering.driver,
                 moves=self.moves,
                 cleaner=self.cleaner,
+                scrubber=self.scrubber,
+                repair=self.repair,
                 purgatory=self.purgatory,
                 sessions=self.sessions,
                 commits=self.commits,

@@ -53,7 +53,12 @@ def judge(
     """The gravest problems first. `processes`: of the nodes, where they run on this machine, and what `roles`
     they have there."""
     roles = roles or {}
-    problems = [*_quorum(seen, processes, roles), *_nodes(seen, processes, roles), *_partitions(seen)]
+    problems = [
+        *_quorum(seen, processes, roles),
+        *_nodes(seen, processes, roles),
+        *_partitions(seen),
+        *_damaged(seen),
+    ]
     order = list(Status)
     return Health(tuple(sorted(problems, key=lambda problem: -order.index(problem.status))))
 
@@ -161,6 +166,20 @@ def _partitions(seen: Observation) -> list[Problem]:
         )
         problems.append(Problem(Status.DEGRADED, what, how))
     return problems
+
+
+def _damaged(seen: Observation) -> list[Problem]:
+    """A replica that can repair itself does within moments, so who is named here mostly cannot."""
+    if not seen.damaged:
+        return []
+    found = sorted({f"{row['topic']}-{row['partition']} of broker {row['broker']}" for row in seen.damaged})
+    some = ", ".join(found[:NAMED_MAX]) + (" and others" if len(found) > NAMED_MAX else "")
+    how = (
+        "It repairs itself once another replica is in sync: start the brokers that hold one. If there is "
+        "none and never will be, docs/runbooks/damaged-log.md says what can be saved."
+    )
+    what = f"a part of these logs is damaged, and refused to readers: {some}"
+    return [Problem(Status.UNAVAILABLE, what, how)]
 
 
 def _names(seen: Observation, condition: str) -> str:

@@ -6,7 +6,7 @@ from the leader of the quorum, or else from who has applied most. For `cluster h
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tierlog.broker.gateway.cluster_views import UNWELL, Condition
@@ -33,6 +33,8 @@ class Observation:
     brokers: Answer | None = None
     unwell: Answer | None = None
     told_by: int | None = None
+    damaged: tuple[Answer, ...] = ()
+    """What brokers say of damage in their logs, each row with its `broker` (GET /v1/scrub)."""
 
     @property
     def leader(self) -> int | None:
@@ -80,7 +82,16 @@ def observe(seeds: Iterable[str], *, known: Mapping[int, str] | None = None) -> 
                     named = {**answer["voters"], **answer.get("learners", {})}  # observers know of none
                     urls = {**{int(one): to for one, to in named.items() if to}, **urls}
             due = list(urls.values())
-    seen = Observation(urls=urls, quorum={one: quorum.get(one) for one in sorted({*urls, *quorum})})
+        answering = [one for one in sorted(quorum) if quorum[one] is not None]
+        scrubbed = pool.map(lambda one: _ask(urls[one], "/v1/scrub"), answering)
+        damaged = tuple(
+            {"broker": one, **row}
+            for one, answer in zip(answering, scrubbed, strict=True)
+            for row in (answer or {}).get("damaged", ())
+        )
+    seen = Observation(
+        urls=urls, quorum={one: quorum.get(one) for one in sorted({*urls, *quorum})}, damaged=damaged
+    )
     return _of_partitions(seen)
 
 
@@ -92,9 +103,7 @@ def _of_partitions(seen: Observation) -> Observation:
         brokers = _ask(seen.urls[node], "/v1/brokers")
         if brokers is not None:
             unwell = _ask(seen.urls[node], "/v1/partitions", condition="unwell", limit=NAMED_MAX)
-            return Observation(
-                urls=seen.urls, quorum=seen.quorum, brokers=brokers, unwell=unwell, told_by=node
-            )
+            return replace(seen, brokers=brokers, unwell=unwell, told_by=node)
     return seen
 
 

@@ -15,6 +15,7 @@ from tierlog.broker.gateway.directories import directory_routes
 from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node
 from tierlog.broker.gateway.operations import operation_routes
+from tierlog.broker.gateway.scrub import scrub_routes
 from tierlog.broker.gateway.tier import tier_routes
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
@@ -93,6 +94,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
     return [
         *routes,
         *directory_routes(lambda: None if node.serving is None else node.serving.moves),
+        *scrub_routes(lambda: None if node.serving is None else (node.serving.scrubber, node.serving.repair)),
         *tier_routes(lambda: None if node.serving is None else node.serving.tiering),
     ]
 
@@ -104,7 +106,8 @@ def _refused_without_logs(node_id: int) -> list[web.AbstractRouteDef]:
         told = f"node {node_id} votes on the metadata and is no broker: ask one (GET /v1/brokers)"
         return web.json_response({"error": told}, status=409)
 
-    return [web.route("*", path, refuse) for path in ("/v1/directories{rest:.*}", "/v1/tier/{rest:.*}")]
+    of_brokers = ("/v1/directories{rest:.*}", "/v1/scrub", "/v1/tier/{rest:.*}")
+    return [web.route("*", path, refuse) for path in of_brokers]
 
 
 def cluster_view(image: ClusterImage, node_id: int) -> dict[str, Any]:

@@ -223,6 +223,13 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _gauge("kafka_log_logcleanermanager_max_dirty_percent", "Dirty share of the dirtiest log"),
         _counter("tierlog_log_cleaner_read_bytes_total", "Bytes that compaction read"),
         _counter("tierlog_log_cleaner_written_bytes_total", "Bytes that compaction kept"),
+        _counter("tierlog_log_scrub_read_bytes_total", "Bytes that the scrubber read"),
+        _counter("tierlog_log_scrub_read_batches_total", "Batches that it found whole"),
+        _counter("tierlog_log_scrub_passes_total", "Times that it went through all logs"),
+        _gauge("tierlog_log_scrub_progress_ratio", "Share of the logs that its pass has read; 1: none runs"),
+        _counter("tierlog_log_damage_found_total", "Damaged ranges that were found in logs"),
+        _counter("tierlog_log_damage_repaired_total", "Logs that were cut at damage, to be fetched again"),
+        _gauge("tierlog_log_damaged_partitions", "Logs of which a range is damaged, and refused to readers"),
     ),
     "The object store": (
         _gauge("kafka_log_remote_remote_log_size_bytes", "Bytes in the object store", *PARTITION),

@@ -230,6 +230,14 @@ def _disks(serving: Serving) -> Iterator[Family]:
     yield "kafka_log_logcleanermanager_max_dirty_percent", _one(100 * cleaner.most_dirty)
     yield "tierlog_log_cleaner_read_bytes_total", _one(cleaner.bytes_read)
     yield "tierlog_log_cleaner_written_bytes_total", _one(cleaner.bytes_written)
+    scrubber, repair = serving.scrubber, serving.repair
+    yield "tierlog_log_scrub_read_bytes_total", _one(scrubber.bytes_read)
+    yield "tierlog_log_scrub_read_batches_total", _one(scrubber.batches_read)
+    yield "tierlog_log_scrub_passes_total", _one(scrubber.passes)
+    yield "tierlog_log_scrub_progress_ratio", _one(scrubber.progress)
+    yield "tierlog_log_damage_found_total", _one(repair.found_count)
+    yield "tierlog_log_damage_repaired_total", _one(repair.repaired)
+    yield "tierlog_log_damaged_partitions", _one(len(repair.damaged))
 
 
 def move_families(moves: DirectoryMoves) -> Iterator[Family]:

@@ -15,9 +15,11 @@ from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.log_cleaner import LogCleaner
+from tierlog.broker.runtime.log_repair import LogRepair
 from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.runtime.purgatory import Purgatory
 from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.scrubber import Scrubber
 from tierlog.broker.runtime.tier_driver import TierDriver
 from tierlog.broker.settings.node import BROKER, NodeSettings
 from tierlog.metadata.client import MetadataClient
@@ -73,6 +75,8 @@ class Serving:
     listener: Listener
     tiering: TierDriver
     cleaner: LogCleaner
+    scrubber: Scrubber
+    repair: LogRepair
     purgatory: Purgatory
     sessions: FetchSessions
     commits: GroupCommit

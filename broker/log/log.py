@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tierlog.broker.log import recovery
+from tierlog.broker.log.damage import check_log, damage_of, readable_end
 from tierlog.broker.log.flushing import Flushing
 from tierlog.broker.log.found import FoundTimestamp, SegmentExport, export, first_at, info_of
 from tierlog.broker.log.graveyard import Graveyard
 from tierlog.broker.log.names import DELETED, SNAPSHOT, segment_file
-from tierlog.broker.log.segment import BatchAt, Segment
+from tierlog.broker.log.segment import BatchAt, CorruptLog, Damage, Segment
 from tierlog.broker.log.swap import Swaps
 from tierlog.broker.partition.epochs import EpochEntry
 from tierlog.broker.partition.producers import ProducerState
@@ -59,6 +60,8 @@ class PartitionLog:
         self.producers = loaded.producers
         self.recovered_cut_bytes, self.recovered_dropped_segments = loaded.cut_bytes, loaded.dropped
         self.was_damaged = loaded.damaged
+        self.damage: tuple[Damage, ...] = ()
+        """What is known of it, in all segments; it is not read."""
         self._files = files
         self._segments = loaded.segments
         self._bases = [segment.base_offset for segment in loaded.segments]
@@ -301,6 +304,8 @@ class PartitionLog:
         local start.
         """
         end_offset = min(end_offset, self.log_end_offset)
+        if self.damage:
+            end_offset = readable_end(self.damage, offset, end_offset)
         if offset >= end_offset or (max_bytes <= 0 and not min_one):
             return empty_slice(offset)
         hint = self._hints.get(offset)
@@ -366,6 +371,11 @@ class PartitionLog:
         return found
 
     # -- cutting and dropping --
+
+    def note_damage(self, segment: Segment, damage: Damage) -> None:
+        """From here on it is not read: `read` raises CorruptLog for it, and stops before it."""
+        segment.damage = tuple(sorted({*segment.damage, damage}))
+        self.damage = damage_of(self._segments)
 
     def raise_log_start(self, offset: int) -> bool:
         """Hides everything below an offset; files go by retention. True if it moved."""
@@ -493,9 +503,9 @@ class PartitionLog:
         return self._graveyard.take_due(now_ms)
 
     def export_segment(self, base_offset: int) -> SegmentExport | None:
-        """A rolled segment and all that goes with it; None if none has that base. Raises OSError."""
+        """A rolled segment and all that goes with it; None if no whole one has that base. Raises OSError."""
         segment = self._segments[self._index_of(base_offset)]
-        if segment.base_offset != base_offset or not segment.rolled:
+        if segment.base_offset != base_offset or not segment.rolled or segment.damage:
             return None
         segment.look_for_transactions()
         aborted = self.aborted(base_offset, segment.end_offset)
@@ -508,29 +518,17 @@ class PartitionLog:
         self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
 
     def batches(self, offset: int) -> Iterator[tuple[BatchAt, bytes]]:
-        """Every local batch from the one that holds an offset on, with its bytes: for replay by a
-        coordinator.
-        """
+        """Every local batch from the one that holds an offset on, with its bytes: a coordinator's replay."""
         for segment in self._segments[self._index_of(offset) :]:
+            if segment.damage:
+                raise CorruptLog(f"{segment.path()} is damaged")
             first = segment.find(offset)
             for batch in segment.scan(first.position) if first else ():
                 yield batch, segment.read_batch(batch)
 
     def check(self) -> None:
         """Raises InvariantViolation; called by tests after every step."""
-        require(self._bases == [s.base_offset for s in self._segments], "bases")
-        for before, after in zip(self._segments, self._segments[1:], strict=False):
-            require(
-                before.end_offset == after.base_offset and before.rolled,
-                f"{before.base_offset} is not contiguous",
-            )
-        require(
-            self.log_end_offset == self._active.end_offset and self._active is self._segments[-1], "log end"
-        )
-        require(self.log_start_offset <= self.log_end_offset, "log start above log end")
-        require(self.recovery_point <= self.log_end_offset, "recovery point above log end")
-        self.epochs.check()
-        self.producers.check()
+        check_log(self, self._segments, self._bases)
 
     # -- the rest --
 
@@ -547,6 +545,7 @@ class PartitionLog:
 
     def _end_in(self, segment: Segment) -> None:
         self._active = segment
+        self.damage = damage_of(self._segments)
         self.log_end_offset = segment.end_offset
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.cleaned_to = self.cleaned_to and min(self.cleaned_to, self.log_end_offset)
@@ -572,6 +571,7 @@ class PartitionLog:
 
     def _forget(self, segment: Segment) -> None:
         self._hints.clear()
+        self.damage = damage_of(self._segments)
         self._loaded.pop(segment.base_offset, None)
         self.flushing.dropped(segment)
 

@@ -28,7 +28,7 @@ from tierlog.broker.log.names import (
     parse_segment_file,
     segment_file,
 )
-from tierlog.broker.log.segment import BatchAt, CorruptLog, Segment
+from tierlog.broker.log.segment import BatchAt, CorruptLog, Cut, Segment
 from tierlog.broker.log.swap import complete_swaps
 from tierlog.broker.partition.epochs import LeaderEpochs, MalformedEpochs
 from tierlog.broker.partition.producers import (
@@ -40,6 +40,7 @@ from tierlog.broker.partition.producers import (
 )
 from tierlog.broker.partition.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.ports.files import Files
+from tierlog.broker.ports.open_files import SharedFile
 from tierlog.broker.ports.types import NO_EPOCH
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 from tierlog.broker.records.errors import RecordsError
@@ -296,14 +297,17 @@ def _is_whole(producer: Producer) -> bool:
     return len(producer.batches) == BATCHES_KEPT or first.last_sequence <= first.offset_delta
 
 
-def verified_batches(segment: Segment, *, gaps: bool) -> Iterator[tuple[BatchAt, BatchHeader]]:
+def verified_batches(
+    segment: Segment, *, gaps: bool, file: SharedFile | None = None, start: Cut | None = None
+) -> Iterator[tuple[BatchAt, BatchHeader]]:
     """Each batch that is whole, has its CRC, and goes on where offsets and leader epochs may go on; stops at
     the first that is not. An epoch that goes back is what a follower had cut off, and a crash brought back
-    behind what it fetched instead.
+    behind what it fetched instead. `start`: a batch boundary, and what must not lie above its offset.
     """
-    at, expected, last_epoch = 0, segment.base_offset, int(NO_EPOCH)
+    at, expected = start or (0, segment.base_offset)
+    last_epoch = int(NO_EPOCH)
     window, window_at = b"", 0
-    files, file = segment.files, segment.file
+    files, file = segment.files, file or segment.file
     while at + HEADER_SIZE <= segment.size:
         if at - window_at + HEADER_SIZE > len(window):
             window, window_at = files.read_at(file.fd, _WINDOW_BYTES, at), at

@@ -65,6 +65,17 @@ class Cut(NamedTuple):
     end_offset: int
 
 
+class Damage(NamedTuple):
+    """What the disk has changed in a segment, from the batch where it begins to the next one that is whole:
+    positions in the file, and the offsets that are lost with it.
+    """
+
+    position: int
+    end_position: int
+    start_offset: int
+    end_offset: int
+
+
 class Segment:
     __slots__ = (
         "__weakref__",
@@ -78,6 +89,7 @@ class Segment:
         "base_offset",
         "created_ms",
         "cuts",
+        "damage",
         "directory",
         "end_offset",
         "ending",
@@ -112,6 +124,8 @@ class Segment:
         """How often bytes were taken from its end: what was copied of it before holds only if this is as it
         was.
         """
+        self.damage: tuple[Damage, ...] = ()
+        """As far as it is known, growing: reads go around it."""
         self.open_file: SharedFile | None = None
         """As long as there are not too many: take it by `file`."""
         self._offset_index: bytearray | None = bytearray()
@@ -347,6 +361,7 @@ class Segment:
         self.rolled = False
         self.cuts += 1
         self.size = cut.position
+        self.damage = tuple(one for one in self.damage if one.position < cut.position)
         self.trim()
         aborted = self.txn_index
         self.forget_indexes()
@@ -383,13 +398,18 @@ class Segment:
     # -- reading --
 
     def scan(self, position: int, end: int | None = None) -> Iterator[BatchAt]:
-        """Position and header of each batch from a batch boundary on; raises CorruptLog."""
+        """Position and header of each batch from a batch boundary on, save those known to be damaged; raises
+        CorruptLog.
+        """
         end = self.size if end is None else end
         if position >= end:
             return  # where nothing was ever appended a look makes no file
         file, read_at = self.file, self.files.read_at  # held: the segment may be unloaded meanwhile
         chunk, chunk_at = b"", position
         while position < end:
+            if self.damage and (sound := self._past_damage(position)) != position:
+                position = sound
+                continue
             if position - chunk_at + HEADER_SIZE > len(chunk):
                 chunk, chunk_at = read_at(file.fd, SCAN_BYTES, position), position
                 if len(chunk) < HEADER_SIZE:
@@ -411,6 +431,9 @@ class Segment:
         """The boundary before which every batch lies wholly below `offset`: a reader's upper end."""
         if offset >= self.end_offset:
             return Cut(self.size, self.end_offset)
+        for damage in self.damage:
+            if damage.start_offset <= offset < damage.end_offset:
+                return Cut(damage.position, damage.start_offset)
         batch = self.find(offset)
         if batch is None:
             return Cut(self.size, self.end_offset)
@@ -448,6 +471,12 @@ class Segment:
     def read_batch(self, batch: BatchAt) -> bytes:
         file = self.file
         return self.files.read_at(file.fd, batch.header.size, batch.position)
+
+    def _past_damage(self, position: int) -> int:
+        for damage in self.damage:
+            if damage.position <= position < damage.end_position:
+                return damage.end_position
+        return position
 
     def _indexed_position(self, position: int) -> int:
         """The last indexed batch boundary at or before a position; 0 if there is none."""

@@ -43,6 +43,7 @@ class Follower:
     __slots__ = (
         "_fetched_ms",
         "_leader_end_then",
+        "asked_again",
         "broker_epoch",
         "broker_id",
         "caught_up_ms",
@@ -56,6 +57,8 @@ class Follower:
         self.end_offset: int = NO_OFFSET
         """It has everything below, as durable as its flush.messages asks; -1: not known yet."""
         self.log_start_offset = 0
+        self.asked_again = 0
+        """How often in a row it came back for what was there for it the time before: it cannot take it."""
         self.caught_up_ms = caught_up_ms
         self._fetched_ms = NEVER_MS
         self._leader_end_then = 1 << 62
@@ -72,6 +75,8 @@ class Follower:
         if broker_epoch > self.broker_epoch:
             self.broker_epoch = broker_epoch
             self._fetched_ms, self._leader_end_then = NEVER_MS, 1 << 62
+        again = offset == self.end_offset and offset < self._leader_end_then <= leader_end
+        self.asked_again = self.asked_again + 1 if again else 0
         if offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self._leader_end_then:

@@ -26,6 +26,9 @@ ALL_IN_SYNC = -1
 
 NO_LEADER_EPOCH = -1
 
+ASKED_AGAIN_MAX = 3
+"""Times in a row: a connection that breaks under an answer is no news, but a follower that refuses it is."""
+
 _NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
 """The controller knew the partition epoch of the proposal and turned the proposal down."""
 
@@ -55,6 +58,7 @@ class LeaderCore:
         "_told",
         "_waits_for_image",
         "_waits_on",
+        "asked_again",
         "broker_id",
         "epoch_start_offset",
         "high_watermark",
@@ -81,6 +85,8 @@ class LeaderCore:
         self.leads = False
         self.epoch_start_offset = 0
         """Where this leader's own records begin; what lies below is committed once one of them is."""
+        self.asked_again: int | None = None
+        """Where a follower does not get on: what it is given there may be damaged. The caller takes it."""
         self.isr_due = False
         """Whether a fetch has shown that the in-sync set may have to change: ask `isr_proposal` soon."""
         self.min_in_sync = min_in_sync
@@ -241,6 +247,8 @@ class LeaderCore:
         end = self.log_end_offset
         if known is None or not known.fetched(broker_epoch, offset, end, now_ms, log_start_offset):
             return False
+        if known.asked_again == ASKED_AGAIN_MAX:
+            self.asked_again = offset
         if follower not in self._in_sync.maximal:
             self.isr_due = self.isr_due or self._fits(known)
             near = self._is_joining(known, now_ms)

@@ -16,11 +16,13 @@ from typing import TypeVar
 import structlog
 
 from tierlog.broker.log.cleaner import Cleaning, CleaningJob, CleaningStopped, Pace, take_job
+from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.log.swap import Swap, Swaps, discard
 from tierlog.broker.partition.compaction import Dirty, dirty_part
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import NO_ROOM
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
@@ -110,8 +112,8 @@ class LogCleaner:
         for number, replica in enumerate(self._replicas, 1):
             if number % LOOKED_AT_A_TURN == 0:
                 await asyncio.sleep(0)
-            if not _is_compacted(replica.config) or replica.failed is not None:
-                continue
+            if not _is_compacted(replica.config) or replica.failed is not None or replica.log.damage:
+                continue  # what is damaged must not be left out
             if replica in self._uncleanable or replica in passed_over or replica.log.swaps.pending:
                 continue
             dirty = dirty_part(
@@ -149,6 +151,9 @@ class LogCleaner:
             _log.warning("no room to compact a log; tried again later", partition=where)
         else:
             self._uncleanable.add(replica)
+            if isinstance(failure, (CorruptLog, RecordsError)):
+                for segment in replica.segments:
+                    replica.suspect(segment.base_offset, str(failure))
             _log.error("a log cannot be compacted and is left as it is", partition=where, exc_info=failure)
 
     async def _clean(self, replica: Replica, dirty: Dirty) -> bool:

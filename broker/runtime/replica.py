@@ -105,6 +105,10 @@ class _Always:
         return
 
 
+def _nobody_looks(offset: int, why: str) -> None:
+    return
+
+
 def flush_at_once(replica: "Replica") -> None:
     """The flusher of those who own no threads: the caller waits for the disk."""
     try:
@@ -132,6 +136,8 @@ class Replica(ReplicaRoles):
         self.room: Room = _Always()
         self.flusher: Callable[[Replica], None] = flush_at_once
         """Sees to it that `flush` is called, and then `flushed` on the event loop."""
+        self.suspect: Callable[[int, str], None] = _nobody_looks
+        """Told of an offset where the log may be damaged, and how that was noticed; the scrubber looks."""
         self.failed: str | None = None
         """Why nothing of this replica can be trusted any more (a failed fsync, or it is closed)."""
         self._producer_expiration_ms = producer_expiration_ms
@@ -375,7 +381,8 @@ class Replica(ReplicaRoles):
             aborted = log.aborted(offset, found.end_offset) if committed_only and found.parts else []
         except OSError:
             return self._read_result(ErrorCode.KAFKA_STORAGE_ERROR, None)
-        except CorruptLog:
+        except CorruptLog as damage:
+            self.suspect(offset, str(damage))
             return self._read_result(ErrorCode.CORRUPT_MESSAGE, None)
         return self._read_result(
             ErrorCode.NONE, found, aborted=[(entry.producer_id, entry.first_offset) for entry in aborted]
@@ -419,7 +426,8 @@ class Replica(ReplicaRoles):
             found = log.read(offset, max_bytes, log.log_end_offset, min_one=min_one)
         except OSError:
             return self._read_result(ErrorCode.KAFKA_STORAGE_ERROR, None)
-        except CorruptLog:
+        except CorruptLog as damage:
+            self.suspect(offset, str(damage))
             return self._read_result(ErrorCode.CORRUPT_MESSAGE, None)
         return self._read_result(ErrorCode.NONE, found)
 

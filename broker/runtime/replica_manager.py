@@ -84,6 +84,8 @@ class ReplicaManager:
         """Called after partitions were made later than the image that has them."""
         self.tell_damaged: Callable[[Replica], Awaitable[None]] | None = None
         """Returns once it is known elsewhere that a log was damaged. None: of a broker that is alone."""
+        self.suspected: Callable[[Replica, int, str], None] = lambda replica, offset, why: None
+        """Told of an offset at which a log may be damaged, and why."""
         self.former_traffic = NO_TRAFFIC
         """Of replicas that are here no more, so that the broker's totals only grow."""
         self._settings = settings
@@ -256,6 +258,12 @@ class ReplicaManager:
         await asyncio.gather(*(closing.close_in(one, clean=clean) for one in self.directories.online))
 
     # -- trouble --
+
+    def fetch_anew(self, replica: Replica) -> None:
+        """Of a follower: what was asked for its log holds no more."""
+        if self._image is not None and (topic := self._image.topics.get(replica.topic_id)) is not None:
+            self._roles.forget(replica)
+            self._lead(topic, replica.name)
 
     def fail(self, replica: Replica, why: OSError) -> None:
         """The disk under a replica has failed (a thread found out, or a flush): its directory goes."""
@@ -479,11 +487,15 @@ class ReplicaManager:
         self._replicas[replica.topic_id, replica.name.partition] = replica
         replica.listeners.append(self._on_moved)
         replica.flusher = self._flusher
+        replica.suspect = partial(self._on_suspicion, replica)
         if replica.owes_checkpoint:  # the power went, and the end of the log with it
             self.checkpoints.lower(replica)
 
     def _on_moved(self, replica: Replica) -> None:
         self._moved(replica.name)
+
+    def _on_suspicion(self, replica: Replica, offset: int, why: str) -> None:
+        self.suspected(replica, offset, why)
 
     def _drop(self, replica: Replica) -> None:
         self.former_traffic += replica.traffic

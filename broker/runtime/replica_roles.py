@@ -8,7 +8,7 @@ and over restarts. One owner: the event loop. Called by the replica manager and 
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Protocol
@@ -57,10 +57,13 @@ class ReplicaRoles(ABC):
     log: PartitionLog
     failed: str | None
     room: Room
+    suspect: Callable[[int, str], None]
     _core: LeaderCore
     _follower: FollowerCore
     _refused_end: int
     _opened_at: int
+    holds_still = False
+    """It must not tell its leader how far its log goes: that is damaged, and about to be cut."""
 
     # -- where it stands --
 
@@ -227,6 +230,9 @@ class ReplicaRoles(ABC):
             self._moved()
         elif not core.may_commit:
             self._tell()  # too few are in sync, and they have what is waited for
+        if core.asked_again is not None:
+            at, core.asked_again = core.asked_again, None
+            self.suspect(at, f"broker {follower} asks for it again and again")
         return core.isr_due
 
     def has_no_more_than(self, offset: int, last_epoch: int) -> bool:
@@ -274,10 +280,11 @@ class ReplicaRoles(ABC):
     # -- as follower --
 
     def fetch_position(self) -> FetchPosition | None:
-        """What to fetch next; None if nothing now: it follows nobody, has failed, or what it has is not yet
-        as durable as flush.messages asks, which its fetch offset would claim. Listeners hear of the last.
+        """What to fetch next; None if nothing now: it follows nobody, has failed, holds still, or what it has
+        is not yet as durable as flush.messages asks, which its fetch offset would claim. Listeners hear of
+        the last two.
         """
-        waits = self._core.log_end_offset < self.log.log_end_offset
+        waits = self._core.log_end_offset < self.log.log_end_offset or self.holds_still
         if waits or self.failed is not None or not self._follower.follows:
             return None
         return self._follower.position(self.log)

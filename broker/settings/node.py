@@ -354,6 +354,10 @@ class NodeSettings:
     log_cleaner_io_max_bytes_per_second: float = _double(
         1.7976931348623157e308, "What the cleaner may read and write.", least=1
     )
+    log_scrub_interval_ms: int = _long(604_800_000, "How often all logs are checked; 0: never.", least=0)
+    log_scrub_max_bytes_per_second: int = _long(
+        10 * MIB, "What that may read; a batch counts as 16 KiB at the least.", least=1
+    )
     num_recovery_threads_per_data_dir: int = _int(2, "Threads that recover logs at start.", least=1)
     remote_log_manager_task_interval_ms: int = _long(
         30_000, "How often a partition's tiering is planned.", least=1

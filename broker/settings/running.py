@@ -20,6 +20,8 @@ RUN_TIME_SETTINGS = REPLICATION_RATES | {
     "log.cleaner.dedupe.buffer.size",
     "log.cleaner.io.buffer.load.factor",
     "log.cleaner.io.max.bytes.per.second",
+    "log.scrub.interval.ms",
+    "log.scrub.max.bytes.per.second",
     "max.connection.creation.rate",
     "max.connections",
     "max.connections.per.ip",

@@ -1,0 +1,91 @@
+"""A bit of a log changes under a running broker: it is fetched again, and nobody gets what it was."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from waiting import until
+
+from tierlog.cli.local_cluster import LocalCluster
+from tierlog.cli.process import TierlogBroker
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+COUNT = 300
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path) as running:
+        yield running
+
+
+def scrub(broker: TierlogBroker, method: str = "GET") -> dict[str, Any]:
+    request = urllib.request.Request(f"{broker.admin_url}/v1/scrub", method=method)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+def content(broker: TierlogBroker) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(broker.data_dir.glob("orders-0/*.log")))
+
+
+def flip(broker: TierlogBroker) -> None:
+    """A bit in the middle of the first segment, which is rolled."""
+    first = min(broker.data_dir.glob("orders-0/*.log"))
+    with first.open("r+b") as file:
+        file.seek(first.stat().st_size // 2)
+        [byte] = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+
+
+def read_all(cluster: LocalCluster) -> list[bytes | None]:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "check.crcs": True})
+    consumer.assign([TopicPartition("orders", 0, 0)])
+    found: list[bytes | None] = []
+    try:
+        while len(found) < COUNT and (message := consumer.poll(30)) is not None:
+            assert message.error() is None, message.error()
+            found.append(message.value())
+    finally:
+        consumer.close()
+    return found
+
+
+def test_a_damaged_follower_and_a_damaged_leader_are_fetched_again(cluster: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    topic = NewTopic("orders", 1, 3, config={"segment.bytes": "100000"})
+    admin.create_topics([topic])["orders"].result(30)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "batch.num.messages": 10})
+    values = [b"%d" % number + b"v" * 1000 for number in range(COUNT)]
+    for value in values:
+        producer.produce("orders", value)
+    assert producer.flush(60) == 0
+
+    def state() -> tuple[int, set[int]]:
+        found = admin.list_topics("orders", timeout=30).topics["orders"].partitions[0]
+        return found.leader, set(found.isrs)
+
+    def is_whole() -> bool:
+        return state()[1] == {1, 2, 3} and {content(broker) for broker in cluster} == {whole}
+
+    whole = content(cluster.nodes[state()[0]])
+    until(is_whole, "all have the same bytes")
+    leader = state()[0]
+    follower = next(node for node in cluster.nodes if node != leader)
+    for damaged in (follower, leader):
+        broker = cluster.nodes[damaged]
+        flip(broker)
+        scrub(broker, "POST")
+        until(lambda at=broker: scrub(at)["repaired"] == 1, "it has cut its log at the damage")
+        until(is_whole, "it has fetched the rest again, and is in sync")
+        assert scrub(broker)["damaged"] == []
+        assert read_all(cluster) == values
+    assert state()[0] != leader, "it handed over before it gave anything up"

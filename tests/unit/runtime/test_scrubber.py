@@ -1,0 +1,225 @@
+"""The scrubber over real logs of one node: what it finds, what is served then, and what happens meanwhile."""
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hands import Hands
+
+from tierlog.broker.log.segment import CorruptLog
+from tierlog.broker.ports.files import FileSlice, OsFiles
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.records.batch import HEADER_SIZE, read_header
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.log_repair import LogRepair
+from tierlog.broker.runtime.replica import ReadResult, Replica
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.scrubber import Scrubber
+from tierlog.broker.settings.node import settings_from
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata import records as r
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage
+
+BATCHES = 30
+TOPIC_ID = uuid.UUID(int=1)
+CONFIG = {"segment.bytes": "1500", "index.interval.bytes": "200", "file.delete.delay.ms": "0"}
+LENGTH_AT = 8
+"""Where the header has its length; the CRC covers neither it nor the base offset before it."""
+
+
+class Node:
+    """Leads one partition, alone."""
+
+    def __init__(self, path: Path) -> None:
+        settings, rng, self.clock = settings_from({"log.dirs": str(path)}), random.Random(1), Hands()
+        where = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
+        self.image = evolve_all(
+            ClusterImage(cluster_id="c"),
+            [
+                r.CreateTopic(topic_id=TOPIC_ID, name="t"),
+                r.PartitionRecord(topic_id=TOPIC_ID, partition=0, **where),  # type: ignore[arg-type]
+                *(
+                    r.ConfigRecord(scope=r.ConfigScope.TOPIC, name="t", key=key, value=value)
+                    for key, value in CONFIG.items()
+                ),
+            ],
+        )
+        self.failures: list[BaseException] = []
+        self.tasks = TaskGroup(lambda _, failure: self.failures.append(failure))
+        self.directories = DataDirectories([path], OsFiles(), rng)
+        self.directories.claim(1, "")
+        self.replicas = ReplicaManager(
+            settings, self.directories, self.clock, self.tasks, rng, moved=lambda _: None
+        )
+        self.repair = LogRepair(1, lambda: self.image, self.replicas, self.clock, self.tasks, None)
+        self.scrubber = Scrubber(settings, self.replicas, self.tasks, rng, self._found)
+        self.found = asyncio.Event()
+
+    def _found(self, *found: Any) -> None:
+        self.repair.found(*found)
+        self.found.set()
+
+    async def start(self) -> "Node":
+        await self.replicas.open_all(self.image)
+        self.scrubber.start()
+        for number in range(BATCHES):
+            batch = encode_batch([NewRecord(self.clock.now, None, b"value %03d" % number * 5)])
+            assert not self.replica.append(memoryview(batch), self.clock.now).error
+        return self
+
+    async def stop(self) -> None:
+        await self.scrubber.stop()
+        await self.repair.stop()
+        await self.tasks.close()
+        await self.replicas.close(clean=True)
+        self.directories.release()
+        assert self.failures == []
+
+    @property
+    def replica(self) -> Replica:
+        found = self.replicas.get("t", 0)
+        assert found is not None
+        return found
+
+    def damage(self, offset: int, at: int = HEADER_SIZE + 5) -> None:
+        """Flips a bit of the batch that holds an offset."""
+        for position, path in self._batches(offset):
+            content = bytearray(path.read_bytes())
+            content[position + at] ^= 0x40
+            with path.open("r+b") as file:
+                file.write(content)
+
+    def _batches(self, offset: int) -> Iterator[tuple[int, Path]]:
+        for path in sorted(self.replica.log.directory.glob("*.log")):
+            content, position = path.read_bytes(), 0
+            while position < len(content):
+                header = read_header(content, position)
+                if header.base_offset == offset:
+                    yield position, path
+                position += header.size
+
+    def read(self, offset: int) -> ReadResult:
+        return self.replica.read(offset, 1 << 20)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    running = await Node(tmp_path).start()
+    yield running
+    await running.stop()
+
+
+def offsets_served(node: Node) -> list[int]:
+    """Each offset that some fetch gets, from wherever a client may go on."""
+    served: list[int] = []
+    offset = 0
+    while offset < BATCHES:
+        result = node.read(offset)
+        if result.error:
+            assert result.error is ErrorCode.CORRUPT_MESSAGE
+            offset += 1
+            continue
+        assert result.slice is not None
+        assert result.slice.base_offset == offset < result.slice.end_offset
+        content = b"".join(map(_bytes, result.slice.parts))
+        position = 0
+        while position < len(content):
+            header = read_header(content, position)
+            served.append(header.base_offset)
+            position += header.size
+        offset = result.slice.end_offset
+    return served
+
+
+def _bytes(part: FileSlice) -> bytes:
+    return OsFiles().read_at(part.file.fd, part.count, part.position)
+
+
+async def test_whole_logs_are_read_and_nothing_is_found(node: Node) -> None:
+    await node.scrubber.scrub_all()
+    assert node.scrubber.bytes_read == node.replica.log.size_bytes
+    assert node.scrubber.batches_read == BATCHES
+    assert node.replica.log.damage == ()
+    assert offsets_served(node) == list(range(BATCHES))
+
+
+@pytest.mark.parametrize("at", [HEADER_SIZE + 5, LENGTH_AT + 3, LENGTH_AT, 0, 16], ids=str)
+@pytest.mark.parametrize("offset", [0, 4, 13, BATCHES - 1])
+async def test_what_is_damaged_is_refused_and_all_else_served(node: Node, offset: int, at: int) -> None:
+    """Of a length that is wrong the end is where the index knows the next batch: a few may go with it."""
+    node.damage(offset, at)
+    await node.scrubber.scrub_all()
+    [damage] = node.replica.log.damage
+    assert damage.start_offset == offset < damage.end_offset <= offset + 4
+    if at not in (LENGTH_AT, LENGTH_AT + 3):
+        assert damage.end_offset == offset + 1
+    lost = set(range(damage.start_offset, damage.end_offset))
+    assert offsets_served(node) == [one for one in range(BATCHES) if one not in lost]
+    assert node.read(offset).error is ErrorCode.CORRUPT_MESSAGE
+    assert node.repair.damaged == [node.replica]
+    node.replica.check()
+    await node.scrubber.scrub_all()
+    assert node.repair.found_count == 1, "it is no news the second time"
+
+
+async def test_a_log_whose_damage_is_known_still_takes_records(node: Node) -> None:
+    node.damage(BATCHES - 2)
+    await node.scrubber.scrub_all()
+    batch = encode_batch([NewRecord(node.clock.now, None, b"new")])
+    assert not node.replica.append(memoryview(batch), node.clock.now).error
+    result = node.read(BATCHES)
+    assert result.slice is not None and result.slice.end_offset == BATCHES + 1
+    with pytest.raises(CorruptLog):
+        list(node.replica.log.batches(0))  # a coordinator must not go on without it
+
+
+async def test_damage_goes_with_its_segment(node: Node) -> None:
+    node.damage(0)
+    await node.scrubber.scrub_all()
+    second = node.replica.segments[1].base_offset
+    assert node.replica.delete_local_before(second, node.clock.now) == 1
+    assert node.replica.log.damage == () and node.repair.damaged == []
+    node.replica.check()
+
+
+async def test_what_was_cut_off_meanwhile_is_no_damage(node: Node) -> None:
+    """The thread has read the segment as it was; then it was cut, and is another one."""
+    replica = node.replica
+    node.damage(BATCHES - 1)
+    replica.become_follower(2, 1, 1)
+    scrubbing = asyncio.ensure_future(node.scrubber.scrub(replica))
+    await asyncio.sleep(0)
+    replica.truncate_to(BATCHES - 1, node.clock.now)
+    await scrubbing
+    assert replica.log.damage == () and node.repair.found_count == 0
+
+
+async def test_a_read_that_finds_no_batch_makes_it_look(node: Node) -> None:
+    node.damage(13, LENGTH_AT)
+    assert node.read(13).error is ErrorCode.CORRUPT_MESSAGE
+    await asyncio.wait_for(node.found.wait(), 30)
+    assert node.read(13).error is ErrorCode.CORRUPT_MESSAGE
+    assert set(offsets_served(node)) >= {*range(13), *range(17, BATCHES)}
+
+
+async def test_a_follower_that_cannot_take_what_it_gets_makes_the_leader_look(node: Node) -> None:
+    replica = node.replica
+    node.damage(4)
+    replica.become_leader(1, 1, (1, 2), (1, 2), 0)
+    for now_ms in range(10):
+        replica.follower_fetched(2, 5, 4, now_ms)
+    await asyncio.wait_for(node.found.wait(), 30)
+    assert replica.read_for_follower(4, 1 << 20).error is ErrorCode.CORRUPT_MESSAGE
+
+
+async def test_a_pass_begins_when_it_is_asked_for(node: Node) -> None:
+    node.damage(4)
+    node.scrubber.begin()
+    await asyncio.wait_for(node.found.wait(), 30)
+    assert node.repair.damaged == [node.replica]
