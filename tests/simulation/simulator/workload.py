@@ -212,7 +212,7 @@ async def consume(client: Client, partition: int, pause_s: float) -> None:
 
 
 def _check_not_lost(client: Client, partition: int, offset: int) -> None:
-    """A new leader may not know yet that its log is committed, but has it; a follower that is asked may not."""
+    """A new leader may not know yet what is committed, but has it; a follower that is asked may not."""
     for broker in client._brokers.values():
         replica = None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
         if replica is not None and replica.leads and replica.log_end_offset < offset:
