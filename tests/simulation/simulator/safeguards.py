@@ -23,12 +23,14 @@ from tierlog.broker.partition.leader import LeaderCore
 from tierlog.broker.partition.producers import ProducerState
 from tierlog.broker.ports.types import NO_EPOCH
 from tierlog.broker.records.batch import read_header
+from tierlog.broker.runtime import tier_driver
 from tierlog.broker.runtime.lifecycle import BrokerLifecycle
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_reports import ReplicaReports
+from tierlog.broker.settings.topic import MAX_LONG
 from tierlog.broker.wire.errors import ErrorCode
-from tierlog.metadata import wal
-from tierlog.metadata.controller import election, in_sync, settle
+from tierlog.metadata import evolve, wal
+from tierlog.metadata.controller import election, in_sync, remote, settle
 from tierlog.metadata.controller.rules import Rules
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.raft import messages as m
@@ -37,6 +39,7 @@ from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.messages import Entry
 from tierlog.metadata.raft.replication import Replication
 from tierlog.metadata.storage import MetadataStorage
+from tierlog.tiering import copier, download, planner
 
 Patches = Iterator[tuple[Any, str, object]]
 
@@ -325,3 +328,60 @@ def _() -> Patches:
         become(replica, leader_epoch, *rest, **named)
 
     yield Replica, "become_leader", without
+
+
+# --- the remote tier
+
+
+@_safeguard("a copy is committed by the leader of its epoch", "a deposed leader's upload enters the manifest")
+def _() -> Patches:
+    yield remote, "_check_leader", lambda *_: None
+
+
+@_safeguard("local segments stay until their copy is committed", "records are in neither tier")
+def _() -> Patches:
+    droppable = planner._droppable_end
+
+    def without(segments: Any, policy: Any, tiered_end: int, log_start: int, now_ms: int) -> int:
+        return droppable(segments, policy, MAX_LONG, log_start, now_ms)
+
+    yield planner, "_droppable_end", without
+
+
+@_safeguard("and until the bucket's manifest names it", "the bucket alone does not have what no disk has")
+def _() -> Patches:
+    yield tier_driver, "_end_of", lambda root: MAX_LONG
+
+
+@_safeguard("what is committed alone is uploaded", "what was cut from the logs is in the manifest")
+def _() -> Patches:
+    copies = planner._copies
+
+    def without(state: Any, segments: Any, view: planner.LeaderView, log_start: int) -> Any:
+        view = dataclasses.replace(view, high_watermark=MAX_LONG, last_stable_offset=MAX_LONG)
+        return copies(state, segments, view, log_start)
+
+    yield planner, "_copies", without
+
+
+@_safeguard("an upload is verified", "the manifest names an object that was torn")
+def _() -> Patches:
+    async def without(*_: object) -> None:
+        return
+
+    yield copier, "_verify", without
+
+
+@_safeguard("what is downloaded is verified", "a flipped bit is served")
+def _() -> Patches:
+    yield download, "verify_chunk", lambda name, index, key, content: index.entry.end_offset
+
+
+@_safeguard("copies that are given up are deleted", "objects that nobody knows of")
+def _() -> Patches:
+    def without(image: Any, record: Any) -> Any:
+        kept = abandoned(image, record)
+        return replace(kept, delete_queue=image.delete_queue)
+
+    abandoned = evolve._copy_abandoned
+    yield evolve, "_copy_abandoned", without
