@@ -7,7 +7,7 @@
 #   make soak          SOAK_MINUTES (10) of mixed load by real clients: do memory and descriptors stay flat?
 #   make simulate      a cluster in one process, on virtual time, under faults: SEEDS=… FIRST_SEED=…
 #   make simulate-mutants  does the simulator notice when a safeguard is missing? MUTANT_SEEDS=500; makes the table in docs
-#   make chaos         three real nodes, faults, clients and a judge: ROUNDS=… FAULTS=kill-leader,…
+#   make chaos         real nodes, faults, clients and a judge: ROUNDS=… FAULTS=kill-leader,… APART=1 TIERED=1
 #   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
 #   make compiled      tierlog with its hot modules compiled (needs a C compiler), in build/compiled
 #   make test-compiled the tests of these modules against the compiled ones
@@ -100,8 +100,9 @@ simulate-mutants: venv
 	PYTHONPATH=tests/simulation $(BIN)/python tests/simulation/mutants.py --seeds $(MUTANT_SEEDS) \
 	  --docs docs/explanation/simulation.md
 
-chaos: venv
-	PYTHONPATH=tests/chaos $(BIN)/python tests/chaos/chaos.py --rounds $(ROUNDS) --faults "$(FAULTS)" $(CHAOS_OPTIONS)
+chaos: venv $(if $(TIERED),s3-server)
+	PYTHONPATH=tests/chaos $(BIN)/python tests/chaos/chaos.py --rounds $(ROUNDS) --faults "$(FAULTS)" \
+	  $(if $(APART),--apart) $(if $(TIERED),--tiered) $(CHAOS_OPTIONS)
 
 test-clients: venv
 	$(BIN)/pytest -m clients -rs

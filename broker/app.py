@@ -1,11 +1,10 @@
 """The composition root: one node, put together and taken apart in visible order.
 
-`Broker` is a whole node in this process. `run` is the process around it: signals, logging, garbage collector;
-the command line calls it.
+`Broker` is a whole node in this process, on its `Foundation`; a `Voter` is less of one. `run` is the process
+around it: signals, logging, garbage collector; the command line calls it.
 """
 
 import asyncio
-import contextlib
 import gc
 import logging
 import random
@@ -13,37 +12,33 @@ import signal
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
-from aiohttp import web
 
-from tierlog.broker.gateway.admin import AdminServer, admin_routes, url_for_others
-from tierlog.broker.gateway.node import Node, Serving
+from tierlog.broker.foundation import Foundation, NodeFailed
+from tierlog.broker.gateway.admin import url_for_others
+from tierlog.broker.gateway.node import Serving
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.groups import group_handlers
-from tierlog.broker.handlers.stats import RequestStats, measured
+from tierlog.broker.handlers.stats import measured
 from tierlog.broker.handlers.table import build_handlers
-from tierlog.broker.net.bounds import TURNED_AWAY_MAX, bounds_of
+from tierlog.broker.net.bounds import bounds_of
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.net.notes import RefusalNotes, note_end
 from tierlog.broker.net.throttling import Throttling
 from tierlog.broker.partition.follower import StartFromTier
 from tierlog.broker.ports import descriptors
-from tierlog.broker.ports.clock import Clock, SystemClock
-from tierlog.broker.ports.files import Files, OsFiles
+from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.malloc import keep_malloc_small
 from tierlog.broker.ports.network import Network
-from tierlog.broker.ports.open_files import OpenFiles
 from tierlog.broker.ports.tasks import TaskGroup, done_before
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.quotas.quotas import ClientQuotas, windows_of
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.boots import boot_id, forget_boot, may_have_lost, note_boot
 from tierlog.broker.runtime.broker_connection import TcpNetwork
-from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.directory_moves import DirectoryMoves
 from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
@@ -52,7 +47,6 @@ from tierlog.broker.runtime.group_service import GroupService
 from tierlog.broker.runtime.isr_updater import IsrUpdater
 from tierlog.broker.runtime.lifecycle import BrokerLifecycle, Registration, RegistrationRefused
 from tierlog.broker.runtime.log_cleaner import LogCleaner
-from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
@@ -60,27 +54,20 @@ from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.replica_reports import ReplicaReports
+from tierlog.broker.runtime.running_settings import RunningSettings
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
-from tierlog.broker.settings.node import CONTROLLER, NodeSettings
+from tierlog.broker.settings.node import BROKER, NodeSettings
+from tierlog.broker.voter import Voter
 from tierlog.broker.wire.errors import ErrorCode
-from tierlog.metadata.api import quorum_routes, raft_routes
-from tierlog.metadata.balancing import BalanceSettings
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds
-from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.node import TICK_MS, MetadataNode, MetadataUnavailable
-from tierlog.metadata.observer import MetadataObserver
-from tierlog.metadata.raft.settings import RaftSettings
-from tierlog.metadata.tls import TlsFiles
+from tierlog.metadata.node import MetadataUnavailable
 from tierlog.tiering.object_store import ObjectStore
 
-if TYPE_CHECKING:
-    from tierlog.metadata.transport import HttpPeers
-
 OnReady = Callable[[str, str], None]
-"""Called with "host:port" of the Kafka listener and the URL of the admin server, as soon as both serve."""
+"""Called with "host:port" of the Kafka listener, empty without one, and the URL of the admin server, once
+both serve."""
 
 GC_THRESHOLD = 50_000
 """Allocations between two collections of the youngest generation: requests leave hardly any cycles behind."""
@@ -89,12 +76,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = structlog.get_logger("tierlog")
 
 
-class NodeFailed(Exception):
-    """Something that the node cannot do without has failed; only a restart helps."""
-
-
-class Broker:
-    """One node. `failed` becomes done when it cannot go on. `has_logs`: they are open; it may serve later."""
+class Broker(Foundation):
+    """One node that serves Kafka's clients, whether it votes on the metadata or not."""
 
     def __init__(
         self,
@@ -106,32 +89,10 @@ class Broker:
         rng: random.Random | None = None,
         network: Network | None = None,
     ) -> None:
-        self.settings = settings
+        super().__init__(settings, files=files, clock=clock, rng=rng)
+        self.running = RunningSettings(settings)
         self.network: Network = network or TcpNetwork()
-        self.files: Files = files or OsFiles(OpenFiles(_open_log_files(settings)))
         self.objects = objects
-        self.clock: Clock = clock or SystemClock()
-        self.rng = rng or random.Random()
-        self.stats = RequestStats()
-        self.loop_lag = LoopLag()
-        self.bootstrap = self.admin_url = ""
-        self._parts = contextlib.AsyncExitStack()
-        self._stops_clean = True
-        self.has_logs = self._serves = False
-
-    async def start(self) -> None:
-        """Returns when it serves. Raises OSError (address, directory), DamagedLog, NodeFailed; then, and if
-        it is cancelled, nothing of it is left.
-        """
-        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        try:
-            if not await done_before(self.failed, self._start_parts()) or self.failed.done():
-                raise NodeFailed(self.failed.result())
-        except BaseException as why:
-            await self.stop(clean=self.has_logs and isinstance(why, asyncio.CancelledError))
-            raise
-        self._serves = True
-        _log.info("serving", bootstrap=self.bootstrap, admin=self.admin_url, node=self.settings.node_id)
 
     async def _start_parts(self) -> None:
         try:
@@ -144,67 +105,8 @@ class Broker:
         except MetadataUnavailable as unavailable:
             raise NodeFailed(f"the metadata quorum did not let it in: {unavailable}") from unavailable
 
-    async def stop(self, *, clean: bool = True) -> None:
-        """Takes everything apart in the reverse order. `clean`: the next start needs no recovery."""
-        self._stops_clean = clean and not self.failed.done()
-        if self._stops_clean and self._serves:
-            await self.lifecycle.leave(self.settings.controlled_shutdown_timeout_ms / 1000)
-        await self._parts.aclose()
-
-    async def _start_metadata(self) -> None:
-        settings = self.settings
-        self.loop_lag.start()
-        self._parts.callback(self.loop_lag.stop)
-        self.directories = DataDirectories([Path(path) for path in settings.log_dirs], self.files, self.rng)
-        self.identity = self.directories.claim(
-            settings.node_id, settings.cluster_id, metadata=settings.metadata_directory
-        )
-        self._parts.callback(self.directories.release)
-
-        metadata_tasks = TaskGroup(self._fatal)
-        self._parts.push_async_callback(metadata_tasks.close)
-        self.metadata_node, raft = self._build_metadata(metadata_tasks)
-        self.metadata = MetadataClient(self.metadata_node)
-        self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag)
-        routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft]
-        self.admin = AdminServer(routes, _tls(settings))
-        self._parts.push_async_callback(self.admin.close)
-        self.admin_url = await self.admin.start(*settings.admin)
-        if isinstance(self.metadata_node, MetadataNode):
-            self.metadata_node.url = settings.voters.get(settings.node_id, self.admin_url)
-
-        self._parts.push_async_callback(self._stop_metadata)
-        await self.metadata_node.start()
-
-    def _build_metadata(self, tasks: TaskGroup) -> tuple[MetadataNode | MetadataObserver, list[web.RouteDef]]:
-        """A voter and its routes, or for a broker that is no controller one that follows the voters."""
-        settings, cluster_id = self.settings, self.identity.cluster_id
-        secret = settings.controller_quorum_secret.encode()
-        peers = _peers(settings, cluster_id, secret, tasks)
-        if CONTROLLER not in settings.process_roles and peers is not None:
-            voters = settings.voters
-            return MetadataObserver(settings.node_id, voters, tasks, cluster_id, peers=peers), []
-        node = MetadataNode(
-            settings.node_id,
-            settings.voters,
-            settings.metadata_directory,
-            self.files,
-            self.clock,
-            self.rng,
-            tasks,
-            cluster_id,
-            reserve_bytes=settings.metadata_reserve_bytes,
-            short_of_room=lambda: self.directories.fill_beside(settings.metadata_directory),
-            sessions=BrokerSessions(settings.broker_session_timeout_ms) if secret else None,
-            balance=_balance(settings),
-            peers=peers,
-            settings=RaftSettings.of_times(
-                tick_ms=TICK_MS,
-                election_ms=settings.controller_quorum_election_timeout_ms,
-                quorum_ms=settings.controller_quorum_fetch_timeout_ms,
-            ),
-        )
-        return node, raft_routes(node, secret) if secret else []
+    async def _leave(self) -> None:
+        await self.lifecycle.leave(self.settings.controlled_shutdown_timeout_ms / 1000)
 
     async def _start_log(self) -> None:
         settings = self.settings
@@ -276,34 +178,28 @@ class Broker:
             settings, self.replicas, lambda: self.metadata.image, self.clock, self.tasks
         )
         self.isr_updater = IsrUpdater(
-            settings,
-            self.metadata,
-            self.replicas,
-            self.clock,
-            vital,
-            broker_epoch=self._broker_epoch,
+            settings, self.metadata, self.replicas, self.clock, vital, broker_epoch=self._broker_epoch
         )
         self.reports = ReplicaReports(
             settings.node_id, self.metadata, self.replicas, vital, broker_epoch=self._broker_epoch
         )
 
     async def _start_replicas(self) -> None:
-        settings = self.settings
         opened = self.metadata.image
         await self.replicas.open_all(opened, None if self._is_alone else self.reports.tell_empty)
         if not (self._is_alone or self.directories.offline):
             note_boot(self.files, [one.path for one in self.directories.online], boot_id())
         self._parts.callback(self.metadata.subscribe(self._follow))
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
-        self._parts.callback(self.metadata.subscribe(self.throttling.follow))
-        self.throttling.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
-        self._parts.callback(self.metadata.subscribe(self.throttles.follow))
-        self.throttles.follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
+        for follow in (self.running.follow, self.throttling.follow, self.throttles.follow):
+            self._parts.callback(self.metadata.subscribe(follow))
+            follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
 
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
         self.replicas.went_offline += [self.groups.replicas_changed, self.tiering.driver.wake_all]
         self.replicas.came += [self.groups.replicas_changed, self.tiering.driver.wake_all]
+        settings = self.running.now
         self.upkeep = Upkeep(
             settings, self.replicas, self.files, self.clock, self.tasks, self.commits, self.metadata_node
         )
@@ -312,6 +208,7 @@ class Broker:
         self.cleaner = LogCleaner(settings, self.replicas, self.clock, self.tasks, self.commits)
         self._parts.push_async_callback(self.cleaner.stop)
         self.cleaner.start()
+        self.running.listeners += [self.upkeep.configure, self.cleaner.configure]
         self._parts.push_async_callback(self.moves.stop)
         self.moves.resume()
         if not self._is_alone:
@@ -347,6 +244,7 @@ class Broker:
     def _build_listener(self) -> Listener:
         dependencies = Dependencies(
             settings=self.settings,
+            running=self.running,
             metadata=self.metadata,
             replicas=self.replicas,
             moves=self.moves,
@@ -377,6 +275,7 @@ class Broker:
             note=note_end,
             note_refusal=RefusalNotes(),
         )
+        self.running.listeners.append(lambda now: listener.configure(bounds_of(now)))
         self.throttling = Throttling(listener, handlers, self.quotas, self.clock)
         return listener
 
@@ -388,14 +287,6 @@ class Broker:
         self.purgatory.close()
         await asyncio.sleep(0)  # what waited is answered before its connection closes
         await self.listener.close()
-
-    async def _stop_metadata(self) -> None:
-        node = self.metadata_node
-        if self._stops_clean and isinstance(node, MetadataNode) and node.is_leader and len(node.voters) > 1:
-            timeout_s = self.settings.controller_quorum_election_timeout_ms / 1000  # it spares others that
-            handed_over = await node.hand_over(timeout_s)
-            _log.info("handed the metadata over" if handed_over else "no other node took the metadata over")
-        await node.stop()
 
     async def _close_replicas(self) -> None:
         await self.replicas.close(clean=self._stops_clean)
@@ -479,14 +370,6 @@ class Broker:
     def _moved(self, partition: TopicPartition) -> None:
         self.purgatory.touch(partition)
 
-    def _report(self, name: str, failure: BaseException) -> None:
-        _log.error("failed", what=name, exc_info=failure)
-
-    def _fatal(self, name: str, failure: BaseException) -> None:
-        _log.critical("the node cannot go on", what=name, exc_info=failure)
-        if not self.failed.done():
-            self.failed.set_result(f"{name}: {failure}")
-
 
 def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
     """Runs a node until SIGTERM or SIGINT, whether it serves by then or not, and stops it clean; raises what
@@ -511,19 +394,19 @@ async def _serve(settings: NodeSettings, on_ready: OnReady | None) -> None:
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop)
-    broker = Broker(settings)
-    if not await done_before(stopped, broker.start()):
+    node: Foundation = Broker(settings) if BROKER in settings.process_roles else Voter(settings)
+    if not await done_before(stopped, node.start()):
         _log.info("stopped before it served", node=settings.node_id)
         return
     gc.collect()
     gc.freeze()  # what start-up made stays for good: no collection looks at it again
     if on_ready is not None:
-        on_ready(broker.bootstrap, broker.admin_url)
-    broker.failed.add_done_callback(lambda _: stop())
+        on_ready(node.bootstrap, node.admin_url)
+    node.failed.add_done_callback(lambda _: stop())
     await stopped
-    await broker.stop()
-    if broker.failed.done():
-        raise NodeFailed(broker.failed.result())
+    await node.stop()
+    if node.failed.done():
+        raise NodeFailed(node.failed.result())
 
 
 def configure_logging() -> None:
@@ -541,52 +424,12 @@ def configure_logging() -> None:
     )
 
 
-def _open_log_files(settings: NodeSettings) -> int:
-    limit = descriptors.limit()
-    wanted = settings.log_max_open_files
-    connections = settings.max_connections + TURNED_AWAY_MAX
-    share = descriptors.share_of_logs(wanted, connections, limit)
-    if share < wanted:
-        needed = wanted + connections + descriptors.OTHERS
-        _log.warning(
-            "fewer files of logs stay open than log.max.open.files says: RLIMIT_NOFILE is low",
-            stay_open=share,
-            limit=limit,
-            needed=needed,
-        )
-    return share
-
-
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGroup) -> "HttpPeers | None":
-    if not secret:
-        return None
-    from tierlog.metadata.transport import HttpPeers  # a quorum that stays alone needs no HTTP client
-
-    return HttpPeers(settings.node_id, cluster_id, secret, tasks, _tls(settings))
-
-
-def _tls(settings: NodeSettings) -> TlsFiles | None:
-    if not settings.quorum_files:
-        return None
-    certificate, key, ca = settings.quorum_files
-    return TlsFiles(certificate=certificate, key=key, ca=ca)
-
-
-def _balance(settings: NodeSettings) -> BalanceSettings | None:
-    if not settings.auto_leader_rebalance_enable:
-        return None
-    return BalanceSettings(
-        interval_ms=settings.leader_imbalance_check_interval_seconds * 1000,
-        percent=settings.leader_imbalance_per_broker_percentage,
-    )
 
 
 def _address(host: str, port: int) -> str:

@@ -14,6 +14,7 @@ from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tierlog.cli.errors import CliError, ExitCode, unknown_topic, unreachable, usage
+from tierlog.cli.where import bootstrap_of
 
 if TYPE_CHECKING:
     from tierlog.broker.wire.messages.metadata import MetadataResponseTopic
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 CLIENT_ID = "tierlog-cli"
 FRAME_MAX_BYTES = 256 << 20
 RETRY_PAUSE_S = 0.1
+PROBE_TIMEOUT_S = 5.0
+"""For the first answer of one of several brokers: one that is paused takes connections and answers nobody."""
+
 NEWEST = {0: 12, 1: 12, 8: 9, 9: 9}
 """Produce, Fetch, OffsetCommit, OffsetFetch: the last version that takes a topic's name."""
 
@@ -30,12 +34,13 @@ Address = tuple[str, int]
 class Connection:
     """One broker's socket; knows the versions that the broker speaks."""
 
-    def __init__(self, address: Address, timeout_s: float) -> None:
+    def __init__(self, address: Address, timeout_s: float, first_timeout_s: float | None = None) -> None:
+        """`first_timeout_s`: until it has answered once."""
         self.address = address
         self.name = f"{address[0]}:{address[1]}"
         self._correlation_id = 0
         try:
-            self._socket = socket.create_connection(address, timeout_s)
+            self._socket = socket.create_connection(address, first_timeout_s or timeout_s)
         except OSError as failure:
             raise unreachable(self.name, failure.strerror or failure) from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -43,6 +48,7 @@ class Connection:
             ApiVersionsResponse, self._exchange(_api_of(ApiVersionsRequest()), 0, ApiVersionsRequest())
         )
         self._versions = {row.api_key: (row.min_version, row.max_version) for row in versions.api_keys}
+        self._socket.settimeout(timeout_s)
 
     def call(self, request: Any) -> Any:
         """The response to the request; raises CliError if the broker lacks the call or goes away."""
@@ -89,9 +95,10 @@ class Connection:
 class KafkaClient:
     """Finds brokers and leaders, and talks to them. Use it as a context manager."""
 
-    def __init__(self, bootstrap: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, bootstrap: str | None, *, timeout_s: float = 30.0) -> None:
+        """`bootstrap` None: of the local cluster, or at the default address."""
         self.timeout_s = timeout_s
-        self._seeds = [_address(text) for text in bootstrap.split(",") if text]
+        self._seeds = [_address(text) for text in bootstrap_of(bootstrap).split(",") if text]
         if not self._seeds:
             raise usage("no broker address given", hint="For example: --bootstrap 127.0.0.1:9092")
         self._connections: dict[Address, Connection] = {}
@@ -165,14 +172,14 @@ class KafkaClient:
         failure: CliError | None = None
         for seed in self._seeds:
             try:
-                return self._connection(seed)
+                return self._connection(seed, PROBE_TIMEOUT_S if len(self._seeds) > 1 else None)
             except CliError as refused:
                 failure = refused
         raise failure or usage("no broker address given")
 
-    def _connection(self, address: Address) -> Connection:
+    def _connection(self, address: Address, first_timeout_s: float | None = None) -> Connection:
         if address not in self._connections:
-            self._connections[address] = Connection(address, self.timeout_s)
+            self._connections[address] = Connection(address, self.timeout_s, first_timeout_s)
         return self._connections[address]
 
     def _drop(self, connection: Connection) -> None:

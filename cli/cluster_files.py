@@ -16,6 +16,7 @@ import msgspec
 
 from tierlog.broker.log.checkpoints import encode_uuid
 from tierlog.broker.ports.types import random_uuid
+from tierlog.broker.settings.node import BROKER, CONTROLLER
 from tierlog.cli.errors import CliError, ExitCode
 
 FILE = "cluster.json"
@@ -26,13 +27,16 @@ ADMIN_ABOVE = 552
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`port`: for Kafka's clients; 0 for one that is no broker."""
+
     id: int
     port: int
     admin_port: int
+    roles: tuple[str, ...] = (BROKER, CONTROLLER)
 
     @property
-    def bootstrap(self) -> str:
-        return f"{HOST}:{self.port}"
+    def bootstrap(self) -> str | None:
+        return f"{HOST}:{self.port}" if BROKER in self.roles else None
 
     @property
     def admin_url(self) -> str:
@@ -50,20 +54,35 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(node.bootstrap for node in self.nodes)
+        return ",".join(node.bootstrap for node in self.nodes if node.bootstrap)
+
+    @property
+    def brokers(self) -> list[NodePlan]:
+        return [node for node in self.nodes if BROKER in node.roles]
+
+    @property
+    def apart(self) -> list[NodePlan]:
+        """Those that only vote."""
+        return [node for node in self.nodes if BROKER not in node.roles]
+
+    @property
+    def roles(self) -> dict[int, tuple[str, ...]]:
+        return {node.id: node.roles for node in self.nodes}
 
     @property
     def ports(self) -> list[int]:
-        return [port for node in self.nodes for port in (node.port, node.admin_port)]
+        return [port for node in self.nodes for port in (node.port, node.admin_port) if port]
 
     @property
     def admin_urls(self) -> dict[int, str]:
         return {node.id: node.admin_url for node in self.nodes}
 
     def all_settings(self) -> dict[str, str]:
-        """Of every node, but for its id and the secret: as three replicas as there are nodes for."""
-        replicas = min(len(self.nodes), 3)
-        voters = ",".join(f"{node.id}@{HOST}:{node.admin_port}" for node in self.nodes)
+        """Of every node, but for its id, its roles and the secret: as many replicas as there are brokers for,
+        and three at most."""
+        replicas = min(len(self.brokers), 3)
+        voting = [node for node in self.nodes if CONTROLLER in node.roles]
+        voters = ",".join(f"{node.id}@{HOST}:{node.admin_port}" for node in voting)
         return {
             "cluster.id": self.cluster_id,
             "controller.quorum.voters": voters,
@@ -75,20 +94,30 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_plan(
-    count: int, *, base_port: int = 0, settings: Mapping[str, object] | None = None, temporary: bool = False
+    count: int,
+    *,
+    voters: int = 0,
+    base_port: int = 0,
+    settings: Mapping[str, object] | None = None,
+    temporary: bool = False,
 ) -> ClusterPlan:
-    """Ids from 1 on. `base_port`: Kafka's of node 1, others follow it; 0: free ones, chosen here, since the
-    nodes name each other by them."""
+    """`count` brokers with ids from 1 on, which vote too; unless there are `voters` beside them, with the ids
+    that follow. `base_port`: Kafka's of node 1, others follow it; 0: free ones, chosen here, since the nodes
+    name each other by them."""
+    total = count + voters
     if base_port:
-        ports = [base_port + above + number for above in (0, ADMIN_ABOVE) for number in range(count)]
+        admin_port = base_port + ADMIN_ABOVE
+        ports = [*range(base_port, base_port + count), *range(admin_port, admin_port + total)]
     else:
-        ports = free_ports(2 * count)
+        ports = free_ports(count + total)
+    ports[count:count] = [0] * voters
+    roles = [(BROKER, CONTROLLER) if not voters else (BROKER,)] * count + [(CONTROLLER,)] * voters
     return ClusterPlan(
         cluster_id=encode_uuid(random_uuid(SystemRandom())),
         secret=secrets.token_hex(16),
         nodes=tuple(
-            NodePlan(id=number + 1, port=ports[number], admin_port=ports[count + number])
-            for number in range(count)
+            NodePlan(id=number + 1, port=ports[number], admin_port=ports[total + number], roles=roles[number])
+            for number in range(total)
         ),
         settings=as_text(settings or {}),
         temporary=temporary,

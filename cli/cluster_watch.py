@@ -110,7 +110,7 @@ def _picture(
     from rich.text import Text
 
     drawn = table(COLUMNS, _plain(rows(directory, plan, processes, seen)), title=_title(directory))
-    health = judge(seen, processes)
+    health = judge(seen, processes, plan.roles)
     style = "green" if not health.problems else "yellow"
     keys = "Ctrl-C stops it. `tierlog cluster kill|pause|resume|start N` in another terminal."
     return Group(drawn, Text(_summary(seen, health), style), Text(keys, "dim"))
@@ -124,7 +124,7 @@ def _write(directory: Path, plan: ClusterPlan, looks: Looks) -> None:
             f"node {row['node']}": f"{row['state']}" + (f", {row['role']}" if row["role"] else "")
             for row in rows(directory, plan, processes, seen)
         }
-        now["cluster"] = _summary(seen, judge(seen, processes))
+        now["cluster"] = _summary(seen, judge(seen, processes, plan.roles))
         for name, words in now.items():
             if before.get(name) != words:
                 console().print(f"{name}: {words}", markup=False)

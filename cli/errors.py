@@ -29,7 +29,8 @@ class CliError(Exception):
 def unreachable(address: str, reason: object) -> CliError:
     """Nobody answers at a bootstrap address or admin URL."""
     hint = (
-        "Is a broker running there? `tierlog dev` starts one; "
+        "Is a broker running there? `tierlog dev` starts one, `tierlog cluster start` those of a local "
+        "cluster that are down; "
         "--bootstrap and --admin (or TIERLOG_BOOTSTRAP and TIERLOG_ADMIN) name another."
     )
     return CliError(f"cannot reach {address}: {reason}", hint=hint, code=ExitCode.UNREACHABLE)

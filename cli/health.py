@@ -3,11 +3,12 @@
 `judge` asks nobody: `cluster health` and tests give it an observation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from tierlog.broker.settings.node import BROKER, CONTROLLER
 from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.observation import Observation
 
@@ -15,6 +16,11 @@ NAMED_MAX = 5
 """Partitions named in a sentence; the others are counted."""
 
 NOT_LOCAL: Mapping[int, ProcessState] = {}
+
+Roles = Mapping[int, Collection[str]]
+"""Node -> its process.roles; one that is not named has both."""
+
+BOTH = (BROKER, CONTROLLER)
 
 
 class Status(StrEnum):
@@ -41,14 +47,18 @@ class Health:
         return max((problem.status for problem in self.problems), key=order.index, default=Status.HEALTHY)
 
 
-def judge(seen: Observation, processes: Mapping[int, ProcessState] = NOT_LOCAL) -> Health:
-    """The gravest problems first. `processes`: of the nodes, where they run on this machine."""
-    problems = [*_quorum(seen, processes), *_nodes(seen, processes), *_partitions(seen)]
+def judge(
+    seen: Observation, processes: Mapping[int, ProcessState] = NOT_LOCAL, roles: Roles | None = None
+) -> Health:
+    """The gravest problems first. `processes`: of the nodes, where they run on this machine, and what `roles`
+    they have there."""
+    roles = roles or {}
+    problems = [*_quorum(seen, processes, roles), *_nodes(seen, processes, roles), *_partitions(seen)]
     order = list(Status)
     return Health(tuple(sorted(problems, key=lambda problem: -order.index(problem.status))))
 
 
-def _quorum(seen: Observation, processes: Mapping[int, ProcessState]) -> list[Problem]:
+def _quorum(seen: Observation, processes: Mapping[int, ProcessState], roles: Roles) -> list[Problem]:
     clusters = {str(answer["cluster_id"]) for answer in seen.quorum.values() if answer}
     if len(clusters) > 1:
         what = f"the nodes are of several clusters: {', '.join(sorted(clusters))}"
@@ -56,7 +66,7 @@ def _quorum(seen: Observation, processes: Mapping[int, ProcessState]) -> list[Pr
         return [Problem(Status.UNAVAILABLE, what, how)]
     if seen.leader is not None:
         return []
-    voters = seen.voters or tuple(sorted(processes))
+    voters = seen.voters or tuple(one for one in sorted(processes) if CONTROLLER in roles.get(one, BOTH))
     answering = [one for one in voters if seen.quorum.get(one)]
     majority = len(voters) // 2 + 1
     what = f"the quorum has no leader: {len(answering)} of {len(voters)} voters answer, {majority} are needed"
@@ -67,20 +77,22 @@ def _quorum(seen: Observation, processes: Mapping[int, ProcessState]) -> list[Pr
     return [Problem(Status.UNAVAILABLE, what, how)]
 
 
-def _nodes(seen: Observation, processes: Mapping[int, ProcessState]) -> list[Problem]:
+def _nodes(seen: Observation, processes: Mapping[int, ProcessState], roles: Roles) -> list[Problem]:
     """One problem for each node, with all its signs."""
     registered = {int(broker["id"]): broker for broker in (seen.brokers or {}).get("brokers", ())}
     assigned = {int(one) for one in (seen.brokers or {}).get("assigned", ())}
     problems = []
     for node in sorted({*seen.quorum, *registered, *assigned, *processes, *seen.voters}):
         state = processes.get(node)
-        wanted = node in assigned or state is ProcessState.UP
+        wanted = node in assigned or (state is ProcessState.UP and BROKER in roles.get(node, BOTH))
         signs = _signs(node, seen, registered.get(node), wanted=wanted)
         if state in (ProcessState.DOWN, ProcessState.PAUSED):
             signs.insert(0, f"its process is {state}")
         if signs:
             what = f"node {node}: {'; '.join(signs)}"
-            problems.append(Problem(Status.DEGRADED, what, _mend(node, state, registered.get(node))))
+            votes = node in seen.voters and node not in assigned
+            how = _mend(node, state, registered.get(node), votes=votes)
+            problems.append(Problem(Status.DEGRADED, what, how))
     return problems
 
 
@@ -98,7 +110,8 @@ def _signs(node: int, seen: Observation, broker: Mapping[str, Any] | None, *, wa
     return signs
 
 
-def _mend(node: int, state: ProcessState | None, broker: Mapping[str, Any] | None) -> str:
+def _mend(node: int, state: ProcessState | None, broker: Mapping[str, Any] | None, *, votes: bool) -> str:
+    """`votes`: if it is no broker, it is a voter, and no partition asks for it."""
     if state is ProcessState.PAUSED:
         return f"`tierlog cluster resume {node}`"
     if state is ProcessState.DOWN:
@@ -106,6 +119,11 @@ def _mend(node: int, state: ProcessState | None, broker: Mapping[str, Any] | Non
     if state is ProcessState.UP:
         return (
             f"It may be starting: ask again. If it stays so, look at node-{node}/broker.log of the cluster."
+        )
+    if broker is None and votes:
+        return (
+            f"Start the process of node {node}; its log says why it ended. If its disk is gone for good: "
+            f"`tierlog quorum remove {node}`, then add one in its place."
         )
     if broker is None:
         return f"Start node {node}, or move its partitions: `tierlog partition move`."
@@ -128,7 +146,8 @@ def _partitions(seen: Observation) -> list[Problem]:
         what = f"{_count(offline)} without a leader{_names(seen, 'offline')}"
         how = (
             "Start the brokers that hold them (`tierlog partition list --offline`). If those are lost, so is "
-            "what only they had: `tierlog partition elect --unclean` gives the rest a leader."
+            "what only they had: with unclean.leader.election.enable=true on the topic, "
+            "`tierlog partition elect --unclean` gives the rest a leader."
         )
         problems.append(Problem(Status.UNAVAILABLE, what, how))
     if below:

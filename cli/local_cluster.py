@@ -1,4 +1,4 @@
-"""A cluster of broker processes on this machine: each node broker and voter, on ports of its own.
+"""A cluster of processes on this machine: each node broker and voter, or some this and some that.
 
 For `tierlog cluster` and for tests. What it is made of lies in its directory (cluster_files), so that the
 same cluster can be started again; its processes are known there too if they are detached (cluster_processes).
@@ -18,6 +18,7 @@ SECRET = "TIERLOG_CONTROLLER_QUORUM_SECRET"  # in the environment: every user ma
 
 class LocalCluster:
     """`nodes` processes, ids from 1 on, that end with this one. `start` returns once all of them serve.
+    With `voters`, so many others vote, and the former are only brokers.
 
     In a directory that holds a cluster already, that one goes on, with these settings if any are given.
     """
@@ -28,14 +29,15 @@ class LocalCluster:
         nodes: int = 3,
         settings: Mapping[str, object] | None = None,
         *,
+        voters: int = 0,
         plan: ClusterPlan | None = None,
         detached: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`plan`: as it was loaded or made before, instead of `nodes` and `settings`. `detached`: the
-        processes outlive this one. `environment`: of its processes, over that of this one."""
+        """`plan`: as it was loaded or made before, instead of the above. `detached`: the processes outlive
+        this one. `environment`: of its processes, over that of this one."""
         self.directory = Path(directory)
-        self.plan = plan or cluster_files.load(self.directory) or cluster_files.new_plan(nodes)
+        self.plan = plan or cluster_files.load(self.directory) or cluster_files.new_plan(nodes, voters=voters)
         if plan is None and settings:
             self.plan = cluster_files.with_settings(self.plan, settings)
         cluster_files.save(self.directory, self.plan)
@@ -82,10 +84,10 @@ class LocalCluster:
     def _broker(self, node: NodePlan, common: Mapping[str, str]) -> TierlogBroker:
         broker = TierlogBroker(
             cluster_files.node_directory(self.directory, node.id),
-            {**common, "node.id": node.id},
+            {**common, "node.id": node.id, "process.roles": ",".join(node.roles)},
             object_store=f"file://{(self.directory / 'objects').absolute()}",
             environment=self._environment,
             detached=self._detached,
         )
-        broker.bootstrap, broker.admin_url = node.bootstrap, node.admin_url
+        broker.bootstrap, broker.admin_url = node.bootstrap or broker.bootstrap, node.admin_url
         return broker

@@ -25,18 +25,18 @@ def serve(texts: Mapping[str, str], *, as_json: bool) -> None:
         ) from None
 
     def announce(bootstrap: str, admin: str) -> None:
-        notify(f"READY=1\nSTATUS=serves Kafka clients at {bootstrap}")
+        does = f"serves Kafka clients at {bootstrap}" if bootstrap else "votes in the metadata quorum"
+        notify(f"READY=1\nSTATUS={does}")
         if as_json:
-            print_json({"bootstrap": bootstrap, "admin": admin, "pid": os.getpid()})
+            print_json({"bootstrap": bootstrap or None, "admin": admin, "pid": os.getpid()})
             return
-        sys.stdout.write(
-            f"tierlog serves Kafka clients at {bootstrap}, its admin API at {admin} (pid {os.getpid()})\n"
-        )
+        sys.stdout.write(f"tierlog {does}, its admin API at {admin} (pid {os.getpid()})\n")
         sys.stdout.flush()
 
     signal.signal(signal.SIGTERM, _leave)  # until the node has handlers of its own
     with uncollected():
-        from tierlog.broker.app import NodeFailed, run
+        from tierlog.broker.app import run
+        from tierlog.broker.foundation import NodeFailed
         from tierlog.metadata.storage import ForeignDirectory
         from tierlog.metadata.wal import DamagedLog
 

@@ -8,16 +8,15 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_ADMIN = "http://127.0.0.1:9644"
 
 Bootstrap = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--bootstrap",
         "-b",
         envvar="TIERLOG_BOOTSTRAP",
-        help="Brokers to ask first: HOST:PORT[,HOST:PORT...].",
+        metavar="HOST:PORT[,HOST:PORT...]",
+        help="Brokers to ask first. "
+        f"Default: the nodes of `tierlog cluster up` if it runs here, else {DEFAULT_BOOTSTRAP}.",
     ),
-]
-Admin = Annotated[
-    str, typer.Option("--admin", "-a", envvar="TIERLOG_ADMIN", help="Address of a node's admin HTTP API.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Settings = Annotated[

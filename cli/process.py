@@ -104,7 +104,8 @@ class TierlogBroker:
         except BaseException:
             self.kill()
             raise
-        self.bootstrap, self.admin_url = answer["bootstrap"], answer["admin"]
+        self.admin_url = answer["admin"]
+        self.bootstrap = answer["bootstrap"] or self.bootstrap  # a voter alone has none
         return self
 
     def kill(self) -> None:

@@ -13,6 +13,7 @@ from tierlog.broker.gateway.catalogue import reference_page as metrics_page
 from tierlog.broker.handlers.table import SERVED
 from tierlog.broker.settings.definitions import Setting
 from tierlog.broker.settings.node import NODE_SETTINGS
+from tierlog.broker.settings.running import RUN_TIME_SETTINGS
 from tierlog.broker.settings.topic import TOPIC_SETTINGS
 from tierlog.broker.wire.api import BY_NAME
 from tierlog.cli.errors import ExitCode
@@ -57,7 +58,10 @@ def _settings() -> str:
             "",
             "## Node settings",
             "",
-            *_setting_table(NODE_SETTINGS.values()),
+            "Those with a mark in the column *runs* change while nodes run, for all of them, or for one:",
+            "[how](../howto/hosts.md#change-settings). A node reads the others when it starts.",
+            "",
+            *_node_table(),
             "",
             "## Topic settings",
             "",
@@ -69,14 +73,28 @@ def _settings() -> str:
     )
 
 
+def _node_table() -> list[str]:
+    rows = ["| name | type | default | runs | meaning |", "| --- | --- | --- | --- | --- |"]
+    for name in sorted(NODE_SETTINGS):
+        *what, meaning = _cells(NODE_SETTINGS[name])
+        rows.append(_row(*what, "x" if name in RUN_TIME_SETTINGS else "", meaning))
+    return rows
+
+
 def _setting_table(settings: Iterable[Setting]) -> list[str]:
     rows = ["| name | type | default | meaning |", "| --- | --- | --- | --- |"]
-    for setting in sorted(settings, key=lambda setting: setting.name):
-        default = setting.text(setting.default)
-        meaning = setting.doc + (f" One of: {', '.join(setting.choices)}." if setting.choices else "")
-        cells = (f"`{setting.name}`", setting.type.name.lower(), f"`{default}`" if default else "", meaning)
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return rows
+    return rows + [_row(*_cells(one)) for one in sorted(settings, key=lambda setting: setting.name)]
+
+
+def _cells(setting: Setting) -> tuple[str, ...]:
+    """Name, type, default and meaning."""
+    default = setting.text(setting.default)
+    meaning = setting.doc + (f" One of: {', '.join(setting.choices)}." if setting.choices else "")
+    return f"`{setting.name}`", setting.type.name.lower(), f"`{default}`" if default else "", meaning
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _protocol() -> str:

@@ -1,13 +1,14 @@
-"""Which node a command asks: one that is named, one of the local cluster, or that at the default address."""
+"""Which nodes a command asks: those that are named, those of the local cluster, or the default address."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tierlog.cli.options import DEFAULT_ADMIN
+from tierlog.cli.options import DEFAULT_ADMIN, DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
+    from tierlog.cli.cluster_files import ClusterPlan
 
 PROBE_TIMEOUT_S = 3.0
 """A node that is paused takes connections and answers nobody."""
@@ -27,13 +28,25 @@ AnyAdmin = Annotated[
 
 def admin_urls(given: str | None) -> list[str]:
     """To be tried in this order."""
-    from tierlog.cli import cluster_files
-
     if given:
         return [url.strip().rstrip("/") for url in given.split(",") if url.strip()]
-    directory = cluster_files.last_started()
-    plan = cluster_files.load(directory) if directory is not None else None
+    plan = _local_cluster()
     return [DEFAULT_ADMIN] if plan is None else list(plan.admin_urls.values())
+
+
+def bootstrap_of(given: str | None) -> str:
+    """HOST:PORT of the brokers to ask first, with commas between them."""
+    if given:
+        return given
+    plan = _local_cluster()
+    return DEFAULT_BOOTSTRAP if plan is None else plan.bootstrap
+
+
+def _local_cluster() -> "ClusterPlan | None":
+    from tierlog.cli import cluster_files
+
+    directory = cluster_files.last_started()
+    return cluster_files.load(directory) if directory is not None else None
 
 
 def admin_api(given: str | None, *, timeout_s: float = 60.0) -> "AdminApi":

@@ -49,7 +49,7 @@ class MetadataClient:
     @property
     def dead_brokers(self) -> frozenset[int]:
         """Those whose processes are proven dead, or seem so for a moment: the image will show them fenced, or
-        the doubt goes. Voters know it."""
+        the doubt goes."""
         return self._node.dead_brokers
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:

@@ -11,8 +11,8 @@ from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.controller.commands import FenceBroker, Heartbeat, HeartbeatReply
 from tierlog.metadata.controller.sessions import BrokerSessions
+from tierlog.metadata.deaths import Deaths
 from tierlog.metadata.feed import ImageFeed
-from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.peers import MetadataUnavailable
 
@@ -33,10 +33,9 @@ class Fencing:
         self._sessions, self._leadership, self._feed = sessions, leadership, feed
         self._clock, self._tasks = clock, tasks
         self._term = -1  # for which the sessions are
-        self._dead: dict[int, int] = {}  # broker -> its epoch when its process was proven dead
+        self._deaths = Deaths(feed)
         self._fencing: asyncio.Task[None] | None = None
         self._ticked_ms = clock.monotonic_ms()
-        feed.subscribe(self._withdraw)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Raises MetadataUnavailable; LeadershipLost if another has to be asked."""
@@ -55,27 +54,18 @@ class Fencing:
 
     def died(self, node_id: int) -> None:
         """The process of this node is proven dead; a broker that registers again has another epoch."""
-        broker = self._feed.image.brokers.get(node_id)
-        if broker is not None:
-            self._dead[node_id] = broker.broker_epoch
+        if self._deaths.note(node_id):
             self.follow_leadership()
             self._lose(node_id)
             self._fence_overdue()
 
     def lives(self, node_id: int) -> None:
-        """A process of this node is connected to: the proof was none (a firewall can forge it), or there is
-        another by now, which registers."""
-        self._dead.pop(node_id, None)
+        self._deaths.lives(node_id)
 
     @property
     def dead(self) -> frozenset[int]:
-        """Brokers whose processes are proven dead; those that have registered since are not among them."""
-        brokers = self._feed.image.brokers
-        return frozenset(
-            node_id
-            for node_id, epoch in self._dead.items()
-            if node_id in brokers and brokers[node_id].broker_epoch == epoch
-        )
+        """Brokers whose processes are proven dead."""
+        return self._deaths.brokers
 
     def follow_leadership(self) -> None:
         """Everyone gets a whole session when this node takes over, but for the dead."""
@@ -84,7 +74,7 @@ class Fencing:
         elif self._sessions is not None and self._term != self._leadership.term:
             self._term = self._leadership.term
             self._sessions.took_over(self._feed.image, self._clock.monotonic_ms())
-            for node_id in self._dead:
+            for node_id in self._deaths:
                 self._lose(node_id)
 
     def tick(self, tick_ms: int) -> None:
@@ -111,20 +101,7 @@ class Fencing:
         finally:
             self._fencing = None
 
-    def _withdraw(self, old: ClusterImage, new: ClusterImage) -> None:
-        """Only a heartbeat of that very process has it let in again under the same epoch."""
-        if not self._dead or old.brokers is new.brokers:
-            return
-        for node_id, epoch in list(self._dead.items()):
-            before, after = old.brokers.get(node_id), new.brokers.get(node_id)
-            let_in = before is not None and before.fenced and after is not None and not after.fenced
-            if let_in or after is None or after.broker_epoch != epoch:
-                del self._dead[node_id]
-
     def _lose(self, node_id: int) -> None:
-        """Unless it has registered since."""
-        broker = self._feed.image.brokers.get(node_id)
-        if broker is None or broker.broker_epoch != self._dead[node_id]:
-            return
-        if self._sessions is not None and self._leadership.draft is not None:
-            self._sessions.lost(node_id, broker.broker_epoch, self._clock.monotonic_ms())
+        epoch = self._deaths.epoch(node_id)
+        if epoch is not None and self._sessions is not None and self._leadership.draft is not None:
+            self._sessions.lost(node_id, epoch, self._clock.monotonic_ms())

@@ -1,7 +1,8 @@
 """Metadata for a broker that is no voter: it follows the committed log of any voter, and asks the leader.
 
 The same face as MetadataNode. It keeps nothing on disk: it starts from a voter's snapshot or log, and reads
-on from the index that it has. A voter that hears of no leader may be cut off, so another is asked then.
+on from the index that it has. A voter that hears of no leader may be cut off, so another is asked then. Like
+voters it watches the other brokers, so that its clients hear of a death as early as theirs.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import msgspec
 
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
+from tierlog.metadata.deaths import Deaths
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.feed import ImageFeed, Subscriber, happens
 from tierlog.metadata.following import LogReader
@@ -50,6 +52,8 @@ class MetadataObserver:
         self._feed = ImageFeed(ClusterImage(cluster_id=cluster_id), node_id)
         self._following: asyncio.Task[None] | None = None
         self._paged = asyncio.Event()
+        self._deaths = Deaths(self._feed)
+        self._watched: object = None  # brokers that the peers were told to watch
 
     @property
     def image(self) -> ClusterImage:
@@ -58,8 +62,8 @@ class MetadataObserver:
 
     @property
     def dead_brokers(self) -> frozenset[int]:
-        """Only voters watch brokers."""
-        return frozenset()
+        """Those whose processes are proven dead, or are about to be."""
+        return self._deaths.brokers | self._peers.suspects
 
     @property
     def is_leader(self) -> bool:
@@ -80,7 +84,7 @@ class MetadataObserver:
 
     async def start(self, timeout_s: float = 60.0) -> None:
         """Returns once a voter has told how things stand. Raises MetadataUnavailable."""
-        self._peers.start(lambda peer: None, self._died, lambda peer: None)
+        self._peers.start(lambda peer: None, self._died, self._deaths.lives)
         self._configure()
         self._following = self._tasks.spawn(f"metadata observer {self.node_id}", self._follow())
         try:
@@ -173,6 +177,9 @@ class MetadataObserver:
             self._feed.publish(decode_image(snapshot), page.snapshot_term)
         elif page.entries:
             self._apply(page.entries)
+        if self._watched is not self.image.brokers:
+            self._watched = brokers = self.image.brokers
+            self._peers.watch({n: brokers[n].admin_url for n in sorted(brokers) if n != self.node_id})
         self.leader = page.leader
         if page.voters and page.voters != self.voters:
             self.voters = page.voters
@@ -196,5 +203,6 @@ class MetadataObserver:
         self._peers.configure({**members, self.node_id: Member()})
 
     def _died(self, peer: int) -> None:
+        self._deaths.note(peer)
         if peer == self.leader:
             self.leader = NOBODY

@@ -76,15 +76,30 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
     async def events(request: web.Request) -> web.StreamResponse:
         return await _stream(request, node)
 
-    return [
+    routes = [
         web.get("/health", health),
         web.get("/metrics", metrics),
         web.get("/v1/cluster", cluster),
         web.get("/v1/events", events),
         *operation_routes(node.metadata),
+    ]
+    if not node.is_broker:
+        return [*routes, *_refused_without_logs(node.settings.node_id)]
+    return [
+        *routes,
         *directory_routes(lambda: None if node.serving is None else node.serving.moves),
         *tier_routes(lambda: None if node.serving is None else node.serving.tiering),
     ]
+
+
+def _refused_without_logs(node_id: int) -> list[web.AbstractRouteDef]:
+    """What only a broker can answer: 503 would say that it comes later."""
+
+    async def refuse(_: web.Request) -> web.Response:
+        told = f"node {node_id} votes on the metadata and is no broker: ask one (GET /v1/brokers)"
+        return web.json_response({"error": told}, status=409)
+
+    return [web.route("*", path, refuse) for path in ("/v1/directories{rest:.*}", "/v1/tier/{rest:.*}")]
 
 
 def cluster_view(image: ClusterImage, node_id: int) -> dict[str, Any]:

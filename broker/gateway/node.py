@@ -19,7 +19,7 @@ from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.runtime.purgatory import Purgatory
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.tier_driver import TierDriver
-from tierlog.broker.settings.node import NodeSettings
+from tierlog.broker.settings.node import BROKER, NodeSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.image import ClusterImage
 
@@ -91,21 +91,23 @@ class Node:
         self.stats = stats
         self.loop_lag = loop_lag
         self.serving: Serving | None = None
+        self.serves = False
         self._readers: set[Events] = set()
         metadata.subscribe(self._image_changed)
 
-    def serve(self, serving: Serving) -> None:
-        self.serving = serving
+    @property
+    def is_broker(self) -> bool:
+        return BROKER in self.settings.process_roles
+
+    def serve(self, serving: Serving | None = None) -> None:
+        """`serving`: of a broker."""
+        self.serving, self.serves = serving, True
 
     def stop_serving(self) -> None:
         """Ends the streams of events too: an HTTP server waits for its responses before it closes."""
-        self.serving = None
+        self.serving, self.serves = None, False
         for reader in self._readers:
             _put(reader, None)
-
-    @property
-    def serves(self) -> bool:
-        return self.serving is not None
 
     # -- events --
 

@@ -11,7 +11,8 @@ from tierlog.broker.handlers.described import (
     describe_node,
     describe_topic,
 )
-from tierlog.broker.settings.node import RUN_TIME_SETTINGS
+from tierlog.broker.settings.definitions import InvalidSetting
+from tierlog.broker.settings.running import check_together, settings_now, why_fixed
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages import alter_configs, incremental_alter_configs
 from tierlog.broker.wire.messages.describe_configs import (
@@ -29,6 +30,8 @@ from tierlog.metadata.controller.commands import (
     ConfigResource,
     Outcome,
 )
+from tierlog.metadata.controller.configs import overrides_after
+from tierlog.metadata.controller.decision import Refusal
 from tierlog.metadata.records import ConfigScope
 
 TOPIC, BROKER = 2, 4  # Kafka's resource types
@@ -72,17 +75,15 @@ def _described(deps: Dependencies, resource: DescribeConfigsResource) -> list[De
             return _not_a_topic(name)
         if name not in deps.metadata.image.topic_ids:
             return Outcome(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return describe_topic(deps.settings, deps.metadata.image.topic_overrides(name))
+        return describe_topic(deps.settings, deps.metadata.image, deps.metadata.image.topic_overrides(name))
     if resource.resource_type == BROKER:
-        image = deps.metadata.image
-        of_cluster = image.overrides(ConfigScope.CLUSTER, "")
         if name == "":
-            return describe_cluster(of_cluster)
+            return describe_cluster(deps.metadata.image.overrides(ConfigScope.CLUSTER, ""))
         if name != str(deps.settings.node_id):
             here = deps.settings.node_id
             message = f"Unexpected broker id, expected {here} or empty string, but received {name}"
             return Outcome(error=ErrorCode.INVALID_REQUEST, message=message)
-        return describe_node(deps.settings, image.overrides(ConfigScope.BROKER, name), of_cluster)
+        return describe_node(deps.settings, deps.metadata.image)
     return Outcome(error=ErrorCode.INVALID_REQUEST, message=f"resource type {resource.resource_type}")
 
 
@@ -106,36 +107,7 @@ def incremental_alter_configs_handler(deps: Dependencies) -> Handler:
     async def handle(
         context: RequestContext, request: incremental_alter_configs.IncrementalAlterConfigsRequest
     ) -> Reply:
-        changes = []
-        for resource in request.resources:
-            unknown = [item for item in resource.configs if item.config_operation not in _OPERATIONS]
-            keys = [item.name for item in resource.configs]
-            scope = _scope(deps, resource.resource_type, resource.resource_name, keys)
-            unset = [
-                item.name
-                for item in resource.configs
-                if item.value is None and item.config_operation != ConfigOperation.DELETE
-            ]
-            if isinstance(scope, Outcome) and _only_deletes(resource):
-                scope = Outcome()
-            elif unknown:
-                scope = _invalid(f"operation {unknown[0].config_operation} of {unknown[0].name}")
-            elif unset:
-                scope = _invalid(f"Null value not supported for {', '.join(unset)}")
-            changes.append(
-                scope
-                if isinstance(scope, Outcome)
-                else ConfigResource(
-                    scope=scope,
-                    name=resource.resource_name,
-                    changes=tuple(
-                        ConfigChange(
-                            key=item.name, operation=ConfigOperation(item.config_operation), value=item.value
-                        )
-                        for item in resource.configs
-                    ),
-                )
-            )
+        changes = [_incremental(deps, resource) for resource in request.resources]
         outcomes = await _alter(deps, changes, request.validate_only)
         return incremental_alter_configs.IncrementalAlterConfigsResponse(
             responses=[
@@ -152,12 +124,24 @@ def incremental_alter_configs_handler(deps: Dependencies) -> Handler:
     return handle
 
 
-def _only_deletes(resource: incremental_alter_configs.AlterConfigsResource) -> bool:
-    """Of a broker: what cannot be set while it runs cannot be there to be deleted. kafka-reassign-partitions
-    deletes throttles when a reassignment has ended, whether there were any or not."""
-    return resource.resource_type == BROKER and all(
-        item.config_operation == ConfigOperation.DELETE for item in resource.configs
+def _incremental(
+    deps: Dependencies, resource: incremental_alter_configs.AlterConfigsResource
+) -> ConfigResource | Outcome:
+    if unknown := [item for item in resource.configs if item.config_operation not in _OPERATIONS]:
+        return _invalid(f"operation {unknown[0].config_operation} of {unknown[0].name}")
+    given = [item for item in resource.configs if item.config_operation != ConfigOperation.DELETE]
+    if unset := [item.name for item in given if item.value is None]:
+        return _invalid(f"Null value not supported for {', '.join(unset)}")
+    # Whatever is not set can be deleted: kafka-reassign-partitions deletes throttles when a move has ended,
+    # whether there were any or not.
+    scope = _scope(deps, resource.resource_type, resource.resource_name, [item.name for item in given])
+    if isinstance(scope, Outcome):
+        return scope
+    changes = tuple(
+        ConfigChange(key=item.name, operation=ConfigOperation(item.config_operation), value=item.value)
+        for item in resource.configs
     )
+    return _fitting(deps, ConfigResource(scope=scope, name=resource.resource_name, changes=changes))
 
 
 def alter_configs_handler(deps: Dependencies) -> Handler:
@@ -168,7 +152,9 @@ def alter_configs_handler(deps: Dependencies) -> Handler:
             scope = _scope(deps, resource.resource_type, resource.resource_name, keys)
             if unset := [item.name for item in resource.configs if item.value is None]:
                 scope = _invalid(f"Null value not supported for {', '.join(unset)}")
-            changes.append(scope if isinstance(scope, Outcome) else _replace_all(deps, scope, resource))
+            changes.append(
+                scope if isinstance(scope, Outcome) else _fitting(deps, _replace_all(deps, scope, resource))
+            )
         outcomes = await _alter(deps, changes, request.validate_only)
         return alter_configs.AlterConfigsResponse(
             responses=[
@@ -212,10 +198,30 @@ def _scope(deps: Dependencies, resource_type: int, name: str, keys: Iterable[str
             )
         return ConfigScope.TOPIC
     if resource_type == BROKER:
-        if at_start := [key for key in keys if key not in RUN_TIME_SETTINGS]:
-            return _invalid(f"{', '.join(at_start)}: read by a broker at its start, and not while it runs.")
+        if fixed := [why for key in keys if (why := why_fixed(key)) is not None]:
+            return _invalid(f"Cannot update these configs dynamically: {'; '.join(fixed)}")
         return ConfigScope.BROKER if name else ConfigScope.CLUSTER
     return _invalid(f"resource type {resource_type}")
+
+
+def _fitting(deps: Dependencies, resource: ConfigResource) -> ConfigResource | Outcome:
+    """Settings of nodes must make sense beside those that this one was started with; the controller does not
+    know them."""
+    if resource.scope is ConfigScope.TOPIC:
+        return resource
+    image = deps.metadata.image
+    try:
+        after = overrides_after(image, resource)
+        if resource.scope is ConfigScope.CLUSTER:
+            of_cluster, of_node = after, {}
+        else:
+            of_cluster, of_node = dict(image.overrides(ConfigScope.CLUSTER, "")), after
+        check_together(settings_now(deps.settings, of_cluster, of_node))
+    except Refusal as refusal:
+        return Outcome(error=refusal.error, message=refusal.message)
+    except InvalidSetting as invalid:
+        return _invalid(str(invalid))
+    return resource
 
 
 def _not_a_topic(name: str) -> Outcome:

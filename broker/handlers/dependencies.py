@@ -19,6 +19,7 @@ from tierlog.broker.runtime.purgatory import Purgatory
 from tierlog.broker.runtime.remote import RemoteReader
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.running_settings import RunningSettings
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
@@ -36,7 +37,7 @@ def _nobody_asks(replica: Replica) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    settings: NodeSettings
+    settings: NodeSettings  # at the start
     metadata: MetadataClient
     replicas: ReplicaManager
     purgatory: Purgatory
@@ -44,6 +45,7 @@ class Dependencies:
     producer_ids: ProducerIds
     clock: Clock
     tasks: TaskGroup
+    running: RunningSettings | None = None  # None: settings stay as they were at the start
     remote: RemoteReader | None = None
     moves: DirectoryMoves | None = None  # None: replicas stay in their directories
     quotas: ClientQuotas = field(default_factory=ClientQuotas)
@@ -53,6 +55,10 @@ class Dependencies:
     throttles: ReplicationThrottles = field(default_factory=lambda: ReplicationThrottles(NodeSettings()))
     isr_due: Callable[[Replica], None] = _nobody_asks
     """Called when a follower's fetch shows that an in-sync set may have to change."""
+
+    @property
+    def settings_now(self) -> NodeSettings:
+        return self.settings if self.running is None else self.running.now
 
     def find_follower(self, topic: str | uuid.UUID, partition: int) -> "Replica | None":
         """The replica that follows another broker's, from which consumers may read what is committed

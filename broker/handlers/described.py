@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tierlog.broker.settings.definitions import Setting, SettingType
-from tierlog.broker.settings.node import NODE_SETTINGS, RUN_TIME_SETTINGS, NodeSettings
+from tierlog.broker.settings.node import NODE_SETTINGS, NodeSettings
+from tierlog.broker.settings.running import RUN_TIME_SETTINGS
 from tierlog.broker.settings.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import ConfigScope
 
 
 class Source(IntEnum):
@@ -54,43 +57,47 @@ class Described:
 NODE_NAME_OF = {topic_name: name for name, topic_name in TOPIC_DEFAULTS.items()}
 
 
-def describe_topic(settings: NodeSettings, overrides: Mapping[str, str]) -> list[Described]:
+def describe_topic(
+    settings: NodeSettings, image: ClusterImage, overrides: Mapping[str, str]
+) -> list[Described]:
     """Every setting of a topic with these overrides."""
     described = []
     for name, setting in TOPIC_SETTINGS.items():
-        synonyms = []
+        synonyms: list[Synonym] = []
         if name in overrides:
             value = setting.text(setting.parse(overrides[name]))  # " compact , delete " reads compact,delete
             synonyms.append(Synonym(name, value, Source.TOPIC))
-        node_name = NODE_NAME_OF.get(name)
-        if node_name is not None and node_name in settings.explicit:
-            value = setting.text(getattr(settings, node_name.replace(".", "_")))
-            synonyms.append(Synonym(node_name, value, Source.STATIC_BROKER))
-        synonyms.append(Synonym(node_name or name, setting.text(setting.default), Source.DEFAULT))
+        if name in NODE_NAME_OF:
+            synonyms += _of_node(settings, image, NODE_NAME_OF[name])
+        else:
+            synonyms.append(Synonym(name, setting.text(setting.default), Source.DEFAULT))
         described.append(Described(setting, tuple(synonyms), read_only=False))
     return described
 
 
-def describe_node(
-    settings: NodeSettings, of_node: Mapping[str, str], of_cluster: Mapping[str, str]
-) -> list[Described]:
-    """Every setting of this node, with what was set since its start for it or for all. Few can be: the others
-    are read at start, hence read-only.
-    """
-    described = []
-    for name, setting in NODE_SETTINGS.items():
-        synonyms = []
-        dynamic = name in RUN_TIME_SETTINGS
-        if dynamic and name in of_node:
-            synonyms.append(Synonym(name, of_node[name], Source.DYNAMIC_BROKER))
-        if dynamic and name in of_cluster:
-            synonyms.append(Synonym(name, of_cluster[name], Source.DYNAMIC_CLUSTER))
-        if name in settings.explicit:
-            value = setting.text(getattr(settings, name.replace(".", "_")))
-            synonyms.append(Synonym(name, value, Source.STATIC_BROKER))
-        synonyms.append(Synonym(name, setting.text(setting.default), Source.DEFAULT))
-        described.append(Described(setting, tuple(synonyms), read_only=not dynamic))
-    return described
+def describe_node(settings: NodeSettings, image: ClusterImage) -> list[Described]:
+    """Every setting of this node. Those that it reads at its start are read-only."""
+    return [
+        Described(setting, tuple(_of_node(settings, image, name)), read_only=name not in RUN_TIME_SETTINGS)
+        for name, setting in NODE_SETTINGS.items()
+    ]
+
+
+def _of_node(settings: NodeSettings, image: ClusterImage, name: str) -> list[Synonym]:
+    setting = NODE_SETTINGS[name]
+    synonyms: list[Synonym] = []
+    if name in RUN_TIME_SETTINGS:
+        for scope, of, source in (
+            (ConfigScope.BROKER, str(settings.node_id), Source.DYNAMIC_BROKER),
+            (ConfigScope.CLUSTER, "", Source.DYNAMIC_CLUSTER),
+        ):
+            if (value := image.overrides(scope, of).get(name)) is not None:
+                synonyms.append(Synonym(name, value, source))
+    if name in settings.explicit:
+        value = setting.text(getattr(settings, name.replace(".", "_")))
+        synonyms.append(Synonym(name, value, Source.STATIC_BROKER))
+    synonyms.append(Synonym(name, setting.text(setting.default), Source.DEFAULT))
+    return synonyms
 
 
 def describe_cluster(of_cluster: Mapping[str, str]) -> list[Described]:

@@ -41,7 +41,7 @@ class RemoteReads:
             self._deps.tasks.spawn(f"remote read of {item.replica.name}", self._read(item, committed_only))
             for item in reads
         ]
-        await asyncio.wait(tasks, timeout=self._deps.settings.remote_fetch_max_wait_ms / 1000)
+        await asyncio.wait(tasks, timeout=self._deps.settings_now.remote_fetch_max_wait_ms / 1000)
         sources: list[tuple[Replica, int]] = []
         for task, item in zip(tasks, reads, strict=True):
             if not task.done():

@@ -139,7 +139,7 @@ def _created(
             CreatableTopicConfigs(
                 name=entry.name, value=entry.value, config_source=entry.source, is_sensitive=False
             )
-            for entry in describe_topic(deps.settings, overrides)
+            for entry in describe_topic(deps.settings, deps.metadata.image, overrides)
         ]
     return answer
 

@@ -8,7 +8,7 @@ log was taken down in a `CleaningJob`. What it writes has names of its own until
 
 import errno
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -94,16 +94,21 @@ def take_job(log: PartitionLog, dirty: Dirty, now_ms: int) -> CleaningJob:
 class Pace:
     """Holds reads and writes together below a rate, and leaves the interpreter to others in between."""
 
-    def __init__(self, clock: Clock, stop: threading.Event, bytes_per_second: float) -> None:
+    def __init__(self, clock: Clock, stop: threading.Event, bytes_per_second: Callable[[], float]) -> None:
+        """`bytes_per_second` is asked at each step: it may change."""
         self._clock = clock
         self._stop = stop
-        self._rate = bytes_per_second
+        self._rate_now = bytes_per_second
+        self._rate = bytes_per_second()
         self._since_ms = clock.monotonic_ms()
         self._bytes = 0
         self._rested_at = perf_counter()
 
     def spend(self, count: int) -> None:
         """Raises CleaningStopped."""
+        rate = self._rate_now()
+        if rate != self._rate:  # what was spent at the other is settled
+            self._rate, self._since_ms, self._bytes = rate, self._clock.monotonic_ms(), 0
         self._bytes += count
         ahead_s = self._bytes / self._rate - (self._clock.monotonic_ms() - self._since_ms) / 1000
         if ahead_s > 0:

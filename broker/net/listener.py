@@ -104,6 +104,10 @@ class Listener:
         self._bound = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
+    def configure(self, bounds: Bounds) -> None:
+        """Of connections that come from now on, and of time; memory and sockets keep what they had."""
+        self.bounds = bounds
+
     @property
     def budget(self) -> Budget:
         return self.buffers.budget

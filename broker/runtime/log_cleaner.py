@@ -50,6 +50,7 @@ class LogCleaner:
         self._commits = commits
         self._stop_thread = threading.Event()
         self._stopping = asyncio.Event()
+        self._woken = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._uncleanable: set[Replica] = set()
         self.bytes_read = self.bytes_written = 0
@@ -65,12 +66,18 @@ class LogCleaner:
         if self._settings.log_cleaner_enable:
             self._running = self._tasks.spawn("log cleaner", self._run())
 
+    def configure(self, settings: NodeSettings) -> None:
+        """As the settings are now. Memory is that of the next cleaning."""
+        self._settings = settings
+        self._woken.set()
+
     async def stop(self) -> None:
         """Interrupts the thread; what it has written and was not swapped in is deleted. A disk that hangs is
         not waited for.
         """
         self._stop_thread.set()
         self._stopping.set()
+        self._woken.set()
         if self._running is not None:
             await asyncio.wait({self._running}, timeout=self._settings.log_dirs_stop_timeout_ms / 1000)
             self._running.cancel()
@@ -89,10 +96,11 @@ class LogCleaner:
 
     async def _run(self) -> None:
         while not self._stopping.is_set():
+            self._woken.clear()
             await self.clean_all()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.log_cleaner_backoff_ms / 1000):
-                    await self._stopping.wait()
+                    await self._woken.wait()
 
     async def _dirtiest(self, passed_over: set[Replica]) -> tuple[Replica, Dirty] | None:
         now_ms = self._clock.now_ms()
@@ -179,12 +187,16 @@ class LogCleaner:
 
     def _begin(self, job: CleaningJob) -> Cleaning:
         settings = self._settings
-        pace = Pace(self._clock, self._stop_thread, settings.log_cleaner_io_max_bytes_per_second)
+        pace = Pace(self._clock, self._stop_thread, self._bytes_per_second)
         budget, load_factor = (
             settings.log_cleaner_dedupe_buffer_size,
             settings.log_cleaner_io_buffer_load_factor,
         )
         return Cleaning(job, pace, budget, load_factor)
+
+    def _bytes_per_second(self) -> float:
+        """As it is now; in the thread."""
+        return self._settings.log_cleaner_io_max_bytes_per_second
 
     async def _swap_in(self, replica: Replica, swaps: Swaps, swap: Swap) -> bool:
         """False if the log is not what it was when the cleaning began, or has moved since, be it there and

@@ -29,15 +29,12 @@ from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.runtime.checkpoint_writer import CheckpointWriter
 from tierlog.broker.runtime.closing import Closing
 from tierlog.broker.runtime.data_directories import DataDirectories, holds
-from tierlog.broker.runtime.data_directory import (
-    NO_CHECKPOINTS,
-    DataDirectory,
-    DirectoryUnusable,
-)
+from tierlog.broker.runtime.data_directory import NO_CHECKPOINTS, DataDirectory, DirectoryUnusable
 from tierlog.broker.runtime.disk_threads import portions
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.postponed_leads import PostponedLeads
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, flush_at_once
+from tierlog.broker.runtime.running_settings import settings_of
 from tierlog.broker.runtime.topic_configs import TopicConfigs
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
@@ -192,7 +189,7 @@ class ReplicaManager:
         if not wanted:
             return
         loop = asyncio.get_running_loop()
-        threads = self._settings.num_recovery_threads_per_data_dir
+        threads = settings_of(image, self._settings).num_recovery_threads_per_data_dir
         pools = {directory: ThreadPoolExecutor(threads, "recovery") for directory in self.directories.all}
         places = {
             name: self.directories.directory_of(name) or self.directories.choose(name) for name in wanted
@@ -369,10 +366,10 @@ class ReplicaManager:
         if old.brokers is not new.brokers:
             self._roles.brokers_changed(new, self)
         if old.configs is not new.configs:  # before the roles: min.insync.replicas goes with an in-sync set
+            changed_config = self._configs.changed(old, new)
             for replica in self:
-                called = replica.name.topic
-                if old.topic_overrides(called) is not new.topic_overrides(called):
-                    replica.update_config(self._configs.of(new, called))
+                if changed_config(replica.name.topic):
+                    replica.update_config(self._configs.of(new, replica.name.topic))
         self._make(new, {name: topic for topic in changed for name in self._lead_topic(topic)})
 
     async def make_missing(self) -> None:

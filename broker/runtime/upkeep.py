@@ -80,6 +80,10 @@ class Upkeep:
             self._repeat(f"flush {directory.path}", settings.log_flush_scheduler_interval_ms, flush_due)
             self._repeat(f"checkpoint {directory.path}", checkpoint_ms, checkpoint)
 
+    def configure(self, settings: NodeSettings) -> None:
+        """As the settings are now; intervals stay what they were at the start."""
+        self._settings = settings
+
     async def stop(self) -> None:
         for task in self._running:
             task.cancel()
@@ -92,7 +96,7 @@ class Upkeep:
         for number, replica in enumerate(self._replicas):
             if not self._replicas.holds(replica):
                 continue  # deleted meanwhile: its file names may be those of a topic made anew
-            replica.expire_producers(now_ms)
+            replica.expire_producers(now_ms, self._settings.producer_id_expiration_ms)
             if replica.log.is_empty:
                 due[replica.room] += replica.take_due(now_ms)
                 if number % LOOKED_AT_A_TURN == 0:

@@ -66,7 +66,7 @@ class NodeSettings:
     node_id: int = _int(1, "Number of this node, unique in the cluster.", least=0)
     cluster_id: str = _string("", "Id of the cluster; empty: the one in meta.properties, or a new one.")
     process_roles: tuple[str, ...] = _list(
-        (BROKER, CONTROLLER), "What this process does.", choices=(BROKER, CONTROLLER)
+        (BROKER, CONTROLLER), "Serves clients, votes on the metadata, or both.", choices=(BROKER, CONTROLLER)
     )
     listeners: tuple[str, ...] = _list(
         ("PLAINTEXT://127.0.0.1:9092",),
@@ -453,9 +453,7 @@ class NodeSettings:
         if len({Path(path).absolute() for path in self.log_dirs}) < len(self.log_dirs):
             raise InvalidSetting("log.dirs: a directory is named twice")
         if len(self.listeners) != 1 or not self.listeners[0].startswith("PLAINTEXT://"):
-            raise InvalidSetting(
-                f"listeners: one PLAINTEXT://host:port is accepted, not {','.join(self.listeners)!r}"
-            )
+            raise InvalidSetting(f"listeners: one PLAINTEXT://host:port, not {','.join(self.listeners)!r}")
         if self.advertised_listeners and self.advertised and self.advertised[1] == 0:
             raise InvalidSetting("advertised.listeners: port 0 cannot be connected to")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
@@ -469,10 +467,12 @@ class NodeSettings:
         voters = self.voters
         if voters and CONTROLLER in self.process_roles and self.node_id not in voters:
             raise InvalidSetting(f"controller.quorum.voters does not name this node, {self.node_id}")
-        if CONTROLLER not in self.process_roles and not (voters and self.controller_quorum_secret):
-            raise InvalidSetting(
-                "process.roles: a broker that is no controller needs controller.quorum.voters and .secret"
-            )
+        if not self.process_roles:
+            raise InvalidSetting("process.roles: broker, controller, or both")
+        if len(set(self.process_roles)) < 2 and not (voters and self.controller_quorum_secret):
+            raise InvalidSetting("process.roles: one alone needs controller.quorum.voters and .secret")
+        if CONTROLLER not in self.process_roles and self.node_id in voters:
+            raise InvalidSetting(f"controller.quorum.voters names this node, {self.node_id}: no controller")
         if len(self.quorum_files) not in (0, 3):
             raise InvalidSetting("controller.quorum.ssl.certificate, .key and .ca: all three, or none")
         if len(voters) > 1 and not self.controller_quorum_secret:
@@ -493,10 +493,6 @@ NODE_SETTINGS: dict[str, Setting] = {
     if item.metadata
     for name in [item.name.replace("_", ".")]
 }
-
-REPLICATION_RATES = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
-RUN_TIME_SETTINGS = REPLICATION_RATES | {"replica.alter.log.dirs.io.max.bytes.per.second"}
-"""What can be changed while a node runs, for one of them or for all (KIP-226)."""
 
 ALIASES: dict[str, tuple[str, int]] = {
     "log.dir": ("log.dirs", 1),

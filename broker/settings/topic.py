@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tierlog.broker.settings.definitions import Setting, SettingType, Value, find_setting
+from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, Value, find_setting
 
 INT, LONG, BOOLEAN = SettingType.INT, SettingType.LONG, SettingType.BOOLEAN
 STRING, LIST, DOUBLE = SettingType.STRING, SettingType.LIST, SettingType.DOUBLE
@@ -243,6 +243,19 @@ class TopicConfig:
             for name, text in overrides.items()
         }
         return cls(**values)  # type: ignore[arg-type]
+
+
+def check_local_retention(config: TopicConfig, *, prefix: str = "") -> None:
+    """KIP-405: local retention is a part of the total; -1 means for ever, -2 as the total. `prefix`: of the
+    settings' names, if they are a node's. Raises InvalidSetting."""
+    for name, local, total in (
+        ("retention.ms", config.local_retention_ms, config.retention_ms),
+        ("retention.bytes", config.local_retention_bytes, config.retention_bytes),
+    ):
+        if local != USE_TOTAL_RETENTION and total != -1 and (local == -1 or local > total):
+            raise InvalidSetting(
+                f"{prefix}local.{name}: {local} must not be above {prefix}{name}, which is {total}"
+            )
 
 
 TOPIC_DEFAULTS: dict[str, str] = {

@@ -5,13 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tierlog.cli.commands import broker_settings
 from tierlog.cli.options import Json
 from tierlog.cli.where import AnyAdmin
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
 
-app = typer.Typer(no_args_is_help=True, help="The brokers: see them, empty them, let them go.")
+app = typer.Typer(no_args_is_help=True, help="The brokers: see them, set them, empty them, let them go.")
+app.command("settings")(broker_settings.settings)
+app.command("alter")(broker_settings.alter)
 
 LOOK_EVERY_S = 0.5
 COLUMNS = {

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.commands import cluster_local
-from tierlog.cli.options import DEFAULT_ADMIN, DEFAULT_BOOTSTRAP, Admin, Bootstrap, Json
+from tierlog.cli.options import Bootstrap, Json
 from tierlog.cli.where import AnyAdmin
 
 if TYPE_CHECKING:
@@ -31,15 +31,13 @@ for command in (
 
 
 @app.command()
-def info(
-    as_json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, admin: Admin = DEFAULT_ADMIN
-) -> None:
-    """Show the brokers as clients see them, what the node at --admin says of the quorum, and which partitions
-    are not well. `health` judges, and has exit codes for scripts."""
-    from tierlog.cli.admin import AdminApi
+def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: AnyAdmin = None) -> None:
+    """Show the brokers as clients see them, what the first node that answers says of the quorum, and which
+    partitions are not well. `health` judges, and has exit codes for scripts."""
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.errors import CliError
     from tierlog.cli.output import console, print_json, print_rows
+    from tierlog.cli.where import admin_api
 
     with KafkaClient(bootstrap) as client:
         metadata = client.metadata([])
@@ -55,7 +53,7 @@ def info(
     quorum: dict[str, Any] | None = None
     partitions: dict[str, Any] | None = None
     try:
-        api = AdminApi(admin, timeout_s=10)
+        api = admin_api(admin, timeout_s=10)
         quorum, partitions = api.get("/v1/cluster"), _partitions(api)
     except CliError as failure:
         if as_json:
@@ -79,7 +77,7 @@ def info(
             for name, value in quorum.items()
             if not isinstance(value, dict | list)
         ]
-        print_rows({"name": "what", "value": "value"}, plain, title=f"Node at {admin}", as_json=False)
+        print_rows({"name": "what", "value": "value"}, plain, title=f"Node at {api.url}", as_json=False)
     if partitions:
         _print_names(partitions["counts"], partitions["names"])
 
@@ -147,7 +145,7 @@ def _judged(admin: str | None) -> dict[str, Any]:
     seen = observe(admin_urls(admin))
     if not processes and not any(seen.quorum.values()):
         raise unreachable(", ".join(admin_urls(admin)), "no node answers")
-    found = judge(seen, processes)
+    found = judge(seen, processes, plan.roles if plan else None)
     return {
         "status": found.status.value,
         "leader": seen.leader,

@@ -45,7 +45,17 @@ Away = Annotated[
 
 def up(
     nodes: Annotated[
-        int | None, typer.Option("--nodes", "-n", min=1, max=99, help="How many. Default: 3.")
+        int | None, typer.Option("--nodes", "-n", min=1, max=99, help="How many brokers. Default: 3.")
+    ] = None,
+    voters: Annotated[
+        int | None,
+        typer.Option(
+            "--voters",
+            min=0,
+            max=7,
+            help="Nodes that only vote on the metadata; the others then only serve clients. "
+            "Default: 0, each node does both.",
+        ),
     ] = None,
     data_dir: Annotated[
         Path | None,
@@ -77,11 +87,11 @@ def up(
     from tierlog.cli.options import parse_pairs
     from tierlog.cli.output import done, print_json
 
-    directory, plan = _planned(data_dir, nodes, port, parse_pairs(sets, "--set"))
+    directory, plan = _planned(data_dir, nodes, voters, port, parse_pairs(sets, "--set"))
     if not detach and _running(directory, plan) and not as_json:
         done("some nodes run already: the rest joins them, and Ctrl-C will stop all")
-    if len(plan.nodes) == 2:
-        done("two nodes are no safer than one: neither has a majority without the other")
+    if len(plan.apart or plan.brokers) == 2:
+        done("two voters are no safer than one: neither has a majority without the other")
     cluster_files.remember(directory)
     with cluster_watch.interruptible():
         try:
@@ -89,13 +99,14 @@ def up(
             if as_json:
                 print_json(_document(directory, plan))
             else:
-                done(f"{len(plan.nodes)} nodes serve Kafka clients at {plan.bootstrap}")
+                beside = f", {len(plan.apart)} vote" if plan.apart else ""
+                done(f"{len(plan.brokers)} nodes serve Kafka clients at {plan.bootstrap}{beside}")
             if not detach:
                 cluster_watch.watch(directory, plan, quiet=as_json)
         except KeyboardInterrupt:
             _take_down(directory, plan)
         except BaseException:
-            cluster_processes.stop(directory, _running(directory, plan))  # their logs stay
+            _stop(directory, plan, _running(directory, plan), cluster_processes.STOP_TIMEOUT_S)  # logs stay
             raise
 
 
@@ -129,7 +140,7 @@ def start(nodes: Away = None, data_dir: DataDir = None, as_json: Json = False) -
 
 def stop(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Stop nodes clean: each hands over what it leads first."""
-    from tierlog.cli import cluster_files, cluster_processes
+    from tierlog.cli import cluster_files
     from tierlog.cli.cluster_processes import ProcessState
     from tierlog.cli.errors import CliError
 
@@ -137,7 +148,7 @@ def stop(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
     states = _states(directory, plan, nodes)
     running = [one for one, state in states.items() if state is not ProcessState.DOWN]
     _require(states, running, "does not run")
-    killed = cluster_processes.stop(directory, running, PATIENCE_S)
+    killed = _stop(directory, plan, running, PATIENCE_S)
     if killed:
         raise CliError(f"{_named(killed)} did not stop in {PATIENCE_S:g} s and had to be killed")
     _tell("stopped", running, as_json=as_json)
@@ -188,7 +199,7 @@ def status(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 
 def _planned(
-    data_dir: Path | None, nodes: int | None, port: int | None, settings: dict[str, str]
+    data_dir: Path | None, nodes: int | None, voters: int | None, port: int | None, settings: dict[str, str]
 ) -> "tuple[Path, ClusterPlan]":
     """The cluster that lies there, or a new one. Raises CliError if what is asked does not fit it."""
     import tempfile
@@ -206,7 +217,8 @@ def _planned(
     plan = cluster_files.load(data_dir) if data_dir is not None else None
     if data_dir is not None and plan is not None:
         for what, asked, present in (
-            ("nodes", nodes, len(plan.nodes)),
+            ("nodes", nodes, len(plan.brokers)),
+            ("voters", voters, len(plan.apart)),
             ("port", port or None, plan.nodes[0].port),
         ):
             if asked not in (None, present):
@@ -215,6 +227,7 @@ def _planned(
         return data_dir.absolute(), cluster_files.with_settings(plan, settings)
     plan = cluster_files.new_plan(
         nodes or 3,
+        voters=voters or 0,
         base_port=cluster_files.FIRST_PORT if port is None else port,
         settings=settings,
         temporary=data_dir is None,
@@ -252,10 +265,19 @@ def _take_down(directory: Path, plan: "ClusterPlan") -> tuple[list[int], list[in
 
     running = _running(directory, plan)
     cluster_files.forget(directory)  # first: who watches it ends
-    killed = cluster_processes.stop(directory, running)
+    killed = _stop(directory, plan, running, cluster_processes.STOP_TIMEOUT_S)
     if plan.temporary:
         shutil.rmtree(directory, ignore_errors=True)
     return [one for one in running if one not in killed], killed
+
+
+def _stop(directory: Path, plan: "ClusterPlan", node_ids: list[int], timeout_s: float) -> list[int]:
+    """Ends nodes clean, and returns those that had to be killed. Brokers first: voters let them hand over."""
+    from tierlog.cli import cluster_processes
+
+    apart = {node.id for node in plan.apart}
+    rounds = [one for one in node_ids if one not in apart], [one for one in node_ids if one in apart]
+    return [killed for some in rounds for killed in cluster_processes.stop(directory, some, timeout_s)]
 
 
 def _document(directory: Path, plan: "ClusterPlan") -> dict[str, object]:
@@ -268,6 +290,7 @@ def _document(directory: Path, plan: "ClusterPlan") -> dict[str, object]:
         "nodes": [
             {
                 "node": node.id,
+                "roles": list(node.roles),
                 "bootstrap": node.bootstrap,
                 "admin": node.admin_url,
                 "pid": cluster_processes.pid_of(cluster_files.node_directory(directory, node.id)),

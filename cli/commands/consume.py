@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tierlog.cli.errors import usage
-from tierlog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
+from tierlog.cli.options import Bootstrap
 
 if TYPE_CHECKING:
     from tierlog.cli.client import KafkaClient
@@ -70,7 +70,7 @@ def consume(
     group: Group = None,
     format: Shape = Format.RAW,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Print the records of a topic, wherever they lie: on a broker's disk or in the object store."""
     from tierlog.cli.client import KafkaClient

@@ -6,7 +6,7 @@ from typing import IO, Annotated
 
 import typer
 
-from tierlog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_pairs
+from tierlog.cli.options import Bootstrap, Json, parse_pairs
 
 
 class Compression(StrEnum):
@@ -47,7 +47,7 @@ def produce(
         Compression, typer.Option("--compression", "-z", help="Codec of the batches.")
     ] = Compression.NONE,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Send one record per line, acknowledged by all in-sync replicas, none twice."""
     import sys
@@ -67,7 +67,7 @@ def _produce(
     header: list[str] | None,
     compression: Compression,
     as_json: bool,
-    bootstrap: str,
+    bootstrap: str | None,
 ) -> None:
     from tierlog.broker.ports.clock import SystemClock
     from tierlog.broker.records.codecs import Codec

@@ -26,7 +26,7 @@ NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="Id of the no
 
 @app.command()
 def status(as_json: Json = False, admin: AnyAdmin = None) -> None:
-    """Show leader, term and members of the quorum, and how far each member is."""
+    """Show leader, term and members of the quorum, brokers that only follow it, and how far each is."""
     from tierlog.cli.output import print_json
 
     answer = _of_leader(admin)
@@ -77,8 +77,8 @@ def recover(
 
     What the others had committed and this node had not heard of is lost: topics, settings, and who had
     left an in-sync set, so that a replica may lead that lacks acknowledged records. Run it on the voter
-    that holds the most, once for the whole cluster. docs/runbooks/lost-majority.md says what to do before
-    and after.
+    that holds the most, once for the whole cluster. docs/runbooks/lost-majority-for-good.md says
+    what to do before and after.
     """
     from dataclasses import asdict
 
@@ -134,6 +134,7 @@ def _show(answer: dict[str, Any]) -> None:
     voters = [{"node_id": int(one), "url": url, "voter": True} for one, url in answer["voters"].items()]
     members = answer.get("members", voters)
     rows = [{**member, "part": _part(member, answer["leader"])} for member in members]
+    rows += [{**observer, "part": "observer"} for observer in answer.get("observers", ())]
     title = f"Quorum of cluster {answer['cluster_id']}: "
     title += f"led by node {answer['leader']}" if answer["leader"] >= 0 else "without a leader"
     if "term" in answer:

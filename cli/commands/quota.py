@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tierlog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_pairs
+from tierlog.cli.options import Bootstrap, Json, parse_pairs
 
 if TYPE_CHECKING:
     from tierlog.cli.quotas import Entity
@@ -36,7 +36,7 @@ def list_(
     ip: Ip = None,
     ip_defaults: IpDefaults = False,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """List quotas: all of them, or those of whom the options name."""
     from tierlog.cli import quotas
@@ -78,7 +78,7 @@ def set_(
         bool, typer.Option("--validate-only", help="Only say whether it would work.")
     ] = False,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Set quotas of a user, a client id, a pair of both, or an address; they hold at once, on all brokers."""
     from tierlog.cli import quotas
@@ -113,7 +113,7 @@ def remove(
     ip: Ip = None,
     ip_defaults: IpDefaults = False,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Remove quotas; a less specific one may then hold."""
     from tierlog.cli import quotas

@@ -4,10 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tierlog.cli.options import DEFAULT_ADMIN, Admin, Json
+from tierlog.cli.options import Json
+from tierlog.cli.where import AnyAdmin
 
 app = typer.Typer(no_args_is_help=True, help="What lies on local disk, what in the object store.")
 
+FLUSH_TIMEOUT_S = 300.0
 STATUS_COLUMNS = {
     "topic": "topic",
     "partition": "partition",
@@ -24,14 +26,15 @@ STATUS_COLUMNS = {
 def status(
     topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
     as_json: Json = False,
-    admin: Admin = DEFAULT_ADMIN,
+    admin: AnyAdmin = None,
 ) -> None:
     """Show per partition which offsets and bytes are local, and which are remote."""
-    from tierlog.cli.admin import LOOK_AROUND, AdminApi
+    from tierlog.cli.admin import LOOK_AROUND
     from tierlog.cli.errors import CliError, ExitCode
     from tierlog.cli.output import print_json, print_rows
+    from tierlog.cli.where import admin_api
 
-    answer = AdminApi(admin).get("/v1/tier/status", topic=topic)
+    answer = admin_api(admin).get("/v1/tier/status", topic=topic)
     if topic is not None and not answer["partitions"]:
         raise CliError(
             f"nothing of a topic {topic!r} is tiered here", hint=LOOK_AROUND, code=ExitCode.NOT_FOUND
@@ -51,13 +54,13 @@ def status(
 def flush(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     as_json: Json = False,
-    admin: Admin = DEFAULT_ADMIN,
+    admin: AnyAdmin = None,
 ) -> None:
     """Roll the active segments of a topic and upload everything; returns when all of it is remote."""
-    from tierlog.cli.admin import AdminApi
     from tierlog.cli.output import done, print_json
+    from tierlog.cli.where import admin_api
 
-    answer = AdminApi(admin).post("/v1/tier/flush", {"topic": topic})
+    answer = admin_api(admin, timeout_s=FLUSH_TIMEOUT_S).post("/v1/tier/flush", {"topic": topic})
     if as_json:
         print_json(answer)
     else:
@@ -70,13 +73,13 @@ def explain(
     partition: Annotated[int, typer.Argument(min=0, help="The partition.")],
     offset: Annotated[int, typer.Argument(min=0, help="The offset.")],
     as_json: Json = False,
-    admin: Admin = DEFAULT_ADMIN,
+    admin: AnyAdmin = None,
 ) -> None:
     """Say where an offset lies: the file or object, and the bytes in it."""
-    from tierlog.cli.admin import AdminApi
     from tierlog.cli.output import print_json, print_rows
+    from tierlog.cli.where import admin_api
 
-    answer = AdminApi(admin).get("/v1/tier/explain", topic=topic, partition=partition, offset=offset)
+    answer = admin_api(admin).get("/v1/tier/explain", topic=topic, partition=partition, offset=offset)
     if as_json:
         print_json(answer)
         return

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tierlog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_pairs
+from tierlog.cli.options import Bootstrap, Json, parse_pairs
 
 app = typer.Typer(no_args_is_help=True, help="Make, see, change and remove topics.")
 Name = Annotated[str, typer.Argument(help="Name of the topic.")]
@@ -44,7 +44,7 @@ def create(
         bool, typer.Option("--validate-only", help="Only say whether it would work.")
     ] = False,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Create a topic, and wait until it can be used."""
     from tierlog.cli import topics
@@ -74,7 +74,7 @@ def list_(
         bool, typer.Option("--internal", help="Also the topics that tierlog keeps for itself.")
     ] = False,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """List the topics with their partitions and number of offsets."""
     from tierlog.cli import topics
@@ -100,7 +100,7 @@ def describe(
         bool, typer.Option("--all-configs", help="Also the settings that have their default.")
     ] = False,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Show where a topic's partitions and offsets are, and its settings."""
     from tierlog.cli import topics
@@ -135,7 +135,7 @@ def alter(
         ),
     ] = None,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Change settings of a topic."""
     from tierlog.cli import topics
@@ -158,7 +158,7 @@ def delete(
     names: Annotated[list[str], typer.Argument(help="Names of the topics.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Delete topics with all their data, local and remote."""
     from tierlog.cli import topics
@@ -179,7 +179,7 @@ def add_partitions(
     name: Name,
     total: Annotated[int, typer.Argument(min=1, help="Number of partitions in all, afterwards.")],
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Give a topic more partitions. Keys may move to other partitions."""
     from tierlog.cli import topics

@@ -1,15 +1,16 @@
 """Incremental changes of settings (KIP-339) at three scopes; what a broker cannot use is refused.
 
-Topic settings are those of broker/settings/topic. A broker and the cluster have, as far as they can change at
-run time, the defaults of topic settings under their server names, and a few settings of their own (KIP-226).
+Topic settings are those of broker/settings/topic. A broker and the cluster have what can change while nodes
+run (broker/settings/running, KIP-226): the defaults of topic settings, and a few settings of their own.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, find_setting
-from tierlog.broker.settings.node import NODE_SETTINGS, RUN_TIME_SETTINGS
-from tierlog.broker.settings.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS, TopicConfig
+from tierlog.broker.settings.node import NODE_SETTINGS
+from tierlog.broker.settings.running import RUN_TIME_SETTINGS
+from tierlog.broker.settings.topic import TOPIC_SETTINGS, TopicConfig, check_local_retention
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
@@ -20,7 +21,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import AnyRecord, ConfigRecord, ConfigScope
 
 DYNAMIC_NODE_SETTINGS: dict[str, Setting] = {
-    name: NODE_SETTINGS[name] for name in (*TOPIC_DEFAULTS, *sorted(RUN_TIME_SETTINGS))
+    name: setting for name, setting in NODE_SETTINGS.items() if name in RUN_TIME_SETTINGS
 }
 
 
@@ -52,45 +53,47 @@ def check_topic_settings(overrides: Mapping[str, str]) -> None:
     """The whole of a topic's overrides: each value, and what must hold between them. Raises Refusal."""
     try:
         config = TopicConfig.parse(overrides)
+        if config.remote_storage_enable:
+            check_local_retention(config)
     except InvalidSetting as invalid:
         raise Refusal(ErrorCode.INVALID_CONFIG, str(invalid)) from None
     if config.remote_storage_enable and "compact" in config.cleanup_policy:
         _refuse("remote.storage.enable: a compacted topic cannot be tiered (KIP-405)")
-    if config.remote_storage_enable:
-        _check_local_below_total(config)
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         _refuse("min.compaction.lag.ms must not be above max.compaction.lag.ms")
 
 
-def _check_local_below_total(config: TopicConfig) -> None:
-    """KIP-405: local retention is a part of the total; -1 means for ever, -2 means as the total."""
-    for name, local, total in (
-        ("retention.ms", config.local_retention_ms, config.retention_ms),
-        ("retention.bytes", config.local_retention_bytes, config.retention_bytes),
-    ):
-        if local != -2 and total != -1 and (local == -1 or local > total):
-            _refuse(f"local.{name}: {local} must not be above {name}, which is {total}")
-
-
-def _alter(image: ClusterImage, resource: c.ConfigResource) -> list[AnyRecord]:
-    _check_exists(image, resource)
-    before = dict(image.configs.get((resource.scope, resource.name), {}))
-    after = dict(before)
+def overrides_after(image: ClusterImage, resource: c.ConfigResource) -> dict[str, str]:
+    """What would be set on it; raises Refusal."""
+    after = dict(image.configs.get((resource.scope, resource.name), {}))
     if len({change.key for change in resource.changes}) < len(resource.changes):
         raise Refusal(
             ErrorCode.INVALID_REQUEST, f"{_title(resource)}: a setting is changed twice in the request"
         )
-    definitions = TOPIC_SETTINGS if resource.scope is ConfigScope.TOPIC else DYNAMIC_NODE_SETTINGS
+    is_topic = resource.scope is ConfigScope.TOPIC
+    definitions = TOPIC_SETTINGS if is_topic else DYNAMIC_NODE_SETTINGS
     for change in resource.changes:
         if resource.scope is ConfigScope.BROKER and change.key in (MIN_IN_SYNC, UNCLEAN):
             _refuse(
                 f"{change.key}: one for the whole cluster, or per topic, as elections rely on it (KIP-966)"
             )
-        value = _changed(definitions, after.get(change.key), change)
+        try:
+            value = _changed(definitions, after.get(change.key), change)
+        except InvalidSetting as invalid:
+            # Of a broker Kafka calls the whole request invalid (KAFKA-13609).
+            code = ErrorCode.INVALID_CONFIG if is_topic else ErrorCode.INVALID_REQUEST
+            raise Refusal(code, str(invalid)) from None
         if value is None:
             after.pop(change.key, None)
         else:
             after[change.key] = value
+    return after
+
+
+def _alter(image: ClusterImage, resource: c.ConfigResource) -> list[AnyRecord]:
+    _check_exists(image, resource)
+    before = dict(image.configs.get((resource.scope, resource.name), {}))
+    after = overrides_after(image, resource)
     if resource.scope is ConfigScope.TOPIC:
         check_topic_settings(after)
         _check_tiering_stays(before, after)
@@ -102,19 +105,16 @@ def _alter(image: ClusterImage, resource: c.ConfigResource) -> list[AnyRecord]:
 
 
 def _changed(definitions: Mapping[str, Setting], before: str | None, change: c.ConfigChange) -> str | None:
-    """The setting's new text, or None if it is to be removed."""
+    """The setting's new text, or None if it is to be removed. Raises InvalidSetting."""
     if change.operation is c.ConfigOperation.DELETE:
         return None  # also of a name that this version does not know: that is how it is got rid of
-    try:
-        setting = find_setting(dict(definitions), change.key)
-        if change.value is None:
-            raise InvalidSetting(f"{change.key}: a value is needed")
-        if change.operation is c.ConfigOperation.SET:
-            setting.parse(change.value)
-            return change.value
-        return _listed(setting, before, change)
-    except InvalidSetting as invalid:
-        raise Refusal(ErrorCode.INVALID_CONFIG, str(invalid)) from None
+    setting = find_setting(dict(definitions), change.key)
+    if change.value is None:
+        raise InvalidSetting(f"{change.key}: a value is needed")
+    if change.operation is c.ConfigOperation.SET:
+        setting.parse(change.value)
+        return change.value
+    return _listed(setting, before, change)
 
 
 def _listed(setting: Setting, before: str | None, change: c.ConfigChange) -> str:

@@ -7,7 +7,7 @@ settings. Called for `tierlog partition move --throttle` and `partition unthrott
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from tierlog.broker.settings.node import REPLICATION_RATES
+from tierlog.broker.settings.running import REPLICATION_RATES
 from tierlog.broker.settings.topic import ALL_REPLICAS
 from tierlog.metadata.controller.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigResource
 from tierlog.metadata.image import ClusterImage

@@ -1,4 +1,4 @@
-"""`make chaos ROUNDS=n [FAULTS=a,b]`: three real nodes, faults, real clients, and a judge of what they saw.
+"""`make chaos ROUNDS=n [FAULTS=a,b] [APART=1] [TIERED=1]`: real nodes, faults, real clients, and their judge.
 
 The last line is JSON; docs/howto/chaos.md says what is in it. A run that fails leaves a directory with the
 logs of the nodes, the history and the verdict, and prints its path; the exit code is 1 then. Linux only.
@@ -18,22 +18,37 @@ from typing import Any, NoReturn
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from havoc import checker, faults, ground, history, rounds
+from havoc.faults import APART, TIERED, Stage
 from havoc.loopback import Loopback
-from havoc.nodes import ChaosFailed, Cluster, build_shim
+from havoc.nodes import ChaosFailed, Cluster, build_shim, until
 from havoc.rounds import Round
+from havoc.store import Store, program
 from havoc.workload import RECORDS_S, Workload
 
-TOPIC = "chaos"
+TOPIC, TIERED_TOPIC = "chaos", "chaos-tiered"
 REPLICAS = [[1, 2, 3], [2, 1, 3], [1, 3, 2], [2, 3, 1]]
 """Of each partition, the preferred leader first: while all is well node 3 leads nothing, a mere follower."""
 
-NODES = (1, 2, 3)
+TIERED_REPLICAS = [[1, 2, 3], [2, 3, 1]]
+TIERED_CONFIGS = {
+    "remote.storage.enable": "true",
+    "segment.bytes": str(1 << 16),  # some seconds of it
+    "local.retention.ms": "1000",
+    "retention.ms": "-1",
+    "file.delete.delay.ms": "1000",
+}
+
+BROKERS, VOTERS = (1, 2, 3), (4, 5, 6)
+"""The former vote too if there are none of the latter."""
+
 SHOWN = 20
 
 
 def main() -> int:
     options = _options()
-    rounds.check_faults(options.faults)
+    rounds.check_faults(options.faults, options.shape)
+    if TIERED in options.shape:
+        program()  # there is no network to build it with, inside
     if not options.loopback and not ground.is_inside():
         reason = ground.why_not()
         if reason is None:
@@ -52,40 +67,86 @@ def main() -> int:
 
 
 def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
-    inside = ground.is_inside()
-    world: ground.Ground = ground.Namespaces(NODES) if inside else Loopback(NODES)
-    # what is mounted outside of namespaces of ours would stay if this run was killed
-    cluster = Cluster(directory, world, shim=build_shim(directory), disks=inside)
     recorder = history.Recorder(directory / "history.jsonl")
     problems: list[str] = []
     played: list[Round] = []
     workload: Workload | None = None
+    tiered = TIERED_REPLICAS if TIERED in options.shape else []
+    places = [(TOPIC, number) for number in range(len(REPLICAS))]
+    places += [(TIERED_TOPIC, number) for number in range(len(tiered))]
+    stage, remote = _stage(options, directory), None
     try:
-        _say(f"three nodes, {world.name}; seed {options.seed}; {directory}")
-        cluster.start()
-        _create_topic(cluster)
-        workload = Workload(cluster.bootstrap, TOPIC, len(REPLICAS), recorder)
+        network = stage.cluster.ground.name
+        shape = " ".join(sorted(options.shape)) or "three nodes"
+        _say(f"{shape}, {network}; seed {options.seed}; {directory}")
+        if stage.store is not None:
+            stage.store.start()
+            stage.store.make_bucket()
+        stage.cluster.start()
+        _create_topic(stage.cluster, TOPIC, REPLICAS, {})
+        if tiered:
+            _create_topic(stage.cluster, TIERED_TOPIC, tiered, TIERED_CONFIGS)
+        workload = Workload(stage.cluster.bootstrap, places, recorder)
         workload.start()
-        _play(options, faults.Stage(cluster, TOPIC), workload, played)
+        _play(options, stage, workload, played)
         _say("the end: consumers catch up, and all of it is read")
         workload.finish()
+        if tiered:
+            remote = _remote(stage)
     except (ChaosFailed, KafkaException) as failure:
         problems.append(str(failure))
     finally:
         if workload is not None:
             workload.stop()
             problems += workload.failures
-        cluster.close()
-        world.close()
+        stage.cluster.close()
+        if stage.store is not None:
+            stage.store.kill()
+        stage.cluster.ground.close()
         recorder.close()
     verdict = checker.check(history.load(directory / "history.jsonl"), options.least)
     for anomaly in verdict.anomalies[:SHOWN]:
         _say(f"{anomaly.kind} (partition {anomaly.partition}): {anomaly.what}")
-    return _told(options, world.name, faults.left_out(cluster), played, verdict, problems)
+    return {**_told(options, stage, played, verdict, problems), "remote": remote}
+
+
+def _stage(options: argparse.Namespace, directory: Path) -> Stage:
+    """Nothing runs yet."""
+    inside, voters = ground.is_inside(), VOTERS if APART in options.shape else ()
+    places = (*BROKERS, *voters, *((ground.STORE,) if TIERED in options.shape else ()))
+    world: ground.Ground = ground.Namespaces(places) if inside else Loopback(places)
+    store = Store(directory / "store", world) if TIERED in options.shape else None
+    cluster = Cluster(
+        directory,
+        world,
+        brokers=BROKERS,
+        voters=voters,
+        shim=build_shim(directory),
+        # what is mounted outside of namespaces of ours would stay if this run was killed
+        disks=inside,
+        environment=store.environment if store else {},
+        **({"object.store.url": store.url, "remote.log.manager.task.interval.ms": 500} if store else {}),
+    )
+    return Stage(cluster, TOPIC, TIERED_TOPIC if store else "", store)
+
+
+def _remote(stage: Stage) -> int:
+    """Records that are in the object store alone; raises ChaosFailed if a broker keeps a partition whole."""
+
+    def kept() -> list[str]:
+        return [
+            f"{TIERED_TOPIC}-{number} on {node}"
+            for node in stage.cluster.brokers.values()
+            for number in range(len(TIERED_REPLICAS))
+            if node.first_segment(TIERED_TOPIC, number) <= 0
+        ]
+
+    until(lambda: not kept(), f"local segments go: {kept()}", rounds.TIERED_WITHIN_S)
+    return sum(tier["local_log_start_offset"] for tier in stage.tiers())
 
 
 def _play(options: argparse.Namespace, stage: faults.Stage, workload: Workload, played: list[Round]) -> None:
-    left_out = faults.left_out(stage.cluster)
+    left_out = faults.left_out(stage.cluster, options.shape)
     for name, reason in left_out.items():
         _say(f"left out: {name}: {reason}")
     possible = [name for name in options.faults if name not in left_out]
@@ -108,8 +169,7 @@ def _play(options: argparse.Namespace, stage: faults.Stage, workload: Workload, 
 
 def _told(
     options: argparse.Namespace,
-    network: str,
-    left_out: dict[str, str],
+    stage: Stage,
     played: list[Round],
     verdict: checker.Verdict,
     problems: list[str],
@@ -126,9 +186,10 @@ def _told(
         "regained_s": _worst(played, "regained_s"),
         "regained_95_within_30_s": bool(played)
         and all(one.regained_s is not None and one.regained_s <= rounds.REGAIN_WITHIN_S for one in played),
-        "network": network,
+        "shape": sorted(options.shape),
+        "network": stage.cluster.ground.name,
         "seed": options.seed,
-        "left_out": left_out,
+        "left_out": faults.left_out(stage.cluster, options.shape),
         "invalid": list(verdict.invalid),
         "problems": problems,
         "passed": verdict.passed and not problems and len(played) == options.rounds,
@@ -144,10 +205,11 @@ def _worst(played: list[Round], name: str) -> dict[str, float | None]:
     return found
 
 
-def _create_topic(cluster: Cluster) -> None:
-    topic = NewTopic(TOPIC, len(REPLICAS), replica_assignment=REPLICAS, config={"min.insync.replicas": "2"})
+def _create_topic(cluster: Cluster, name: str, replicas: list[list[int]], configs: dict[str, str]) -> None:
+    configs = {**configs, "min.insync.replicas": "2"}
+    topic = NewTopic(name, len(replicas), replica_assignment=replicas, config=configs)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    admin.create_topics([topic])[TOPIC].result(30)
+    admin.create_topics([topic])[name].result(30)
 
 
 def _options() -> argparse.Namespace:
@@ -158,11 +220,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--baseline-seconds", type=float, default=5.0)
     parser.add_argument("--fault-seconds", type=float, default=10.0)
     parser.add_argument("--least", type=int, default=checker.LEAST_ACKNOWLEDGED, help="acknowledged records")
+    parser.add_argument("--apart", action="store_true", help="three brokers, and three voters beside them")
+    parser.add_argument("--tiered", action="store_true", help="a tiered topic too, and a real S3 server")
     parser.add_argument("--loopback", action="store_true", help="no namespaces, even if they are allowed")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a run that passed too")
     parser.add_argument("--directory", type=Path, help="where to make it")
     options = parser.parse_args()
-    options.faults = options.faults or list(faults.FAULTS)
+    options.shape = {name for name in (APART, TIERED) if getattr(options, name)}
+    options.faults = options.faults or faults.of_shape(options.shape)
     return options
 
 

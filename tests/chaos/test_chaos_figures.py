@@ -4,8 +4,9 @@ import random
 
 import pytest
 from havoc import figures
-from havoc.faults import FAULTS
-from havoc.rounds import chosen
+from havoc.faults import APART, FAULTS, TIERED, of_shape
+from havoc.nodes import ChaosFailed
+from havoc.rounds import check_faults, chosen
 
 
 def steady(begin: float, end: float, each_s: float = 0.1) -> list[float]:
@@ -53,3 +54,14 @@ def test_every_fault_comes_before_any_comes_again() -> None:
     assert set(names[: len(FAULTS)]) == set(names[len(FAULTS) :]) == set(FAULTS)
     assert names[: len(FAULTS)] != list(FAULTS)
     assert names == [fault.name for fault in chosen(list(FAULTS), 2 * len(FAULTS), random.Random(7))]
+
+
+def test_some_faults_are_only_for_the_shape_that_they_make_sense_in() -> None:
+    together, apart, tiered = (set(of_shape(shape)) for shape in ((), (APART,), (TIERED,)))
+    assert apart | tiered == set(of_shape((APART, TIERED))) == set(FAULTS)
+    assert apart & tiered == together
+    assert {"isolate-voters", "wipe-controller", "unheard-leader"} <= apart - together
+    assert {"store-kill", "store-slow"} <= tiered - together
+    check_faults(["isolate-voters", "kill-leader"], (APART,))
+    with pytest.raises(ChaosFailed, match="isolate-voters is only for --apart"):
+        check_faults(["isolate-voters", "kill-leader"], (TIERED,))

@@ -1,4 +1,4 @@
-"""One short round against real processes: the leader is killed, clients go on, and nothing is lost."""
+"""One short round of each shape against real processes: clients go on, and nothing is lost."""
 
 import json
 import subprocess
@@ -12,15 +12,20 @@ CHAOS = Path(__file__).parent / "chaos.py"
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_short_round(tmp_path: Path) -> None:
-    words = ["--rounds", "1", "--faults", "kill-leader", "--baseline-seconds", "3", "--fault-seconds", "5"]
+@pytest.mark.parametrize(
+    ("fault", "shape"), [("kill-leader", ()), ("kill-both", ("apart",)), ("store-kill", ("tiered",))]
+)
+def test_a_short_round(fault: str, shape: tuple[str, ...], tmp_path: Path) -> None:
+    words = ["--rounds", "1", "--faults", fault, "--baseline-seconds", "3", "--fault-seconds", "5"]
+    words += [f"--{name}" for name in shape]
     command = [sys.executable, str(CHAOS), *words, "--directory", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     told = json.loads(ended.stdout.splitlines()[-1])
     assert told["passed"] and told["rounds"] == 1 and told["acknowledged"] >= 1000
     assert (told["lost"], told["doubled"], told["reordered"]) == (0, 0, 0)
-    assert told["unavailable_s"].keys() == {"kill-leader"}
+    assert told["unavailable_s"].keys() == {fault} and told["shape"] == list(shape)
+    assert (told["remote"] or 0) > 0 if "tiered" in shape else told["remote"] is None
     assert list(tmp_path.iterdir()) == []  # what passed leaves nothing behind
 
 

@@ -1,4 +1,4 @@
-"""The quick start's commands for kcat and for Kafka's own tools, as they stand there."""
+"""The commands for kcat and for Kafka's own tools on the pages of docs, as they stand there."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
 
 PAGE = "docs/tutorial/quickstart.md"
 TOOLS = {
+    "kafka-configs.sh": "kafka.admin.ConfigCommand",
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
     "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
 }
@@ -20,11 +21,12 @@ def test_the_commands_for_kcat_work(kcat: str, tierlog_broker: TierlogBroker) ->
     assert run_page(PAGE, tierlog_broker, "kcat") > 0
 
 
+@pytest.mark.parametrize("page", [PAGE, "docs/howto/hosts.md"])
 def test_the_commands_for_java_work(
-    java_classpath: str, tierlog_broker: TierlogBroker, tmp_path: Path
+    page: str, java_classpath: str, tierlog_broker: TierlogBroker, tmp_path: Path
 ) -> None:
     for name, tool in TOOLS.items():  # as a Kafka distribution has them
         script = tmp_path / name
         script.write_text(f"#!/bin/sh\nexec java -Xmx256m -cp '{java_classpath}' {tool} \"$@\"\n")
         script.chmod(0o755)
-    assert run_page(PAGE, tierlog_broker, "java", tools=tmp_path) > 0
+    assert run_page(page, tierlog_broker, "java", tools=tmp_path) > 0

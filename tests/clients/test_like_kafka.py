@@ -80,6 +80,12 @@ def clear(broker_id: str, *names: str) -> dict[str, Any]:
     return {"resources": [{"resource_type": BROKER, "resource_name": broker_id, "configs": changes}]}
 
 
+def set_node(broker_id: str, name: str, value: str, *, check: bool = False) -> dict[str, Any]:
+    changes = [{"name": name, "config_operation": 0, "value": value}]
+    resource = {"resource_type": BROKER, "resource_name": broker_id, "configs": changes}
+    return {"resources": [resource], "validate_only": check}
+
+
 def describe(*keys: str, resource: str = "$t") -> dict[str, Any]:
     asked = {"resource_type": TOPIC, "resource_name": resource, "configuration_keys": list(keys)}
     return {"resources": [asked], "include_synonyms": True}
@@ -365,6 +371,23 @@ CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
         ("IncrementalAlterConfigs", 1, clear("1", "leader.replication.throttled.rate")),
         ("IncrementalAlterConfigs", 1, clear("1", "leader.replication.throttled.rate", "node.id")),
         ("IncrementalAlterConfigs", 1, clear("1")),
+    ],
+    "settings of nodes": [
+        ("IncrementalAlterConfigs", 1, request)
+        for request in (
+            set_node("1", "num.partitions", "3"),
+            set_node("", "num.partitions", "3"),
+            set_node("", "log.retention.hours", "3"),
+            set_node("1", "message.max.bytes", "many"),
+            set_node("", "message.max.bytes", "-1"),
+            set_node("", "log.local.retention.ms", "999999999999"),
+            set_node("1", "min.insync.replicas", "1"),
+            set_node("one", "message.max.bytes", "1"),
+            set_node("1", "log.retention.ms", "1000", check=True),
+            set_node("", "leader.replication.throttled.rate", "1000", check=True),
+            set_node("", "log.cleaner.io.max.bytes.per.second", "1000", check=True),
+            set_node("", "max.connections.per.ip", "-1"),
+        )
     ],
     "unregister nobody": [("UnregisterBroker", 0, {"broker_id": 4711})],
     "features that cannot be": [

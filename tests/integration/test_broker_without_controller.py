@@ -1,16 +1,21 @@
-"""A broker that is no controller, or none any more, beside one that is: it follows what the voter commits."""
+"""A broker that is no controller, or none any more, beside a voter, itself a broker or not: it follows what
+the voter commits.
+"""
 
 import asyncio
 import contextlib
 import socket
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from confluent_kafka import Producer
 from deliveries import Deliveries
 
 from tierlog.broker.app import Broker
+from tierlog.broker.foundation import Foundation
 from tierlog.broker.settings.node import settings_from
+from tierlog.broker.voter import Voter
 from tierlog.metadata.api import QUORUM_PATH
 from tierlog.metadata.controller import commands as c
 
@@ -60,6 +65,49 @@ async def test_it_follows_the_voter_and_sends_commands_to_it(tmp_path: Path) -> 
             await other.stop()
     finally:
         await voter.stop()
+
+
+async def test_a_voter_that_is_no_broker_has_brokers_served_and_is_none(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        place = f"127.0.0.1:{held.getsockname()[1]}"
+    shared = {
+        "cluster.id": "apart",
+        "controller.quorum.voters": f"1@{place}",
+        "controller.quorum.secret": "s",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "offsets.topic.replication.factor": "1",
+    }
+    own = {"node.id": "1", "process.roles": "controller", "admin.listener": place}
+    voter: Foundation = Voter(settings_from({**shared, **own, "log.dirs": str(tmp_path / "1")}))
+    own = {"node.id": "2", "process.roles": "broker", "admin.listener": "127.0.0.1:0"}
+    broker = Broker(settings_from({**shared, **own, "log.dirs": str(tmp_path / "2")}))
+    async with contextlib.AsyncExitStack() as stack, aiohttp.ClientSession() as session:
+
+        async def ask(node: Foundation, path: str) -> tuple[int, Any]:
+            answer = await session.get(node.admin_url + path)
+            return answer.status, await answer.json()
+
+        await voter.start()
+        stack.push_async_callback(voter.stop)
+        assert await ask(voter, "/health") == (200, {"status": "serving"})
+        await broker.start()
+        stack.push_async_callback(broker.stop)
+        await broker.metadata.submit(c.CreateTopics(topics=(c.NewTopic(name="t", partitions=2),)))
+        deliveries = Deliveries()
+        client = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
+        client.produce("t", b"0 served", on_delivery=deliveries)
+        assert await asyncio.to_thread(client.flush, 30) == 0
+        assert list(deliveries.acknowledged) == [0]
+
+        _, told = await ask(voter, "/v1/brokers")
+        assert [(row["id"], row["leads"]) for row in told["brokers"]] == [(2, 2)]
+        _, told = await ask(voter, QUORUM_PATH)
+        assert (told["role"], [one["node_id"] for one in told["observers"]]) == ("leader", [2])
+        for path in ("/v1/tier/status", "/v1/directories"):
+            status, told = await ask(voter, path)
+            assert status == 409 and "is no broker" in told["error"]
+        metrics = await (await session.get(voter.admin_url + "/metrics")).text()
+        assert "tierlog_loop_lag_seconds" in metrics
 
 
 async def test_a_voter_that_is_removed_while_it_runs_goes_on_serving(tmp_path: Path) -> None:

@@ -57,3 +57,23 @@ def test_what_cannot_be_is_refused_with_a_reason(admin: str) -> None:
 def test_a_node_that_does_not_answer_is_passed_over(admin: str) -> None:
     assert ask(f"http://127.0.0.1:1,{admin}", "quorum", "status")["role"] == "leader"
     assert run("cluster", "health", "--admin", "http://127.0.0.1:1").returncode == 3
+
+
+def test_settings_of_brokers_change_and_are_shown(tierlog_broker: TierlogBroker) -> None:
+    at = ("--bootstrap", tierlog_broker.bootstrap)
+    own = str(ask(tierlog_broker.admin_url, "broker", "list")[0]["id"])
+    assert run("broker", "alter", "--config", "log.retention.ms=5000", *at).returncode == 0
+    assert run("broker", "alter", own, "--config", "log.retention.ms=6000", *at).returncode == 0
+    assert told("broker", "settings", *at)[0] == [
+        {"name": "log.retention.ms", "value": "5000", "source": "all brokers", "runs": True}
+    ]
+    assert {row["name"]: (row["value"], row["source"]) for row in told("broker", "settings", own, *at)[0]}[
+        "log.retention.ms"
+    ] == ("6000", "this broker")
+    assert told("broker", "alter", own, "--unset", "log.retention.ms", *at)[0]["unset"] == [
+        "log.retention.ms"
+    ]
+    fixed = run("broker", "alter", "--config", "num.partitions=5", *at)
+    assert fixed.returncode == 1 and "read by a node when it starts" in fixed.stderr
+    assert run("broker", "alter", *at).returncode == 2
+    assert run("broker", "settings", "99", *at).returncode == 4

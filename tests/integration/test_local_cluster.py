@@ -46,7 +46,7 @@ def test_a_cluster_is_started_hurt_and_mended(directory: Path) -> None:
     until(healthy, "a new cluster is healthy")
     quorum = ask("quorum", "status")
     assert sorted(quorum["voters"]) == ["1", "2", "3"] and quorum["role"] == "leader"
-    run("topic", "create", "orders", "--partitions", "3", "--bootstrap", up["bootstrap"])
+    assert run("topic", "create", "orders", "--partitions", "3").returncode == 0
     assert {len(row["replicas"]) for row in partitions("orders")} == {3}
     assert sorted(row["leader"] for row in partitions("orders")) == [1, 2, 3]
 
@@ -57,7 +57,7 @@ def test_a_cluster_is_started_hurt_and_mended(directory: Path) -> None:
     assert sick["status"] == "degraded"
     assert sick["names"]["under-replicated"] == ["orders-0", "orders-1", "orders-2"]
     assert sick["names"]["offline"] == sick["names"]["below-min-in-sync"] == []
-    told = ask("cluster", "info", "--bootstrap", up["bootstrap"], "--admin", up["nodes"][0]["admin"])
+    told = ask("cluster", "info", "--admin", f"{up['nodes'][2]['admin']},{up['nodes'][0]['admin']}")
     assert told["partitions"]["names"] == sick["names"]
     assert told["partitions"]["counts"]["under-replicated"] == 3
     node = next(problem for problem in sick["problems"] if problem["what"].startswith("node 3"))
@@ -95,6 +95,8 @@ def test_a_paused_node_and_a_lost_majority(directory: Path) -> None:
     sick = ask("cluster", "health", code=5)
     node = next(problem for problem in sick["problems"] if problem["what"].startswith("node 1"))
     assert node["next"] == "`tierlog cluster resume 1`"
+    assert run("topic", "list").returncode == 0  # another is asked
+    assert ask("cluster", "info")["partitions"]["counts"]["offline"] == 0
     ask("cluster", "resume", "1")
     until(healthy, "it goes on")
 
@@ -105,6 +107,22 @@ def test_a_paused_node_and_a_lost_majority(directory: Path) -> None:
     ask("cluster", "start", "1", "2")
     until(healthy, "all are back")
     assert run("cluster", "kill", "7").returncode == 2
+
+
+def test_a_voter_apart_from_the_broker(directory: Path) -> None:
+    words = ("--nodes", "1", "--voters", "1", "--data-dir", directory, "--port", "0", "--detach")
+    up = ask("cluster", "up", *words)
+    assert [node["roles"] for node in up["nodes"]] == [["broker"], ["controller"]]
+    until(healthy, "a new cluster is healthy")
+    assert [row["role"] for row in ask("cluster", "status")] == ["observer", "leader"]
+    assert run("cluster", "up", "--voters", "3", "--data-dir", directory).returncode == 2
+
+    ask("cluster", "kill", "2")
+    sick = ask("cluster", "health", code=6)
+    assert "0 of 1 voters answer" in sick["problems"][0]["what"]
+    ask("cluster", "start", "2")
+    until(healthy, "the voter is back")
+    assert ask("cluster", "down")["killed"] == []
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from tierlog.metadata.api import LOG_PATH
 from tierlog.metadata.auth import Envelope
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.feed import happens
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataUnavailable
 from tierlog.metadata.raft.settings import RaftSettings
@@ -137,6 +138,25 @@ async def test_a_killed_broker_is_fenced_long_before_its_session_ends(quorum: Qu
     for watcher in watchers:
         watcher.close()
     await observer.wait_for(fenced(9))
+
+
+async def test_a_broker_that_is_no_voter_hears_of_a_death_though_nobody_decides_on_it(quorum: Quorum) -> None:
+    quorum.session_ms = FAR_MS
+    await started(quorum)
+    met: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(lambda reader, writer: met.put_nowait(writer), "127.0.0.1", 0)
+    observer = (await quorum.observe(9, *quorum.voters)).client
+    await joined(observer, 8, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    watchers = [await met.get() for _ in (*quorum.voters, 9)]
+    assert observer.dead_brokers == frozenset()
+    for voter in quorum.voters:
+        await quorum.kill(voter)
+    server.close()
+    for watcher in watchers:
+        watcher.close()
+    while observer.dead_brokers != {8}:
+        await happens(asyncio.Event(), 0.01)
+    assert not observer.image.brokers[8].fenced
 
 
 async def test_a_killed_leaders_own_broker_is_fenced_by_the_next(quorum: Quorum) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tierlog.broker.app import Broker, NodeFailed
+from tierlog.broker.app import Broker
+from tierlog.broker.foundation import NodeFailed
 from tierlog.broker.log.checkpoints import CLEAN_SHUTDOWN
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.settings.node import settings_from

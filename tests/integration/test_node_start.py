@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from tierlog.broker.app import Broker, NodeFailed
+from tierlog.broker.app import Broker
+from tierlog.broker.foundation import NodeFailed
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.settings.node import settings_from
 from tierlog.cli.errors import ExitCode

@@ -54,7 +54,7 @@ def begin(
     log: PartitionLog, now_ms: int = NOW, *, load_factor: float = LOAD_FACTOR, stable: int | None = None
 ) -> Cleaning:
     log.flush()
-    pace = Pace(SystemClock(), threading.Event(), 1e12)
+    pace = Pace(SystemClock(), threading.Event(), lambda: 1e12)
     return Cleaning(take_job(log, dirty_of(log, now_ms, stable), now_ms), pace, 0, load_factor)
 
 

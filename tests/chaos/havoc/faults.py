@@ -7,14 +7,16 @@ served again while it lasts. The rest only has to lose nothing, and to be over w
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
+from typing import Any
 
-from havoc.ground import CLIENTS
+from havoc.ground import CLIENTS, STORE
 from havoc.nodes import ChaosFailed, Cluster, Node, until
+from havoc.store import Store
 
 LOSS = 0.05
 HOUR_S = 3600
@@ -27,24 +29,41 @@ TAKE_IN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The cluster, and who is who in it: by the topic's first partition, and by the quorum."""
+    """The cluster, and who is who in it: by the topic's first partition, and by the quorum. `tiered`: the
+    topic beside it that is, in `store`, if there is one."""
 
     cluster: Cluster
     topic: str
+    tiered: str = ""
+    store: Store | None = None
+
+    def partitions(self) -> list[dict[str, Any]]:
+        """Of all topics."""
+        return [row for topic in (self.topic, self.tiered) if topic for row in self.cluster.partitions(topic)]
 
     def leader(self) -> Node:
         return self.cluster.nodes[self.cluster.partitions(self.topic)[0]["leader"]]
 
     def follower(self) -> Node:
-        """Who leads least."""
-        leaders = [row["leader"] for row in self.cluster.partitions(self.topic)]
-        return min(self.cluster.nodes.values(), key=lambda node: (leaders.count(node.id), -node.id))
+        """The broker that leads least."""
+        leaders = [row["leader"] for row in self.partitions()]
+        return min(self.cluster.brokers.values(), key=lambda node: (leaders.count(node.id), -node.id))
 
     def controller(self) -> Node:
         return self.cluster.controller()
 
     def everybody(self) -> set[int]:
-        return {CLIENTS, *self.cluster.nodes}
+        return {CLIENTS, *self.cluster.ground.places}
+
+    def tiers(self) -> list[dict[str, Any]]:
+        """Of each partition of the tiered topic, what its leader says of it; raises ChaosFailed."""
+        rows = self.cluster.partitions(self.tiered)
+        found = []
+        for node in {row["leader"] for row in rows} & self.cluster.brokers.keys():
+            found += self.cluster.nodes[node].admin.get("/v1/tier/status", topic=self.tiered)["partitions"]
+        if {tier["partition"] for tier in found} != {row["partition"] for row in rows}:
+            raise ChaosFailed("not every partition's leader tells of its tiers")
+        return found
 
 
 Play = Callable[[Stage], AbstractContextManager[str]]
@@ -53,38 +72,49 @@ Play = Callable[[Stage], AbstractContextManager[str]]
 @dataclass(frozen=True, slots=True)
 class Fault:
     """`play` gives what was done, in words. `within_s`: how long an acknowledgement may take; None:
-    it takes the majority away. `needs`: see left_out. `hurts_early`: its entry takes its time, and hurts from
-    the first moment on."""
+    it takes the majority away. `needs`: see left_out. `only`: the shape that it makes sense in.
+    `hurts_early`: its entry takes its time, and hurts from the first moment on."""
 
     name: str
     play: Play
     within_s: float | None
     needs: str = ""
+    only: str = ""
     hurts_early: bool = False
 
+
+APART, TIERED = "apart", "tiered"
+"""Shapes: voters that are no brokers; a topic that is tiered into an object store."""
 
 FAULTS: dict[str, Fault] = {}
 DEATH_S = 10.0
 SILENCE_S = 20.0
 """A node that hangs is noticed by its session (3 s), and by time-outs of the clients (2 s, 4 s)."""
+UNNOTICED_S = 5.0
+"""Producers do not wait for the object store, but a busy machine may be slow."""
 
 
 def _fault(
-    name: str, within_s: float | None, needs: str = "", *, hurts_early: bool = False
+    name: str, within_s: float | None, needs: str = "", *, only: str = "", hurts_early: bool = False
 ) -> Callable[[Callable[[Stage], Iterator[str]]], Play]:
     def enter(play: Callable[[Stage], Iterator[str]]) -> Play:
         made = contextmanager(play)
-        FAULTS[name] = Fault(name, made, within_s, needs, hurts_early)
+        FAULTS[name] = Fault(name, made, within_s, needs, only, hurts_early)
         return made
 
     return enter
 
 
-def left_out(cluster: Cluster) -> dict[str, str]:
-    """Faults that this machine does not allow, and why."""
+def of_shape(shape: Collection[str]) -> list[str]:
+    """Names of the faults that there are in it."""
+    return [name for name, fault in FAULTS.items() if not fault.only or fault.only in shape]
+
+
+def left_out(cluster: Cluster, shape: Collection[str]) -> dict[str, str]:
+    """Faults of this shape that this machine does not allow, and why."""
     reasons = {} if cluster.shim else {"shim": "there is no C compiler for the library that lies to a node"}
     reasons |= {} if cluster.disks else {"disks": "without namespaces, nothing is mounted"}
-    return {name: reasons[fault.needs] for name, fault in FAULTS.items() if fault.needs in reasons}
+    return {name: reasons[FAULTS[name].needs] for name in of_shape(shape) if FAULTS[name].needs in reasons}
 
 
 # --- processes that die
@@ -122,6 +152,19 @@ def _kill_controller(stage: Stage) -> Iterator[str]:
 @_fault("kill-all", None)
 def _kill_all(stage: Stage) -> Iterator[str]:
     with _killed(*stage.cluster.nodes.values()) as done:
+        yield done
+
+
+@_fault("kill-both", DEATH_S, only=APART)
+def _kill_both(stage: Stage) -> Iterator[str]:
+    """Who is to replace the leader dies with it."""
+    with _killed(stage.leader(), stage.controller()) as done:
+        yield done
+
+
+@_fault("kill-voters", None, only=APART)
+def _kill_voters(stage: Stage) -> Iterator[str]:
+    with _killed(*stage.cluster.voters.values()) as done:
         yield done
 
 
@@ -207,7 +250,7 @@ def _isolate_leader(stage: Stage) -> Iterator[str]:
 def _part_leader(stage: Stage) -> Iterator[str]:
     """The dangerous one: clients go on talking to a leader that is none any more."""
     node = stage.leader()
-    one, others = {node.id}, stage.everybody() - {node.id, CLIENTS}
+    one, others = {node.id}, set(stage.cluster.nodes) - {node.id}
     with _cut(
         stage, f"{node} cut off from the other nodes, not from clients", (one, others), (others, one)
     ) as done:
@@ -216,8 +259,39 @@ def _part_leader(stage: Stage) -> Iterator[str]:
 
 @_fault("isolate-majority", None)
 def _isolate_majority(stage: Stage) -> Iterator[str]:
+    with _isolated(stage, stage.leader(), stage.cluster.brokers) as done:
+        yield done
+
+
+@_fault("isolate-controller", SILENCE_S, only=APART)
+def _isolate_controller(stage: Stage) -> Iterator[str]:
+    node = stage.controller()
+    one, others = {node.id}, stage.everybody() - {node.id}
+    with _cut(stage, f"{node}, which leads the quorum, cut off", (one, others), (others, one)) as done:
+        yield done
+
+
+@_fault("isolate-voters", None, only=APART)
+def _isolate_voters(stage: Stage) -> Iterator[str]:
+    """Brokers reach each other and clients, and no quorum: their leases end."""
+    with _isolated(stage, stage.controller(), stage.cluster.voters) as done:
+        yield done
+
+
+@_fault("unheard-leader", SILENCE_S, only=APART)
+def _unheard_leader(stage: Stage) -> Iterator[str]:
+    """No voter hears of it, while followers and clients do: it has to stop by itself, for others lead."""
+    node = stage.leader()
+    one, voters = {node.id}, set(stage.cluster.voters)
+    with _cut(stage, f"{node} cut off from the voters alone", (one, voters), (voters, one)) as done:
+        yield done
+
+
+@contextmanager
+def _isolated(stage: Stage, first: Node, of: Mapping[int, Node]) -> Iterator[str]:
+    """It and one other of these, each for itself: two of three."""
     everybody = stage.everybody()
-    gone = [stage.leader().id, min(node for node in stage.cluster.nodes if node != stage.leader().id)]
+    gone = [first.id, min(node for node in of if node != first.id)]
     cuts = [cut for node in gone for cut in (({node}, everybody - {node}), (everybody - {node}, {node}))]
     with _cut(stage, f"nodes {gone} cut off from everybody", *cuts) as done:
         yield done
@@ -271,8 +345,20 @@ def _clock_back(stage: Stage) -> Iterator[str]:
 
 @_fault("disk-full", DEATH_S, "disks")
 def _disk_full(stage: Stage) -> Iterator[str]:
+    with _without_room(stage.cluster.small_disk) as done:
+        yield done
+
+
+@_fault("disk-full-controller", SILENCE_S, "disks", only=APART)
+def _disk_full_controller(stage: Stage) -> Iterator[str]:
+    with _without_room(stage.controller()) as done:
+        yield done
+
+
+@contextmanager
+def _without_room(node: Node) -> Iterator[str]:
     """Somebody else's file takes all the room, also what the node gives up, and is deleted in the end."""
-    node, healed = stage.cluster.small_disk, threading.Event()
+    healed = threading.Event()
     ballast = node.data / "ballast"
     with ballast.open("wb", buffering=0) as file:
         _fill(file, node.data)
@@ -298,8 +384,19 @@ def _fill(file: RawIOBase, disk: Path) -> None:
 
 @_fault("fsync-error", DEATH_S, "shim")
 def _fsync_error(stage: Stage) -> Iterator[str]:
+    with _without_fsync(stage.leader()) as done:
+        yield done
+
+
+@_fault("fsync-error-controller", DEATH_S, "shim", only=APART)
+def _fsync_error_controller(stage: Stage) -> Iterator[str]:
+    with _without_fsync(stage.controller()) as done:
+        yield done
+
+
+@contextmanager
+def _without_fsync(node: Node) -> Iterator[str]:
     """Healed as by an operator: the process is killed, and started on a disk that works again."""
-    node = stage.leader()
     node.control.set(fsync_fails=True)
     yield f"fsync of {node} fails with EIO"
     node.control.set()
@@ -309,15 +406,79 @@ def _fsync_error(stage: Stage) -> Iterator[str]:
 
 @_fault("wipe", DEATH_S)
 def _wipe(stage: Stage) -> Iterator[str]:
-    """As the runbook has it: out of the quorum, started with an empty disk, in again."""
-    node = stage.leader()
+    with _wiped(stage, stage.leader()) as done:
+        yield done
+
+
+@_fault("wipe-controller", DEATH_S, only=APART)
+def _wipe_controller(stage: Stage) -> Iterator[str]:
+    with _wiped(stage, stage.controller()) as done:
+        yield done
+
+
+@contextmanager
+def _wiped(stage: Stage, node: Node) -> Iterator[str]:
+    """As the runbook has it: a voter goes out of the quorum, is started with an empty disk, and in again."""
     node.kill()
     node.wipe()
     yield f"{node} killed, its disk replaced"
-    _let_go(stage, node)
+    if node.votes:
+        _let_go(stage, node)
     node.begin()
-    _take_in(stage, node)
+    if node.votes:
+        _take_in(stage, node)
     node.wait_until_it_serves()
+
+
+# --- an object store that fails: producers do not notice
+
+
+@_fault("store-kill", UNNOTICED_S, only=TIERED)
+def _store_kill(stage: Stage) -> Iterator[str]:
+    store = _store(stage)
+    store.kill()
+    yield f"SIGKILL of {store}"
+    store.start()
+
+
+@_fault("store-stop", UNNOTICED_S, only=TIERED)
+def _store_stop(stage: Stage) -> Iterator[str]:
+    store = _store(stage)
+    store.signal(signal.SIGSTOP)
+    yield f"SIGSTOP of {store}"
+    store.signal(signal.SIGCONT)
+
+
+@_fault("store-cut", UNNOTICED_S, only=TIERED)
+def _store_cut(stage: Stage) -> Iterator[str]:
+    node = stage.cluster.nodes[stage.cluster.partitions(stage.tiered)[0]["leader"]]
+    one, there = {node.id}, {STORE}
+    with _cut(stage, f"{node} cut off from {_store(stage)}", (one, there), (there, one)) as done:
+        yield done
+
+
+@_fault("store-slow", UNNOTICED_S, only=TIERED)
+def _store_slow(stage: Stage) -> Iterator[str]:
+    store = _store(stage)
+    with store.slow():
+        yield f"{store} runs a tenth of the time"
+
+
+@_fault("store-and-leader", DEATH_S, only=TIERED)
+def _store_and_leader(stage: Stage) -> Iterator[str]:
+    """Who leads next finds uploads half done, and a store that says nothing."""
+    store = _store(stage)
+    node = stage.cluster.nodes[stage.cluster.partitions(stage.tiered)[0]["leader"]]
+    store.signal(signal.SIGSTOP)
+    with _killed(node) as done:
+        yield f"SIGSTOP of {store}, {done}"
+        store.signal(signal.SIGCONT)
+
+
+def _store(stage: Stage) -> Store:
+    if stage.store is None:
+        raise ChaosFailed("there is no object store")
+    return stage.store
 
 
 def _restart_if_it_ended(node: Node) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-CLIENTS = 0
-"""Stands for the clients where nodes are named by their ids, which begin at 1."""
+CLIENTS, STORE = 0, 9
+"""Stand for the clients and the object store where nodes are named by their ids, from 1 to 8."""
 
 UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 AS_ROOT = ("--user", "--map-root-user")

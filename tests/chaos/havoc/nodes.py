@@ -1,4 +1,4 @@
-"""The processes: three nodes, each broker and voter, that can be killed, stopped, wiped and lied to."""
+"""The processes: nodes that can be killed, stopped, wiped and lied to; each is broker, voter, or both."""
 
 import errno
 import json
@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from havoc.ground import Ground, Place
 from tierlog.broker.log.checkpoints import encode_uuid
 from tierlog.broker.ports.types import random_uuid
-from tierlog.broker.settings.node import ENVIRONMENT_PREFIX
+from tierlog.broker.settings.node import BROKER, CONTROLLER, ENVIRONMENT_PREFIX
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.errors import CliError
 from tierlog.cli.local_cluster import SECRET
@@ -29,8 +29,8 @@ START_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 2.0
 SHIM = Path(__file__).with_name("shim.c")
 CONTROL = "CHAOS_CONTROL"
-DISK_BYTES = 1 << 30
-"""Of the file system of the node whose disk can be full. It is in memory, and takes what is written only."""
+DISK_BYTES, VOTER_DISK_BYTES = 1 << 30, 64 << 20
+"""Of the file systems of nodes whose disks can be full. They are in memory, and take what is written only."""
 
 SETTINGS = {
     "default.replication.factor": 3,
@@ -67,7 +67,30 @@ def build_shim(directory: Path) -> Path | None:
     return built
 
 
-class Node:
+class Process:
+    """What was started last, if it still runs."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.running and self._process is not None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait(10)
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            self._process = None
+
+
+class Node(Process):
     def __init__(
         self,
         node_id: int,
@@ -77,9 +100,11 @@ class Node:
         environment: Mapping[str, str],
         shim: Path | None,
     ) -> None:
+        super().__init__()
         directory.mkdir(parents=True)
         self.id, self.data, self.log_path = node_id, directory / "data", directory / "node.log"
         self.data.mkdir()
+        self.votes = CONTROLLER in str(settings["process.roles"])
         self.control = ControlFile(directory / "control")
         self._ground, self._settings = (
             ground,
@@ -88,7 +113,6 @@ class Node:
         self._environment = dict(environment)
         if shim is not None:
             self._environment |= {"LD_PRELOAD": str(shim), CONTROL: str(self.control.path)}
-        self._process: subprocess.Popen[bytes] | None = None
 
     def __str__(self) -> str:
         return f"node {self.id}"
@@ -100,10 +124,6 @@ class Node:
     @property
     def admin(self) -> AdminApi:
         return AdminApi(f"http://{self.place.admin}", timeout_s=ASK_TIMEOUT_S)
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
 
     def begin(self) -> None:
         """Starts the process, and waits for nothing: one alone does not serve."""
@@ -135,17 +155,10 @@ class Node:
         self.begin()
         self.wait_until_it_serves()
 
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        if self._process is not None:
-            self._process.wait(10)
-            if self._process.stdout is not None:
-                self._process.stdout.close()
-            self._process = None
-
-    def signal(self, number: signal.Signals) -> None:
-        if self.running and self._process is not None:
-            self._process.send_signal(number)
+    def first_segment(self, topic: str, partition: int) -> int:
+        """The base offset of the oldest segment of it that is on this disk."""
+        found = (self.data / "logs" / f"{topic}-{partition}").glob("*.log")
+        return min((int(path.stem) for path in found), default=-1)
 
     def wipe(self) -> None:
         """An empty disk in the place of the old one."""
@@ -162,21 +175,33 @@ class ChaosFailed(Exception):
 
 
 class Cluster:
-    """`disks`: whether file systems may be mounted: node 1, a leader, gets one that can be full."""
+    """`brokers` vote too, unless there are `voters` beside them. `disks`: whether file systems may be
+    mounted: the first broker, a leader, and all voters that are no brokers get disks that can be full."""
 
     def __init__(
-        self, directory: Path, ground: Ground, *, shim: Path | None, disks: bool, **settings: object
+        self,
+        directory: Path,
+        ground: Ground,
+        *,
+        brokers: Sequence[int],
+        voters: Sequence[int] = (),
+        shim: Path | None,
+        disks: bool,
+        environment: Mapping[str, str] | None = None,
+        **settings: object,
     ) -> None:
         self.ground, self.disks, self.shim = ground, disks, shim
-        voters = ",".join(f"{node}@{place.admin}" for node, place in ground.places.items())
+        roles = dict.fromkeys(brokers, BROKER if voters else f"{BROKER},{CONTROLLER}")
+        roles |= dict.fromkeys(voters, CONTROLLER)
+        quorum = ",".join(f"{node}@{ground.places[node].admin}" for node in voters or brokers)
         common = {
             **SETTINGS,
             "cluster.id": encode_uuid(random_uuid(SystemRandom())),
-            "controller.quorum.voters": voters,
+            "controller.quorum.voters": quorum,
             "object.store.url": f"file://{directory / 'objects'}",
             **settings,
         }
-        environment = {SECRET: secrets.token_hex(16)}
+        environment = {**(environment or {}), SECRET: secrets.token_hex(16)}
         self.nodes = {
             node: Node(
                 node,
@@ -184,6 +209,7 @@ class Cluster:
                 ground,
                 {
                     **common,
+                    "process.roles": roles[node],
                     "listeners": f"PLAINTEXT://{place.kafka_bind}",
                     "advertised.listeners": f"PLAINTEXT://{place.kafka}",
                     "admin.listener": place.admin_bind,
@@ -191,16 +217,26 @@ class Cluster:
                 environment,
                 shim,
             )
-            for node, place in ground.places.items()
+            for node in roles
+            for place in [ground.places[node]]
         }
-        self.small_disk = self.nodes[min(self.nodes)]
+        self.brokers = {node: self.nodes[node] for node in brokers}
+        self.voters = {node: self.nodes[node] for node in voters or brokers}
+        self.apart = bool(voters)
+        self.small_disk = self.nodes[min(brokers)]
+        self._mounted: list[Path] = []
         if disks:
-            mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.small_disk.data)]
-            subprocess.run(mount, check=True)
+            self._mount(self.small_disk.data, DISK_BYTES)
+            for node in voters:
+                self._mount(self.nodes[node].data, VOTER_DISK_BYTES)
+
+    def _mount(self, path: Path, size: int) -> None:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], check=True)
+        self._mounted.append(path)
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(place.kafka for place in self.ground.places.values())
+        return ",".join(node.place.kafka for node in self.brokers.values())
 
     def start(self) -> None:
         for node in self.nodes.values():
@@ -216,9 +252,9 @@ class Cluster:
 
     def close(self) -> None:
         self.kill()
-        if self.disks:
+        for path in self._mounted:
             # lazily: a process that hangs in the kernel may hold it
-            subprocess.run(["umount", "--lazy", str(self.small_disk.data)], check=False)
+            subprocess.run(["umount", "--lazy", str(path)], check=False)
 
     def ask(self, path: str, **query: object) -> Any:
         """The answer of any node that gives one; raises ChaosFailed."""

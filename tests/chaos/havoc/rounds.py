@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from havoc import figures
@@ -12,6 +12,7 @@ from havoc.workload import Workload
 
 REGAIN_WITHIN_S = 30.0
 SETTLE_WITHIN_S = 60.0
+TIERED_WITHIN_S = 60.0
 LEAST_OF_OFFERED = 0.8
 
 
@@ -76,6 +77,8 @@ def play(
         regained = until(lambda: _regained(workload, healed, done.baseline), "95 % again", REGAIN_WITHIN_S)
         tell(f"healed; throughput is back after {regained:.1f} s")
         until(lambda: in_sync(stage), "all replicas are in sync", SETTLE_WITHIN_S)
+        if stage.tiered:
+            _await_tiers(stage)
     except Exception as failure:  # whatever it is, it is what the round has shown
         done.problems.append(f"{type(failure).__name__}: {failure}")
     _measure(done, fault, workload, hurt, healed)
@@ -109,23 +112,41 @@ def settle(stage: Stage) -> None:
     until(lambda: _elected(stage), "the preferred replicas lead", SETTLE_WITHIN_S)
 
 
+def _await_tiers(stage: Stage) -> None:
+    """All that there is now comes into the object store, once its segments are full."""
+    due: dict[int, int] = {}
+
+    def looked() -> bool:
+        due.update((tier["partition"], tier["high_watermark"]) for tier in stage.tiers())
+        return True
+
+    def is_remote() -> bool:
+        return all((tier["remote_end_offset"] or 0) >= due[tier["partition"]] for tier in stage.tiers())
+
+    until(looked, "leaders tell of their tiers", SETTLE_WITHIN_S)
+    until(is_remote, "tiers go on", TIERED_WITHIN_S)
+
+
 def in_sync(stage: Stage) -> bool:
-    rows = stage.cluster.partitions(stage.topic)
+    rows = stage.partitions()
     return all(set(row["in_sync"]) == set(row["replicas"]) for row in rows)
 
 
 def _elected(stage: Stage) -> bool:
-    rows = stage.cluster.partitions(stage.topic)
-    wanted = [[stage.topic, row["partition"]] for row in rows if row["leader"] != row["replicas"][0]]
+    rows = stage.partitions()
+    wanted = [[row["topic"], row["partition"]] for row in rows if row["leader"] != row["replicas"][0]]
     if wanted:
         stage.controller().admin.post("/v1/partitions/elect", {"partitions": wanted})
     return not wanted
 
 
-def check_faults(names: Sequence[str]) -> None:
+def check_faults(names: Sequence[str], shape: Collection[str]) -> None:
     unknown = [name for name in names if name not in FAULTS]
     if unknown:
         raise ChaosFailed(f"no such faults: {', '.join(unknown)}; there are {', '.join(FAULTS)}")
+    for fault in map(FAULTS.__getitem__, names):
+        if fault.only and fault.only not in shape:
+            raise ChaosFailed(f"{fault.name} is only for --{fault.only}")
 
 
 def _seconds(value: float | None) -> str:

@@ -6,7 +6,7 @@ and the moments of acknowledgements are kept for figures.py.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -65,11 +65,14 @@ CONSUMER = {
 
 
 class Workload:
-    def __init__(self, bootstrap: str, topic: str, partitions: int, recorder: Recorder) -> None:
-        self.acks: dict[int, list[float]] = {partition: [] for partition in range(partitions)}
+    """`places`: topic and partition of each; in the history and in figures a partition is its number here."""
+
+    def __init__(self, bootstrap: str, places: Sequence[tuple[str, int]], recorder: Recorder) -> None:
+        self.acks: dict[int, list[float]] = {partition: [] for partition in range(len(places))}
         self.failures: list[str] = []
         self._bootstrap, self._recorder = bootstrap, recorder
-        self._topic, self._partitions = topic, partitions
+        self._places, self._partitions = places, len(places)
+        self._number_of = {place: number for number, place in enumerate(places)}
         self._begun = time.monotonic()
         self._sending, self._reading = threading.Event(), threading.Event()
         self._sending.set()
@@ -148,8 +151,9 @@ class Workload:
         self._write(Sent(self._at(), name, partition, number))
         value = value_of(name, partition, number).encode() + FILLER
         told = partial(self._told, name, partition, number)
+        topic, number_there = self._places[partition]
         try:
-            producer.produce(self._topic, value, partition=partition, on_delivery=told)
+            producer.produce(topic, value, partition=number_there, on_delivery=told)
         except BufferError as full:
             self._write(Failed(self._at(), name, partition, number, str(full), definite=True))
         except KafkaException as refused:  # after an error that librdkafka calls fatal
@@ -178,7 +182,7 @@ class Workload:
         consumer = self._consumer(f"assigned-{number}", **{"auto.offset.reset": "error"})
         for partition in mine:
             self._write(Began(self._at(), reader, partition, 0))
-        consumer.assign([TopicPartition(self._topic, partition, 0) for partition in mine])
+        consumer.assign([TopicPartition(*self._places[partition], 0) for partition in mine])
         while self._reading.is_set():
             self._take(consumer, reader)
         consumer.close()
@@ -190,9 +194,9 @@ class Workload:
 
         def assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
             for place in partitions:
-                self._write(Began(self._at(), reader, place.partition, -1))
+                self._write(Began(self._at(), reader, self._number_of[place.topic, place.partition], -1))
 
-        consumer.subscribe([self._topic], on_assign=assigned)
+        consumer.subscribe(sorted({topic for topic, _ in self._places}), on_assign=assigned)
         committed = time.monotonic()
         while self._reading.is_set():
             self._take(consumer, reader)
@@ -210,7 +214,9 @@ class Workload:
     def _take(self, consumer: Consumer, reader: str) -> None:
         found: dict[int, list[tuple[int, str]]] = {}
         for message in consumer.consume(500, 0.1):
-            error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
+            error, offset = message.error(), message.offset() or 0
+            place = (message.topic() or "", message.partition() or 0)
+            partition = self._number_of.get(place, 0)  # an error of the client as a whole is of none
             if error is None:
                 found.setdefault(partition, []).append((offset, _value(message)))
             elif error.code() in PLACE_LOST:
@@ -224,7 +230,8 @@ class Workload:
     def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         for place in places:
             if error is None and place.error is None and place.offset >= 0:
-                self._write(Committed(self._at(), "subscribed", place.partition, place.offset))
+                partition = self._number_of[place.topic, place.partition]
+                self._write(Committed(self._at(), "subscribed", partition, place.offset))
 
     # --- at the end
 
@@ -234,10 +241,10 @@ class Workload:
         ends = {}
         for partition in self.acks:
             _, ends[partition] = consumer.get_watermark_offsets(
-                TopicPartition(self._topic, partition), FINAL_S
+                TopicPartition(*self._places[partition]), FINAL_S
             )
             self._write(Ended(self._at(), partition, ends[partition]))
-        consumer.assign([TopicPartition(self._topic, partition, 0) for partition in ends])
+        consumer.assign([TopicPartition(*self._places[partition], 0) for partition in ends])
         deadline = time.monotonic() + FINAL_S
         while time.monotonic() < deadline:
             self._take(consumer, FINAL)

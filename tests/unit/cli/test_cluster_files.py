@@ -62,6 +62,33 @@ def test_replicas_are_as_many_as_there_are_nodes_for(count: int, replicas: str, 
     assert len(settings["controller.quorum.voters"].split(",")) == count
 
 
+def test_voters_apart_have_no_port_for_clients() -> None:
+    plan = cluster_files.new_plan(3, voters=3, base_port=9092)
+    assert [(node.id, node.port, node.admin_port) for node in plan.brokers] == [
+        (1, 9092, 9644),
+        (2, 9093, 9645),
+        (3, 9094, 9646),
+    ]
+    assert [(node.id, node.bootstrap, node.admin_port) for node in plan.apart] == [
+        (4, None, 9647),
+        (5, None, 9648),
+        (6, None, 9649),
+    ]
+    assert plan.bootstrap == "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094" and 0 not in plan.ports
+    settings = plan.all_settings()
+    voters = "4@127.0.0.1:9647,5@127.0.0.1:9648,6@127.0.0.1:9649"
+    assert settings["controller.quorum.voters"] == voters
+    assert settings["default.replication.factor"] == "3"
+    assert len(set(cluster_files.new_plan(1, voters=3).ports)) == 5
+
+
+def test_a_cluster_of_before_there_were_roles_is_read(tmp_path: Path) -> None:
+    node = '{"id": 1, "port": 9092, "admin_port": 9644}'
+    (tmp_path / "cluster.json").write_text(f'{{"cluster_id": "c", "secret": "s", "nodes": [{node}]}}')
+    plan = cluster_files.load(tmp_path)
+    assert plan is not None and plan.roles == {1: ("broker", "controller")} and not plan.apart
+
+
 def test_settings_of_the_user_win(tmp_path: Path) -> None:
     plan = cluster_files.new_plan(3, settings={"min.insync.replicas": 3})
     assert plan.all_settings()["min.insync.replicas"] == "3"

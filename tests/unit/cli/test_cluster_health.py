@@ -168,3 +168,36 @@ def test_nodes_of_two_clusters_are_not_taken_for_one() -> None:
     health = judge(cluster(quorum={3: quorum(3, cluster_id="other")}))
     assert health.status is Status.UNAVAILABLE
     assert "several clusters: c, other" in health.problems[0].what
+
+
+def apart(**answers: Any) -> Observation:
+    """Broker 1, and voters 2 and 3."""
+    voters = {"2": "http://h:2", "3": "http://h:3"}
+    quorums = {
+        1: quorum(1, role="observer", voters=voters),
+        2: quorum(2, role="leader", voters=voters),
+        3: quorum(3, voters=voters),
+        **{int(name[1:]): answer for name, answer in answers.items()},
+    }
+    return cluster(brokers=[broker(1)], assigned=[1], quorum=quorums)
+
+
+ROLES = {1: ("broker",), 2: ("controller",), 3: ("controller",)}
+
+
+def test_a_voter_need_not_be_a_broker() -> None:
+    assert judge(apart(), dict.fromkeys(URLS, UP), ROLES).problems == ()
+    assert judge(apart()).problems == ()
+
+
+def test_of_a_voter_that_is_away_no_broker_is_missed() -> None:
+    (problem,) = judge(apart(n3=None)).problems
+    assert problem.what == "node 3: it does not answer, and it is a voter"
+    assert "tierlog quorum remove 3" in problem.next and "partition" not in problem.next
+
+
+def test_only_voters_count_for_the_majority() -> None:
+    nobody = Observation(urls=URLS, quorum=dict.fromkeys(URLS))
+    problem = judge(nobody, dict.fromkeys(URLS, DOWN), ROLES).problems[0]
+    assert "0 of 2 voters answer, 2 are needed" in problem.what
+    assert problem.next.endswith("node 2, node 3.")

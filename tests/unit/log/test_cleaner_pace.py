@@ -41,7 +41,7 @@ def cleaning_of(log: PartitionLog, pace: Pace) -> Cleaning:
 
 
 def test_the_thread_breathes_within_a_large_batch(log: PartitionLog) -> None:
-    pace = Counting(SystemClock(), threading.Event(), 1e12)
+    pace = Counting(SystemClock(), threading.Event(), lambda: 1e12)
     cleaning = cleaning_of(log, pace)
     (group,) = cleaning.map_keys()
     assert pace.breaths >= RECORDS // SLICE_RECORDS
@@ -52,7 +52,7 @@ def test_the_thread_breathes_within_a_large_batch(log: PartitionLog) -> None:
 
 def test_a_stop_is_obeyed_within_a_large_batch(log: PartitionLog) -> None:
     stop = threading.Event()
-    cleaning = cleaning_of(log, Pace(SystemClock(), stop, 1e12))
+    cleaning = cleaning_of(log, Pace(SystemClock(), stop, lambda: 1e12))
     stop.set()
     with pytest.raises(CleaningStopped):
         cleaning.map_keys()
@@ -70,7 +70,26 @@ def test_what_is_read_and_written_stays_below_the_rate() -> None:
             return False
 
     clock, stop = Hands(), Waits()
-    pace = Pace(clock, stop, 1000)
+    pace = Pace(clock, stop, lambda: 1000)
     for _ in range(50):
         pace.spend(100)
     assert stop.waited_s == pytest.approx(5.0)
+
+
+def test_a_rate_that_changes_holds_from_the_next_step_on() -> None:
+    class Waits(threading.Event):
+        waited_s = 0.0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            self.waited_s += timeout
+            clock.now += round(timeout * 1000)
+            return False
+
+    clock, stop, rates = Hands(), Waits(), [1e12]
+    pace = Pace(clock, stop, lambda: rates[-1])
+    pace.spend(1_000_000)
+    assert stop.waited_s < 0.001
+    rates.append(1000)
+    pace.spend(500)
+    assert stop.waited_s == pytest.approx(0.5, abs=0.001)

@@ -100,7 +100,7 @@ def test_brokers_and_the_cluster_have_defaults_of_topics(world: World) -> None:
     assert (
         settings(world, Scope.CLUSTER, "") == settings(world, Scope.BROKER, "3") == {"log.retention.ms": "7"}
     )
-    assert alter(world, ("log.dirs", Op.SET, "/x"), scope=Scope.CLUSTER, name="").error == E.INVALID_CONFIG
+    assert alter(world, ("log.dirs", Op.SET, "/x"), scope=Scope.CLUSTER, name="").error == E.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,29 @@ async def test_a_changed_setting_reaches_the_log(tmp_path: Path) -> None:
     await run.stop()
 
 
+async def test_changed_defaults_reach_every_log_that_sets_nothing_else(tmp_path: Path) -> None:
+    run = await Run(tmp_path, **{"log.segment.bytes": "9000"}).start(EMPTY)
+    images = [EMPTY, created(EMPTY, ORDERS, retention_ms="5")]
+    cluster, broker = r.ConfigScope.CLUSTER, r.ConfigScope.BROKER
+    seen = []
+    for scope, name, key, value in (
+        (cluster, "", "log.segment.bytes", "2000"),
+        (broker, "1", "log.segment.bytes", "3000"),
+        (broker, "2", "log.segment.bytes", "4000"),
+        (cluster, "", "log.retention.ms", "6"),
+        (broker, "1", "log.segment.bytes", None),
+        (cluster, "", "log.segment.bytes", None),
+    ):
+        run.manager.follow(*images[-2:])
+        change = r.ConfigRecord(scope=scope, name=name, key=key, value=value)
+        images.append(evolve_all(images[-1], [change]))
+        seen.append((run.replica().config.segment_bytes, run.replica().config.retention_ms))
+    run.manager.follow(*images[-2:])
+    seen.append((run.replica().config.segment_bytes, run.replica().config.retention_ms))
+    assert seen == [(9000, 5), (2000, 5), (3000, 5), (3000, 5), (3000, 5), (2000, 5), (9000, 5)]
+    await run.stop()
+
+
 async def test_idle_producers_are_forgotten_when_the_node_says(tmp_path: Path) -> None:
     run = await Run(tmp_path, **{"producer.id.expiration.ms": "60000"}).start(EMPTY)
     run.manager.follow(EMPTY, created(EMPTY, ORDERS, retention_ms="-1"))

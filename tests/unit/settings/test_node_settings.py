@@ -49,7 +49,17 @@ def test_the_finer_unit_wins_within_one_source() -> None:
         ({"listeners": "PLAINTEXT://h"}, "not host:port"),
         ({"advertised.listeners": "PLAINTEXT://h:0"}, "port 0"),
         ({"process.roles": "worker"}, "not one of broker, controller"),
-        ({"process.roles": "broker"}, "no controller needs controller.quorum.voters"),
+        ({"process.roles": "broker"}, "one alone needs controller.quorum.voters and .secret"),
+        ({"process.roles": "controller"}, "one alone needs controller.quorum.voters"),
+        ({"process.roles": ""}, "broker, controller, or both"),
+        (
+            {
+                "process.roles": "broker",
+                "controller.quorum.voters": "1@h:1",
+                "controller.quorum.secret": "s",
+            },
+            "names this node, 1: no controller",
+        ),
         ({"controller.quorum.voters": "1"}, "id@host:port"),
         ({"controller.quorum.voters": "2@h:1"}, "does not name this node"),
         ({"controller.quorum.voters": "1@h:1,2@h:2"}, "controller.quorum.secret"),

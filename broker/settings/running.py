@@ -1,0 +1,62 @@
+"""Settings that change while nodes run (KIP-226): those of Kafka's update mode `cluster-wide`.
+
+What is set for one node wins over what is set for all of them, and that over what the node was started with.
+The controller and the handlers check changes, and each node takes them in (`runtime.running_settings`).
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from tierlog.broker.settings.definitions import InvalidSetting, Value
+from tierlog.broker.settings.node import ALIASES, NODE_SETTINGS, NodeSettings
+from tierlog.broker.settings.topic import TOPIC_DEFAULTS, check_local_retention
+
+REPLICATION_RATES = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
+
+RUN_TIME_SETTINGS = REPLICATION_RATES | {
+    *TOPIC_DEFAULTS,
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.max.bytes.per.second",
+    "max.connection.creation.rate",
+    "max.connections",
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
+    "num.recovery.threads.per.data.dir",
+    "producer.id.expiration.ms",
+    "remote.fetch.max.wait.ms",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+}
+
+
+def settings_now(
+    at_start: NodeSettings, of_cluster: Mapping[str, str], of_node: Mapping[str, str]
+) -> NodeSettings:
+    """Those of a node that was started with `at_start`. What it does not understand, as a newer one took it,
+    counts as not set."""
+    values: dict[str, Value] = {}
+    for source in (of_cluster, of_node):
+        for name in RUN_TIME_SETTINGS.intersection(source):
+            with suppress(InvalidSetting):
+                values[name] = NODE_SETTINGS[name].parse(source[name])
+    changes = {name.replace(".", "_"): value for name, value in values.items()}
+    return replace(at_start, explicit=at_start.explicit.union(values), **changes)  # type: ignore[arg-type]
+
+
+def check_together(settings: NodeSettings) -> None:
+    """What must hold between those that change, and within them. Raises InvalidSetting."""
+    _ = settings.connections_per_address
+    check_local_retention(settings.topic_config({}), prefix="log.")
+
+
+def why_fixed(name: str) -> str | None:
+    """Why a setting cannot be set while nodes run, in words; None: it can."""
+    if name in RUN_TIME_SETTINGS:
+        return None
+    if name in ALIASES and (other := ALIASES[name][0]) in RUN_TIME_SETTINGS:
+        return f"{name}: set {other} instead"
+    if name in NODE_SETTINGS or name in ALIASES:
+        return f"{name}: read by a node when it starts"
+    return f"{name}: no such setting"

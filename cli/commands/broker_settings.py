@@ -1,0 +1,120 @@
+"""`tierlog broker settings|alter`: settings that change while brokers run, of one or of all (KIP-226)."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tierlog.cli.options import Bootstrap, Json, parse_pairs
+
+if TYPE_CHECKING:
+    from tierlog.broker.wire.messages.incremental_alter_configs import AlterableConfig
+    from tierlog.cli.client import KafkaClient
+
+BROKER_RESOURCE, SET, DELETE = 4, 0, 1
+SOURCES = {2: "this broker", 3: "all brokers", 4: "its start", 5: "default"}
+"""Where a value comes from, by Kafka's numbers."""
+
+OneOrAll = Annotated[
+    int | None, typer.Argument(metavar="[BROKER]", min=0, help="Id of the broker; without it: all brokers.")
+]
+
+
+def settings(
+    broker: OneOrAll = None,
+    all_settings: Annotated[
+        bool, typer.Option("--all", help="Also those of the broker that have their default.")
+    ] = False,
+    as_json: Json = False,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Show what is set for all brokers while they run; of one broker, whatever is not its default."""
+    from tierlog.cli.client import KafkaClient
+    from tierlog.cli.output import print_rows
+
+    with KafkaClient(bootstrap) as client:
+        rows = [row for row in _rows(client, broker) if all_settings or row["source"] != SOURCES[5]]
+    columns = {"name": "setting", "value": "value", "source": "set for", "runs": "changes while it runs"}
+    title = "Settings of all brokers" if broker is None else f"Settings of broker {broker}"
+    print_rows(columns, rows, title=title, as_json=as_json)
+
+
+def alter(
+    broker: OneOrAll = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting; may be repeated."),
+    ] = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", "-u", metavar="KEY", help="Have what it was started with count again."),
+    ] = None,
+    as_json: Json = False,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Change settings while brokers run: of all, or of one, whose value wins. They outlive restarts."""
+    from tierlog.broker.wire.messages.incremental_alter_configs import AlterableConfig
+    from tierlog.cli.client import KafkaClient
+    from tierlog.cli.errors import usage
+    from tierlog.cli.output import print_done
+
+    if not config and not unset:
+        raise usage("nothing to change", hint="Give --config KEY=VALUE or --unset KEY.")
+    sets = parse_pairs(config, "--config")
+    changes = [AlterableConfig(name=key, config_operation=SET, value=value) for key, value in sets.items()]
+    changes += [AlterableConfig(name=key, config_operation=DELETE, value=None) for key in unset or ()]
+    with KafkaClient(bootstrap) as client:
+        _alter(client, broker, changes)
+    who = "all brokers" if broker is None else f"broker {broker}"
+    print_done(f"altered {who}", {"broker": broker, "set": sets, "unset": unset or []}, as_json=as_json)
+
+
+def _rows(client: "KafkaClient", broker: int | None) -> list[dict[str, Any]]:
+    from tierlog.broker.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+    from tierlog.cli.client import raise_for
+
+    _require(client, broker)
+    asked = DescribeConfigsResource(
+        resource_type=BROKER_RESOURCE, resource_name=_name(broker), configuration_keys=None
+    )
+    [result] = client.call(DescribeConfigsRequest(resources=[asked]), broker).results
+    raise_for(result.error_code, result.error_message, f"settings of broker {broker}")
+    return [
+        {
+            "name": config.name,
+            "value": config.value,
+            "source": SOURCES.get(config.config_source, str(config.config_source)),
+            "runs": not config.read_only,
+        }
+        for config in sorted(result.configs, key=lambda config: config.name)
+    ]
+
+
+def _alter(client: "KafkaClient", broker: int | None, changes: "list[AlterableConfig]") -> None:
+    from tierlog.broker.wire.messages.incremental_alter_configs import (
+        AlterConfigsResource,
+        IncrementalAlterConfigsRequest,
+    )
+    from tierlog.cli.client import raise_for
+
+    _require(client, broker)
+    resource = AlterConfigsResource(
+        resource_type=BROKER_RESOURCE, resource_name=_name(broker), configs=changes
+    )
+    [result] = client.call(IncrementalAlterConfigsRequest(resources=[resource]), broker).responses
+    raise_for(result.error_code, result.error_message, "not altered")
+
+
+def _require(client: "KafkaClient", broker: int | None) -> None:
+    """Only it knows what it was started with."""
+    from tierlog.cli.errors import CliError, ExitCode
+
+    if broker is not None and broker not in {one.node_id for one in client.metadata([]).brokers}:
+        raise CliError(
+            f"there is no broker {broker} that serves",
+            hint="`tierlog broker list` shows those that are registered.",
+            code=ExitCode.NOT_FOUND,
+        )
+
+
+def _name(broker: int | None) -> str:
+    return "" if broker is None else str(broker)

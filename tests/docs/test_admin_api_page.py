@@ -1,0 +1,20 @@
+"""Each route of the admin API is on its page, and nothing else."""
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+from docs_pages import ROOT
+
+from tierlog.broker.gateway.admin import admin_routes
+from tierlog.metadata.api import quorum_routes
+
+PAGE = (ROOT / "docs/reference/admin-api.md").read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_routes_of_a_node() -> None:
+    unused: Any = SimpleNamespace(metadata=None, is_broker=True)
+    routes: list[Any] = [*admin_routes(unused), *quorum_routes(unused)]
+    served = {f"{route.method} {route.path.replace('{id}', 'ID')}" for route in routes}
+    told = re.findall(r"^\| `(\w+ /[^`?]*)", PAGE, re.MULTILINE)
+    assert sorted(told) == sorted(served)

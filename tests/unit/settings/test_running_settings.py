@@ -1,0 +1,60 @@
+"""Settings that change while nodes run: which source counts, what is refused, and what each can."""
+
+import pytest
+
+from tierlog.broker.settings.definitions import InvalidSetting
+from tierlog.broker.settings.node import NODE_SETTINGS, NodeSettings, settings_from
+from tierlog.broker.settings.running import RUN_TIME_SETTINGS, check_together, settings_now, why_fixed
+
+AT_START = settings_from({"log.retention.ms": "1", "num.partitions": "7"})
+
+
+def test_a_nodes_own_value_wins_over_that_of_all_and_that_over_its_start() -> None:
+    of_cluster = {"log.retention.ms": "2", "message.max.bytes": "20"}
+    now = settings_now(AT_START, of_cluster, {"log.retention.ms": "3"})
+    assert (now.log_retention_ms, now.message_max_bytes, now.num_partitions) == (3, 20, 7)
+    assert now.topic_defaults() == {"retention.ms": "3", "max.message.bytes": "20"}
+    assert settings_now(AT_START, {}, {}) == AT_START
+
+
+def test_what_a_node_does_not_understand_counts_as_not_set() -> None:
+    of_cluster = {"log.retention.ms": "2", "log.of.the.future": "1", "num.partitions": "9"}
+    now = settings_now(AT_START, of_cluster, {"log.retention.ms": "soon"})
+    assert (now.log_retention_ms, now.num_partitions) == (2, 7)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"max.connections.per.ip.overrides": "here:5"},
+        {"log.retention.ms": "10", "log.local.retention.ms": "11"},
+        {"log.retention.bytes": "10", "log.local.retention.bytes": "-1"},
+    ],
+)
+def test_what_makes_no_sense_together_is_refused(texts: dict[str, str]) -> None:
+    (name,) = list(texts)[-1:]
+    with pytest.raises(InvalidSetting, match=name):
+        check_together(settings_now(NodeSettings(), texts, {}))
+
+
+def test_local_retention_may_be_all_that_is_kept() -> None:
+    texts = {"log.retention.ms": "10", "log.local.retention.ms": "10", "log.local.retention.bytes": "5"}
+    check_together(settings_now(NodeSettings(), texts, {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("num.partitions", "read by a node when it starts"),
+        ("broker.id", "read by a node when it starts"),
+        ("log.retention.hours", "set log.retention.ms instead"),
+        ("num.io.threads", "no such setting"),
+    ],
+)
+def test_why_a_setting_is_not_changed_is_told(name: str, why: str) -> None:
+    assert why_fixed(name) == f"{name}: {why}"
+
+
+def test_each_is_a_setting_of_a_node() -> None:
+    assert NODE_SETTINGS.keys() >= RUN_TIME_SETTINGS
+    assert {why_fixed(name) for name in RUN_TIME_SETTINGS} == {None}
