@@ -153,7 +153,7 @@ class TierWitness:
     # --- the bucket
 
     def stored(self, key: str, content: bytes, before: bytes | None) -> None:
-        if key in self._removed:
+        if key in self._removed or self._describes_what_is_gone(key):
             self._too_late.add(key)
         if key.endswith("/root"):
             self._check_root(self._place(key), _root(content), None if before is None else _root(before))
@@ -163,6 +163,12 @@ class TierWitness:
             partition = None if self._image is None else self._image.partition(*self._place(key))
             if partition is not None and parse_attempt(key).leader_epoch < partition.leader_epoch:
                 self._done["late uploads"] += 1
+
+    def _describes_what_is_gone(self, key: str) -> bool:
+        """A request to describe a topic, later than its deletion: whoever sent it may be dead."""
+        name = key.removeprefix(self._keys.topics()).removesuffix(".json")
+        is_description = key == f"{self._keys.topics()}{name}.json"
+        return is_description and self._image is not None and uuid.UUID(name) not in self._image.topics
 
     def _check_root(
         self, where: TopicIdPartition, root: ManifestRoot | None, before: ManifestRoot | None
