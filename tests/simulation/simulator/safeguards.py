@@ -353,17 +353,6 @@ def _() -> Patches:
     yield tier_driver, "_end_of", lambda root: MAX_LONG
 
 
-@_safeguard("what is committed alone is uploaded", "what was cut from the logs is in the manifest")
-def _() -> Patches:
-    copies = planner._copies
-
-    def without(state: Any, segments: Any, view: planner.LeaderView, log_start: int) -> Any:
-        view = dataclasses.replace(view, high_watermark=MAX_LONG, last_stable_offset=MAX_LONG)
-        return copies(state, segments, view, log_start)
-
-    yield planner, "_copies", without
-
-
 @_safeguard("an upload is verified", "the manifest names an object that was torn")
 def _() -> Patches:
     async def without(*_: object) -> None:
