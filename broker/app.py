@@ -38,7 +38,6 @@ from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.quotas.quotas import ClientQuotas, windows_of
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.boots import boot_id, forget_boot, may_have_lost, note_boot
-from tierlog.broker.runtime.broker_connection import TcpNetwork
 from tierlog.broker.runtime.directory_moves import DirectoryMoves
 from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
@@ -55,6 +54,7 @@ from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.running_settings import RunningSettings
+from tierlog.broker.runtime.tcp_network import TcpNetwork
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import BROKER, NodeSettings

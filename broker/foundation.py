@@ -116,6 +116,7 @@ class Foundation(ABC):
         self.admin = AdminServer(routes, _tls(settings))
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
+        metadata_tasks.spawn("certificates of the admin server", self.admin.keep_certificates())
         if isinstance(self.metadata_node, MetadataNode):
             self.metadata_node.url = settings.voters.get(settings.node_id, self.admin_url)
 

@@ -8,12 +8,14 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tierlog.cli.errors import CliError, ExitCode, unreachable
+from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
 
 if TYPE_CHECKING:
     import ssl
 
 LOOK_AROUND = "`tierlog topic list` shows the topics, `tierlog topic describe` their offsets and settings."
+HINTS = {404: LOOK_AROUND, 503: "`tierlog cluster health` says what is missing, and what to do."}
+"""By status of the answer."""
 
 
 class Event(NamedTuple):
@@ -27,6 +29,8 @@ class AdminApi:
     """Calls of one node's admin API; raises CliError with the server's own words."""
 
     def __init__(self, url: str, *, timeout_s: float = 300.0) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise usage(f"{url!r} is not the URL of an admin API", hint="For example: http://127.0.0.1:9644")
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
 
@@ -65,7 +69,7 @@ class AdminApi:
             raise CliError(
                 _reason(refused),
                 code=code,
-                hint=LOOK_AROUND if code == ExitCode.NOT_FOUND else "",
+                hint=HINTS.get(refused.code, ""),
             ) from None
         except (OSError, ValueError) as failure:
             raise unreachable(self.url, getattr(failure, "reason", failure)) from None

@@ -1,17 +1,28 @@
 """The quorum's HTTP routes, mounted on the node's admin server: Raft messages, forwarded commands, status.
 
 A request is read only up to a bound, and acted on only if it is signed, of this cluster and for this node.
+What is answered to it is signed too; refusals of who may not ask are not, nor is the status, which is for
+all.
 """
 
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 
-from tierlog.metadata.auth import MAX_BODY_BYTES, Envelope, Unauthenticated
+from tierlog.metadata.auth import (
+    ANSWER_SIGNATURE,
+    INDEX,
+    MAX_BODY_BYTES,
+    SIGNATURE,
+    Envelope,
+    Unauthenticated,
+    sign_answer,
+)
 from tierlog.metadata.controller.commands import Heartbeat, decode_command, encode_reply
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable, NotTheLeader
 from tierlog.metadata.observer import MetadataObserver
@@ -29,7 +40,6 @@ HEARTBEAT_PATH = "/metadata/v1/heartbeat"
 LOG_PATH = "/metadata/v1/log"
 SNAPSHOT_PATH = "/metadata/v1/snapshot"
 QUORUM_PATH = "/v1/quorum"
-INDEX_HEADER = "X-Tierlog-Index"
 
 
 class NewVoter(msgspec.Struct, frozen=True):
@@ -62,8 +72,8 @@ def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         try:
             reply = await node.submit(_decoded(decode_command, body), forward=False)
         except MetadataUnavailable as unavailable:
-            return _told(unavailable)
-        return web.Response(body=encode_reply(reply), headers={INDEX_HEADER: str(node.image.index)})
+            return _signed(secret, request, _told(unavailable), 503)
+        return _signed(secret, request, encode_reply(reply), index=str(node.image.index))
 
     async def status(_: web.Request) -> web.Response:
         return _status(node)
@@ -84,23 +94,24 @@ def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         try:
             reply = await node.heartbeat(_decoded(_heartbeats.decode, body), forward=False)
         except MetadataUnavailable as unavailable:
-            return _told(unavailable)
-        return web.Response(body=msgspec.msgpack.encode(reply))
+            return _signed(secret, request, _told(unavailable), 503)
+        return _signed(secret, request, msgspec.msgpack.encode(reply))
 
     async def log(request: web.Request) -> web.Response:
         await _authenticated(node, secret, request, request.path_qs)
         try:
             page = await node.log_page(_number(request, "after"), _number(request, "wait_ms"))
         except MetadataUnavailable as unavailable:
-            return _told(unavailable)
-        return web.Response(body=encode_page(page))
+            return _signed(secret, request, _told(unavailable), 503)
+        return _signed(secret, request, encode_page(page))
 
     async def snapshot(request: web.Request) -> web.Response:
         await _authenticated(node, secret, request, request.path_qs)
         chunk = node.snapshot_chunk(_number(request, "index"), _number(request, "offset"))
         if chunk is None:
-            raise web.HTTPNotFound(text="there is a newer snapshot")
-        return web.Response(body=chunk)
+            newer = MetadataUnavailable("there is a newer snapshot", applied_unknown=False)
+            return _signed(secret, request, _told(newer), 503)
+        return _signed(secret, request, chunk)
 
     return [web.post(HEARTBEAT_PATH, heartbeat), web.get(LOG_PATH, log), web.get(SNAPSHOT_PATH, snapshot)]
 
@@ -114,6 +125,7 @@ def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:
 
     async def add(request: web.Request) -> web.Response:
         voter = _decoded(_new_voters.decode, await _bounded_body(request))
+        _check_url(voter.url)
         return await _changed(node, request, node.add_voter(voter.id, voter.url))
 
     async def remove(request: web.Request) -> web.Response:
@@ -137,12 +149,12 @@ async def _changed(
         await change
     except NotTheLeader as elsewhere:
         if not elsewhere.url:
-            return _told(elsewhere)
+            return web.Response(status=503, body=_told(elsewhere))
         raise web.HTTPTemporaryRedirect(elsewhere.url + request.path_qs) from None
     except ChangeRefused as refused:
         raise web.HTTPConflict(text=str(refused)) from None
     except MetadataUnavailable as unavailable:
-        return _told(unavailable)
+        return web.Response(status=503, body=_told(unavailable))
     return _status(node)
 
 
@@ -198,15 +210,34 @@ async def _bounded_body(request: web.Request) -> bytes:
         raise web.HTTPBadRequest(text="the body is cut short") from None
 
 
+def _check_url(url: str) -> None:
+    """A voter whose address is none is cut off from the quorum."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port is not None
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise web.HTTPBadRequest(text=f"{url!r} is not of the form http://host:port")
+
+
 def _status(node: MetadataNode | MetadataObserver) -> web.Response:
     if not node.started:
         raise web.HTTPServiceUnavailable(text="the metadata node is starting")
     return web.Response(body=msgspec.json.encode(node.status()), content_type="application/json")
 
 
-def _told(unavailable: MetadataUnavailable) -> web.Response:
-    told = Unavailable(str(unavailable), unavailable.applied_unknown)
-    return web.Response(status=503, body=msgspec.json.encode(told))
+def _told(unavailable: MetadataUnavailable) -> bytes:
+    return msgspec.json.encode(Unavailable(str(unavailable), unavailable.applied_unknown))
+
+
+def _signed(
+    secret: bytes, request: web.Request, body: bytes, status: int = 200, *, index: str = ""
+) -> web.Response:
+    """To a request that has been authenticated."""
+    signature = sign_answer(secret, request.headers[SIGNATURE], status, index, body)
+    headers = {ANSWER_SIGNATURE: signature, **({INDEX: index} if index else {})}
+    return web.Response(status=status, body=body, headers=headers)
 
 
 def _number(request: web.Request, name: str) -> int:

@@ -1,9 +1,10 @@
 """Who speaks on the quorum's HTTP routes: cluster, sender, receiver, and the directories in which both keep
-their promises, signed with the shared secret.
+their promises, signed with the shared secret; and who answers.
 
-HMAC-SHA256 over all of it and the body. This authenticates nodes on a trusted network; it does not hide
-what they say, and a recorded request can be replayed (harmless to Raft, not to commands): networks that are
-not trusted need certificates as well (`tls`).
+HMAC-SHA256 over all of it and the body. An answer is signed over the signature of its question, in which a
+nonce makes each another, so that no recorded answer does for a later question. This authenticates nodes on a
+trusted network; it does not hide what they say, and a recorded request can be replayed (harmless to Raft, not
+to commands): networks that are not trusted need certificates as well (`tls`).
 """
 
 import hashlib
@@ -19,6 +20,7 @@ CLUSTER, SENDER, RECEIVER, SIGNATURE = (
     "X-Tierlog-Signature",
 )
 FROM_DIRECTORY, TO_DIRECTORY = "X-Tierlog-From-Directory", "X-Tierlog-To-Directory"
+NONCE, INDEX, ANSWER_SIGNATURE = "X-Tierlog-Nonce", "X-Tierlog-Index", "X-Tierlog-Answer-Signature"
 MAX_BODY_BYTES = 16 << 20
 
 
@@ -29,13 +31,14 @@ class Unauthenticated(Exception):
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """What is signed besides the body. Directories are None where they are not known; a receiver of -1 is
-    whoever reads it."""
+    whoever reads it. `nonce`: of a question; empty where no signed answer is expected."""
 
     cluster_id: str
     sender: int
     receiver: int
     directory: UUID | None = None
     receiver_directory: UUID | None = None
+    nonce: str = ""
 
     def headers(self, secret: bytes, path: str, body: bytes) -> dict[str, str]:
         return {
@@ -45,12 +48,14 @@ class Envelope:
             FROM_DIRECTORY: _text(self.directory),
             TO_DIRECTORY: _text(self.receiver_directory),
             SIGNATURE: self._signature(secret, path, body),
+            **({NONCE: self.nonce} if self.nonce else {}),
         }
 
     def _signature(self, secret: bytes, path: str, body: bytes) -> str:
+        """A path begins with a slash, and no nonce does."""
         directories = f"{_text(self.directory)}\n{_text(self.receiver_directory)}\n"
-        signed = f"{path}\n{self.cluster_id}\n{self.sender}\n{self.receiver}\n{directories}"
-        return hmac.new(secret, signed.encode() + body, hashlib.sha256).hexdigest()
+        signed = f"{self.nonce}{path}\n{self.cluster_id}\n{self.sender}\n{self.receiver}\n{directories}"
+        return _hmac(secret, signed, body)
 
     @classmethod
     def check(cls, headers: Mapping[str, str], secret: bytes, path: str, body: bytes) -> "Envelope":
@@ -62,13 +67,35 @@ class Envelope:
                 int(headers[RECEIVER]),
                 _directory(headers[FROM_DIRECTORY]),
                 _directory(headers[TO_DIRECTORY]),
+                headers.get(NONCE, ""),
             )
             given = headers[SIGNATURE].encode()
         except (KeyError, ValueError):
             raise Unauthenticated("headers are missing or malformed") from None
+        if "/" in envelope.nonce:
+            raise Unauthenticated("the nonce is malformed")
         if not hmac.compare_digest(given, envelope._signature(secret, path, body).encode()):
             raise Unauthenticated("the signature is wrong: the nodes' secrets differ")
         return envelope
+
+
+def sign_answer(secret: bytes, question: str, status: int, index: str, body: bytes) -> str:
+    """`question`: the signature of the request; `index`: the header of that name, or empty."""
+    return _hmac(secret, f"answer {question} {status} {index}\n", body)
+
+
+def is_answer(headers: Mapping[str, str], secret: bytes, question: str, status: int, body: bytes) -> bool:
+    """Whether a node that knows the secret gave this answer to this question."""
+    right = sign_answer(secret, question, status, headers.get(INDEX, ""), body)
+    given = headers.get(ANSWER_SIGNATURE, "").encode(errors="surrogateescape")
+    return hmac.compare_digest(given, right.encode())
+
+
+def _hmac(secret: bytes, head: str, body: bytes) -> str:
+    """The body may be long: it is not copied. A header may be of any bytes."""
+    made = hmac.new(secret, head.encode(errors="surrogateescape"), hashlib.sha256)
+    made.update(body)
+    return made.hexdigest()
 
 
 def _text(directory: UUID | None) -> str:

@@ -148,10 +148,12 @@ class Leadership:
 
     def _outdated(self, committed_term: int) -> None:
         """Terms never fall along a log: behind a committed entry of this term none of an older one follows.
-        A log that ends before what is waited for, of an idle cluster, would tell it only much later. All who
-        wait for an index began in one term: a later one is led only after its first entry was applied."""
+        A log that ends before what is waited for, of an idle cluster, would tell it only much later."""
         for index in [i for i, waiters in self._waiting.items() if waiters[0][0] < committed_term]:
-            _fail(self._waiting.pop(index), LeadershipLost())
+            waiters = self._waiting.pop(index)
+            _fail([waiter for waiter in waiters if waiter[0] < committed_term], LeadershipLost())
+            if current := [waiter for waiter in waiters if waiter[0] >= committed_term]:
+                self._waiting[index] = current
 
     def _left_out(self) -> None:
         """A leader sends nothing to who is no member of its configuration: a node that lost its leadership

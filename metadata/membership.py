@@ -48,7 +48,8 @@ class Membership:
     def __init__(self, host: Host, core: RaftCore, leadership: Leadership, clock: Clock) -> None:
         self._host, self._core, self._leadership, self._clock = host, core, leadership, clock
         self._hearing = Hearing()
-        self._heard: dict[int, UUID] = {}  # directories of members as they called
+        self._heard: dict[int, UUID] = {}  # directories of members as they called in this term
+        self._heard_term = -1
         self._refused: dict[int, UUID | None] = {}
         self._changing = asyncio.Lock()
         self._turned = asyncio.Event()
@@ -67,12 +68,15 @@ class Membership:
                     await self._change(lambda: self._moved(node_id, url))
                 return
             if self._core.configuration.learners.get(node_id, Member()).url != url:
+                self._heard.pop(node_id, None)  # its disk may have been emptied since
                 await self._change(lambda: self._with_own_url().with_learner(node_id, Member(url)))
             while not self._caught_up(node_id):
                 await self._turned.wait()
             # it has answered, or it had not caught up: so its directory is known
             await self._change(
-                lambda: self._core.configuration.with_voter(node_id, Member(url, self._heard.get(node_id)))
+                lambda: self._core.configuration.with_voter(
+                    node_id, Member(url, self._heard_now().get(node_id))
+                )
             )
 
     async def remove_voter(self, node_id: int, timeout_s: float) -> None:
@@ -157,8 +161,14 @@ class Membership:
             self._refused[sender] = directory
             return False
         if directory is not None:
-            self._heard[sender] = directory
+            self._heard_now()[sender] = directory
         return True
+
+    def _heard_now(self) -> dict[int, UUID]:
+        """What was heard before this node led may be of a disk that another leader knew to be gone."""
+        if self._heard_term != self._core.term:
+            self._heard, self._heard_term = {}, self._core.term
+        return self._heard
 
     def tick(self) -> None:
         """The leader writes down the directories of members that it has heard of."""
@@ -167,7 +177,7 @@ class Membership:
             return
         if self._changing.locked() or len(core.configuration.members) < 2:
             return
-        known = core.configuration.knowing({**self._heard, self._host.node_id: self._host.directory_id})
+        known = core.configuration.knowing({**self._heard_now(), self._host.node_id: self._host.directory_id})
         if known != core.configuration:
             try:
                 self._leadership.configure(known).add_done_callback(_note_outcome)

@@ -202,7 +202,9 @@ class MetadataNode:
         self._leadership = Leadership(self._core, self._feed, self._clock, self._rng, self._work.set)
         self._membership = Membership(self, self._core, self._leadership, self._clock)
         self._fencing = Fencing(self._sessions, self._leadership, self._feed, self._clock, self._tasks)
-        self._following = Following(self._core, self._peers, self._tasks, self._take_page)
+        self._following = Following(
+            self._core, self._peers, self._tasks, self._take_page, self.addresses.keys(), self._settings
+        )
         self._peers.start(self._unreachable, self._died, self._fencing.lives)
         self._follow_configuration()
         self._running.append(self._tasks.spawn(f"metadata {self.node_id}", self._run()))
@@ -246,14 +248,16 @@ class MetadataNode:
             self._started(self._membership).heard({message.sender for message in messages})
             self._work.set()
 
-    def _take_page(self, page: LogPage, data: bytes) -> None:
-        """Of the committed log, while no leader sends it."""
-        if self._failure is None:
-            index, term, configuration = page.snapshot_index, page.snapshot_term, page.snapshot_configuration
-            snapshot = Snapshot(index, term, data, configuration) if data else None
-            with self._sound():
-                self.core.take_committed(snapshot, page.entries, page.leader)
-            self._work.set()
+    def _take_page(self, page: LogPage, data: bytes) -> bool:
+        """Of the committed log, while no leader sends it; False if it is of another. Raises
+        MetadataUnavailable: to read on would be to no end."""
+        self._raise_failure()
+        index, term, configuration = page.snapshot_index, page.snapshot_term, page.snapshot_configuration
+        snapshot = Snapshot(index, term, data, configuration) if data else None
+        with self._sound():
+            taken = self.core.take_committed(snapshot, page.entries, page.leader, page.term, page.after_term)
+        self._work.set()
+        return taken
 
     @contextlib.contextmanager
     def _sound(self) -> Iterator[None]:
@@ -345,7 +349,9 @@ class MetadataNode:
         return reply
 
     async def log_page(self, after: int, wait_ms: int) -> LogPage:
-        """Committed entries after that index, for observers."""
+        """Committed entries after that index, for observers. Raises MetadataUnavailable if it has failed:
+        the leader that it names would be old news."""
+        self._raise_failure()
         return await read_page(self.core, self._feed, self.voters, after, wait_ms)
 
     def snapshot_chunk(self, index: int, offset: int) -> bytes | None:
@@ -454,7 +460,8 @@ class MetadataNode:
         if others and not self.has_peers:
             raise ValueError("a quorum of several voters needs peers")
         members = {n: Member(self.url_of(n), m.directory) for n, m in others.items()}
-        self._peers.configure({**members, self.node_id: Member(self.url, self.directory_id)})
+        known = {n: url for n, url in self.addresses.items() if n not in self._members.members}
+        self._peers.configure({**members, self.node_id: Member(self.url, self.directory_id)}, known)
         fences = self._sessions is not None
         if not self._ticking and (others or fences or self.node_id not in self._members.voters):
             self._ticking = True
@@ -474,8 +481,11 @@ class MetadataNode:
         await happens(self._standing_changed, at_most_s)
 
     async def _tick(self) -> None:
+        """A node that failed falls silent: it is not to lead on for as long as its process takes to end."""
         while True:
             await asyncio.sleep(self._tick_ms / 1000)
+            if self._failure is not None:
+                return
             self.core.tick()
             self._send(self.core.take_hurried())
             self._started(self._membership).tick()

@@ -1,8 +1,9 @@
 """Metadata for a broker that is no voter: it follows the committed log of any voter, and asks the leader.
 
 The same face as MetadataNode. It keeps nothing on disk: it starts from a voter's snapshot or log, and reads
-on from the index that it has. A voter that hears of no leader may be cut off, so another is asked then. Like
-voters it watches the other brokers, so that its clients hear of a death as early as theirs.
+on from the index that it has. A voter that hears of no leader may be cut off, and one that leaves a question
+unanswered may hang, so another is asked then. Like voters it watches the other brokers, so that its clients
+hear of a death as early as theirs.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from tierlog.metadata.feed import ImageFeed, Subscriber, happens
 from tierlog.metadata.following import LogReader
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image
-from tierlog.metadata.pages import LogPage
+from tierlog.metadata.pages import UNKNOWN, LogPage
 from tierlog.metadata.peers import MetadataUnavailable, NotTheLeader, Peers
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, Entry
@@ -50,6 +51,7 @@ class MetadataObserver:
         self.leader = NOBODY
         self._tasks, self._peers = tasks, peers
         self._feed = ImageFeed(ClusterImage(cluster_id=cluster_id), node_id)
+        self._reader = LogReader(peers, self._candidates, lambda: self.image.index, self._take)
         self._following: asyncio.Task[None] | None = None
         self._paged = asyncio.Event()
         self._deaths = Deaths(self._feed)
@@ -153,6 +155,7 @@ class MetadataObserver:
                         try:
                             return await ask(self.leader)
                         except MetadataUnavailable as unavailable:
+                            self._reader.doubt(self.leader)  # if it hangs, another leads by now
                             if unavailable.applied_unknown:
                                 raise
                         sent = False
@@ -167,12 +170,14 @@ class MetadataObserver:
     # --- following
 
     async def _follow(self) -> None:
-        reader = LogReader(self._peers, self._candidates, lambda: self.image.index, self._take)
         while True:
-            await reader.read()
+            await self._reader.read()
             await asyncio.sleep(RETRY_S)
 
-    def _take(self, page: LogPage, snapshot: bytes) -> None:
+    def _take(self, page: LogPage, snapshot: bytes) -> bool:
+        """False, and nothing is taken, if its entries do not follow those that are here."""
+        if page.entries and page.after_term not in (UNKNOWN, self._feed.term):
+            return False
         if snapshot:
             self._feed.publish(decode_image(snapshot), page.snapshot_term)
         elif page.entries:
@@ -186,6 +191,7 @@ class MetadataObserver:
             self._configure()
         self._paged.set()
         self._paged = asyncio.Event()
+        return True
 
     def _apply(self, entries: tuple[Entry, ...]) -> None:
         image = self.image
@@ -200,7 +206,7 @@ class MetadataObserver:
 
     def _configure(self) -> None:
         members = {node: Member(url) for node, url in self.voters.items() if node != self.node_id}
-        self._peers.configure({**members, self.node_id: Member()})
+        self._peers.configure({**members, self.node_id: Member()}, {})
 
     def _died(self, peer: int) -> None:
         self._deaths.note(peer)

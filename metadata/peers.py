@@ -45,8 +45,9 @@ class Peers(Protocol):
         proven dead: a connection to it broke, and its host refuses another. A time-out proves nothing.
         `met(peer)` when it is connected to (again): who was thought dead is not, or has started anew."""
 
-    def configure(self, members: Mapping[int, Member]) -> None:
-        """Who may be sent to from now on; this node is among them, with its own directory."""
+    def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:
+        """Who may be sent to from now on; this node is among them, with its own directory. `others`: URLs of
+        nodes that are only read from."""
 
     def send(self, message: AnyMessage) -> None: ...
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
@@ -54,7 +55,7 @@ class Peers(Protocol):
 
     async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply: ...
     async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
-        """Committed entries after that index, as observers read them."""
+        """Committed entries after that index, as observers read them; whatever directory that node has."""
 
     async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
         """A chunk of the voter's snapshot of that index."""
@@ -80,7 +81,7 @@ class NoPeers:
     ) -> None:
         return
 
-    def configure(self, members: Mapping[int, Member]) -> None:
+    def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:
         return
 
     def send(self, message: AnyMessage) -> None:

@@ -1,21 +1,23 @@
 """The other members over HTTP: one connection and one bounded queue each; a slow peer delays nobody else.
 
 Raft tolerates loss: what does not fit or cannot be sent is dropped, and the core is told to probe. Messages
-that queued up while a request was under way travel together in the next.
+that queued up while a request was under way travel together in the next. What is asked for besides is
+believed only if the answer is signed (`auth`).
 """
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
 import aiohttp
 import msgspec
+import structlog
 
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.api import (
     HEARTBEAT_PATH,
-    INDEX_HEADER,
     LOG_PATH,
     SNAPSHOT_PATH,
     STATUS_PATH,
@@ -23,7 +25,7 @@ from tierlog.metadata.api import (
     SUBMIT_PATH,
     Unavailable,
 )
-from tierlog.metadata.auth import Envelope
+from tierlog.metadata.auth import ANSWER_SIGNATURE, INDEX, SIGNATURE, Envelope, is_answer
 from tierlog.metadata.controller.commands import (
     AnyCommand,
     AnyReply,
@@ -37,7 +39,7 @@ from tierlog.metadata.peers import MetadataUnavailable
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage, Append, SnapshotChunk, encode_messages
 from tierlog.metadata.status import NodeStatus
-from tierlog.metadata.tls import TlsFiles
+from tierlog.metadata.tls import TlsFiles, keep_fresh
 from tierlog.metadata.watch import Address, DeathWatch, address_of
 
 QUEUE_BYTES = 32 << 20  # per peer
@@ -45,7 +47,12 @@ REQUEST_BYTES = 4 << 20  # of messages that travel together
 MESSAGE_OVERHEAD = 128
 STEP_TIMEOUT_S = 5.0
 SUBMIT_TIMEOUT_S = 30.0
+POLL_SILENCE_S = 1.0  # beyond the wait that was asked for: brokers know nothing new as long as it lasts
 HEARTBEAT_TIMEOUT_S = 1.0  # a lease is worth more than this answer: rather ask again
+ANSWER_BYTES = 64 << 20  # more than any entry, chunk or reply
+NONCE_BYTES = 16
+
+_log = structlog.get_logger("tierlog.metadata")
 
 
 class HttpPeers:
@@ -54,9 +61,11 @@ class HttpPeers:
     ) -> None:
         """Whom to talk to, `configure` says. `tls`: for addresses that begin with https. Raises OSError."""
         self._node_id, self._cluster_id, self._secret, self._tasks = node_id, cluster_id, secret, tasks
-        self._tls = None if tls is None else tls.client()
+        self._files, self._tls = tls, None if tls is None else tls.client()
         self._directory: UUID | None = None
         self._queues: dict[int, _Queue] = {}
+        self._others: dict[int, str] = {}  # who is only asked -> URL
+        self._distrusted: set[int] = set()  # who gave answers that were not signed as they should be
         self._session: aiohttp.ClientSession | None = None
         self._senders: set[asyncio.Task[None]] = set()
         self._unreachable: Callable[[int], None] = lambda peer: None
@@ -68,10 +77,18 @@ class HttpPeers:
     ) -> None:
         self._unreachable = unreachable
         self._watch = DeathWatch(f"metadata {self._node_id}", self._tasks, died, met, tls=self._tls)
+        if self._files is not None and self._tls is not None:
+            name = f"metadata {self._node_id} certificates"
+            self._tasks.spawn(name, keep_fresh(self._files, self._tls))
 
-    def configure(self, members: Mapping[int, Member]) -> None:
+    def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:
         """A peer that is dropped still gets what waits for it: it may be its own removal."""
         self._directory = members[self._node_id].directory
+        self._others = {node: url.rstrip("/") for node, url in others.items() if self._may_call(url)}
+        self._configure_queues(members)
+        self._watch_all()
+
+    def _configure_queues(self, members: Mapping[int, Member]) -> None:
         others = {
             peer: member
             for peer, member in members.items()
@@ -88,7 +105,6 @@ class HttpPeers:
                 self._senders.add(sender)
                 sender.add_done_callback(self._senders.discard)
             self._queues[peer].directory = member.directory
-        self._watch_all()
 
     def _may_call(self, url: str) -> bool:
         """With certificates nothing is said in the clear, whatever address a member was added with."""
@@ -115,7 +131,7 @@ class HttpPeers:
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
         answer, headers = await self._post(leader, SUBMIT_PATH, encode_command(command), SUBMIT_TIMEOUT_S)
         try:
-            return decode_reply(answer), int(headers[INDEX_HEADER])
+            return decode_reply(answer), int(headers[INDEX])
         except (msgspec.DecodeError, KeyError, ValueError) as failure:
             raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=True) from failure
 
@@ -130,8 +146,8 @@ class HttpPeers:
             raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=False) from failure
 
     async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
-        timeout_s = wait_ms / 1000 + STEP_TIMEOUT_S
-        answer = await self._get(voter, f"{LOG_PATH}?after={after}&wait_ms={wait_ms}", timeout_s)
+        path, silence_s = f"{LOG_PATH}?after={after}&wait_ms={wait_ms}", wait_ms / 1000 + POLL_SILENCE_S
+        answer = await self._get(voter, path, SUBMIT_TIMEOUT_S, silence_s=silence_s)
         try:
             return decode_page(answer)
         except msgspec.DecodeError as failure:
@@ -141,7 +157,7 @@ class HttpPeers:
         return await self._get(voter, f"{SNAPSHOT_PATH}?index={index}&offset={offset}", SUBMIT_TIMEOUT_S)
 
     async def status(self, leader: int) -> NodeStatus:
-        answer = await self._get(leader, STATUS_PATH, STEP_TIMEOUT_S)
+        answer = await self._get(leader, STATUS_PATH, STEP_TIMEOUT_S, is_signed=False)
         try:
             status = msgspec.json.decode(answer, type=NodeStatus)
         except msgspec.DecodeError as failure:
@@ -153,43 +169,67 @@ class HttpPeers:
     async def _post(
         self, peer: int, path: str, body: bytes, timeout_s: float
     ) -> tuple[bytes, Mapping[str, str]]:
-        queue = self._queue_of(peer)
+        """Of the very directory that the member is known with."""
+        queue = self._queues.get(peer)
+        if queue is None:
+            raise _no_address(peer)
+        envelope = self._envelope(peer, queue.directory, secrets.token_hex(NONCE_BYTES))
+        headers = envelope.headers(self._secret, path, body)
         try:
             async with self._client().post(
                 queue.url + path,
                 data=body,
-                headers=self._headers(peer, queue, path, body),
+                headers=headers,
                 timeout=aiohttp.ClientTimeout(timeout_s),
+                allow_redirects=False,
             ) as response:
-                answer = await response.read()
-                if response.status != 200:
-                    raise _refusal(peer, response.status, answer)
-                return answer, response.headers
+                return await self._answer(peer, headers[SIGNATURE], response), response.headers
         except aiohttp.ClientConnectorError as failure:
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=False) from failure
         except (aiohttp.ClientError, TimeoutError) as failure:
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=True) from failure
 
-    async def _get(self, peer: int, path: str, timeout_s: float) -> bytes:
-        queue = self._queue_of(peer)
+    async def _get(
+        self,
+        peer: int,
+        path: str,
+        timeout_s: float,
+        *,
+        is_signed: bool = True,
+        silence_s: float | None = None,
+    ) -> bytes:
+        """Whatever directory it has: what it promised matters to who votes, not to who reads."""
+        url = self._queues[peer].url if peer in self._queues else self._others.get(peer)
+        if url is None:
+            raise _no_address(peer)
+        headers = self._envelope(peer, None, secrets.token_hex(NONCE_BYTES)).headers(self._secret, path, b"")
+        question = headers[SIGNATURE] if is_signed else None
         try:
             async with self._client().get(
-                queue.url + path,
-                headers=self._headers(peer, queue, path, b""),
-                timeout=aiohttp.ClientTimeout(timeout_s),
+                url + path,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(timeout_s, sock_connect=silence_s, sock_read=silence_s),
+                allow_redirects=False,
             ) as response:
-                answer = await response.read()
-                if response.status != 200:
-                    raise _refusal(peer, response.status, answer)
-                return answer
+                return await self._answer(peer, question, response)
         except (aiohttp.ClientError, TimeoutError) as failure:
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=False) from failure
 
-    def _queue_of(self, peer: int) -> "_Queue":
-        queue = self._queues.get(peer)
-        if queue is None:
-            raise MetadataUnavailable(f"no address of node {peer}", applied_unknown=False)
-        return queue
+    async def _answer(self, peer: int, question: str | None, response: aiohttp.ClientResponse) -> bytes:
+        """Its body. `question`: the signature of what was asked; None: no signed answer is expected."""
+        body, status = await _read(response), response.status
+        if question is None or is_answer(response.headers, self._secret, question, status, body):
+            if status != 200:
+                raise _refusal(peer, status, body)
+            return body
+        if ANSWER_SIGNATURE not in response.headers and status != 200:  # it did not let this node in
+            told = body[:200].decode(errors="replace")
+            raise MetadataUnavailable(f"node {peer} answered {status}: {told}", applied_unknown=status >= 500)
+        why = "its answers are not signed with the secret of the quorum (is it of an older version?)"
+        if peer not in self._distrusted:
+            self._distrusted.add(peer)
+            _log.error("a node of the quorum is not believed", node=peer, url=str(response.url), why=why)
+        raise MetadataUnavailable(f"node {peer} is not believed: {why}", applied_unknown=True)
 
     async def _send_all(self, peer: int, queue: "_Queue") -> None:
         while not queue.left:
@@ -204,7 +244,7 @@ class HttpPeers:
             async with self._client().post(
                 queue.url + STEP_PATH,
                 data=body,
-                headers=self._headers(peer, queue, STEP_PATH, body),
+                headers=self._envelope(peer, queue.directory).headers(self._secret, STEP_PATH, body),
                 timeout=aiohttp.ClientTimeout(STEP_TIMEOUT_S),
             ) as response:
                 if response.status != 204:
@@ -236,9 +276,8 @@ class HttpPeers:
             self._session = aiohttp.ClientSession(connector=connector)
         return self._session
 
-    def _headers(self, peer: int, queue: "_Queue", path: str, body: bytes) -> dict[str, str]:
-        envelope = Envelope(self._cluster_id, self._node_id, peer, self._directory, queue.directory)
-        return envelope.headers(self._secret, path, body)
+    def _envelope(self, peer: int, directory: UUID | None, nonce: str = "") -> Envelope:
+        return Envelope(self._cluster_id, self._node_id, peer, self._directory, directory, nonce)
 
 
 class _Queue:
@@ -295,6 +334,20 @@ def _size(message: AnyMessage) -> int:
     if isinstance(message, Append):
         return MESSAGE_OVERHEAD + sum(len(entry.payload) + 16 for entry in message.entries)
     return MESSAGE_OVERHEAD + (len(message.data) if isinstance(message, SnapshotChunk) else 0)
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Bounded, whatever length it says it has. Raises aiohttp.ClientError."""
+    body = bytearray()
+    async for part in response.content.iter_any():
+        body += part
+        if len(body) > ANSWER_BYTES:
+            raise aiohttp.ClientPayloadError(f"the answer is longer than {ANSWER_BYTES} bytes")
+    return bytes(body)
+
+
+def _no_address(peer: int) -> MetadataUnavailable:
+    return MetadataUnavailable(f"no address of node {peer}", applied_unknown=False)
 
 
 def _refusal(leader: int, status: int, answer: bytes) -> MetadataUnavailable:

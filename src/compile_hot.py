@@ -34,14 +34,17 @@ HOT = (
     "broker/records/batch.py",
     "broker/records/indexes.py",
     "broker/records/walk.py",
+    "broker/runtime/broker_connection.py",
     "broker/runtime/fetch_sessions.py",
     "broker/runtime/fetching_session.py",
+    "broker/runtime/followed.py",
     "broker/runtime/purgatory.py",
     "broker/runtime/replica.py",
     "broker/runtime/replica_roles.py",
     "broker/wire/api.py",
     "broker/wire/codec.py",
     "broker/wire/primitives.py",
+    "broker/wire/replica_fetch.py",
 )
 """What a profile of produce and fetch names. A module with an `async def` that others ask for its type, or
 with a class that uncompiled code inherits from, does not belong here.

@@ -18,7 +18,7 @@ from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.tier import tier_routes
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.tls import TlsFiles, certified
+from tierlog.metadata.tls import TlsFiles, certified, keep_fresh
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -28,7 +28,7 @@ class AdminServer:
 
     def __init__(self, routes: Sequence[web.AbstractRouteDef], tls: TlsFiles | None = None) -> None:
         """`tls`: all but health and metrics ask for a certificate. Raises OSError if it cannot be used."""
-        self._tls = None if tls is None else tls.server()
+        self._files, self._tls = tls, None if tls is None else tls.server()
         application = web.Application(middlewares=() if tls is None else (certified,))
         application.add_routes(routes)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
@@ -43,6 +43,11 @@ class AdminServer:
         host, port = listening.getsockname()[:2]
         scheme = "http" if self._tls is None else "https"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    async def keep_certificates(self) -> None:
+        """Takes up those that replace them, for as long as it runs."""
+        if self._files is not None and self._tls is not None:
+            await keep_fresh(self._files, self._tls)
 
     async def close(self) -> None:
         await self._runner.cleanup()

@@ -2,19 +2,21 @@
 
 Responses are received into one buffer that is used again and again, and their records stay there: a follower
 writes them from where they arrived. Hence the rule of the port: an answer's bytes are valid until the next
-one comes. Used by the replica fetchers.
+one comes. Who goes on with the next request as soon as it has an answer does so within the very turn of the
+loop that received it. Used by the replica fetchers.
 """
 
 import asyncio
 import struct
 from collections import deque
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from tierlog.broker.ports.network import Unreachable
-from tierlog.broker.wire.api import APIS, Api, decode_response, encode_request
+from tierlog.broker.wire import replica_fetch
+from tierlog.broker.wire.api import APIS, FETCH_KEY, decode_response, encode_request
 from tierlog.broker.wire.primitives import MalformedFrame
 
-CONNECT_TIMEOUT_S = 5.0
 BUFFER_BYTES = 64 << 10
 """At first; it grows to the largest response."""
 
@@ -27,22 +29,35 @@ FRAME_BYTES_MAX = 1 << 30
 _SIZE = struct.Struct(">i").unpack_from
 
 
-class _Call(NamedTuple):
-    api: Api
-    version: int
-    correlation_id: int
-    answer: "asyncio.Future[Any]"
-    deadline: float
+class _Call:
+    """What waits for an answer; the last one of several, if `again` has the next request."""
+
+    def __init__(
+        self,
+        api_key: int,
+        version: int,
+        timeout_s: float,
+        again: Callable[[Any], Any] | None,
+        answer: "asyncio.Future[Any]",
+    ) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.timeout_s = timeout_s
+        self.again = again
+        self.answer = answer
+        self.correlation_id = 0
+        self.deadline = 0.0
 
 
-class BrokerConnection(asyncio.BufferedProtocol):
-    def __init__(self, peer: str, client_id: str) -> None:
+class BrokerConnection:
+    def __init__(self, peer: str, client_id: str, loop: asyncio.AbstractEventLoop) -> None:
         self._peer = peer
         self._client_id = client_id
+        self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._calls: deque[_Call] = deque()
         self._correlation_id = 0
-        self._buffer = bytearray(BUFFER_BYTES)
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._filled = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -50,21 +65,18 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def call(self, api_key: int, version: int, request: Any, timeout_s: float) -> Any:
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            raise Unreachable(f"the connection to {self._peer} is closed")
-        self._correlation_id = self._correlation_id + 1 & 0x7FFF_FFFF
-        api = APIS[api_key]
-        frame = encode_request(api, version, self._correlation_id, self._client_id, request)
-        loop = asyncio.get_running_loop()
-        answer, deadline = loop.create_future(), loop.time() + timeout_s
-        self._calls.append(_Call(api, version, self._correlation_id, answer, deadline))
-        if self._timer is None or deadline < self._timer.when():
-            self._arm(deadline)
-        transport.write(frame)
+    async def call(
+        self,
+        api_key: int,
+        version: int,
+        request: Any,
+        timeout_s: float,
+        again: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        call = _Call(api_key, version, timeout_s, again, self._loop.create_future())
+        self._ask(call, request)
         try:
-            return await answer
+            return await call.answer
         except asyncio.CancelledError:
             self._give_up("the caller went away")  # its answer would be taken for that of the next call
             raise
@@ -72,39 +84,57 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def close(self) -> None:
         self._give_up("closed")
 
+    def _ask(self, call: _Call, request: Any) -> None:
+        """Raises Unreachable."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise Unreachable(f"the connection to {self._peer} is closed")
+        correlation_id = self._correlation_id = self._correlation_id + 1 & 0x7FFF_FFFF
+        if call.api_key == FETCH_KEY and call.version == replica_fetch.VERSION:
+            frame = replica_fetch.encode_fetch_request(correlation_id, self._client_id, request)
+        else:
+            api = APIS[call.api_key]
+            frame = encode_request(api, call.version, correlation_id, self._client_id, request)
+        call.correlation_id = correlation_id
+        call.deadline = self._loop.time() + call.timeout_s
+        self._calls.append(call)
+        if self._timer is None or call.deadline < self._timer.when():
+            self._arm(call.deadline)
+        transport.write(frame)
+
     # --- time: a timer for each call would cost more than the call
 
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(deadline, self._look_for_overdue)
+        self._timer = self._loop.call_at(deadline, self._look_for_overdue)
 
     def _look_for_overdue(self) -> None:
         self._timer = None
         if not self._calls:
             return
-        soonest = min(call.deadline for call in self._calls)
-        if soonest > asyncio.get_running_loop().time():
+        soonest = min([call.deadline for call in self._calls])
+        if soonest > self._loop.time():
             self._arm(soonest)
         else:
             self._give_up(f"{self._peer} did not answer in time")
 
-    # --- what the transport calls
+    # --- what the transport calls, by way of `_Line`
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._give_up(f"the connection to {self._peer} broke: {exc or 'closed by the other end'}")
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(self._buffer)[self._filled :]
+        return self._buffer[self._filled :] if self._filled else self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
         at = 0
         while self._filled - at >= 4:
-            (size,) = _SIZE(self._buffer, at)
+            size: int = _SIZE(self._buffer, at)[0]
             if not 0 <= size <= FRAME_BYTES_MAX:
                 self._give_up(f"{self._peer} sent what is no response")
                 return
@@ -123,9 +153,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
             return
         call = self._calls.popleft()
         try:
-            correlation_id, message = decode_response(
-                call.api, call.version, memoryview(self._buffer), start, end
-            )
+            if call.api_key == FETCH_KEY and call.version == replica_fetch.VERSION:
+                correlation_id, message = replica_fetch.decode_fetch_response(self._buffer, start, end)
+            else:
+                api = APIS[call.api_key]
+                correlation_id, message = decode_response(api, call.version, self._buffer, start, end)
         except MalformedFrame as fault:
             self._refuse(call, f"{self._peer}: {fault}")
             self._give_up(f"{self._peer} sent a malformed response")
@@ -134,6 +166,17 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._refuse(call, f"{self._peer} answered out of order")
             self._give_up(f"{self._peer} answered out of order")
         elif not call.answer.done():
+            self._answered(call, message)
+
+    def _answered(self, call: _Call, message: Any) -> None:
+        try:
+            following = None if call.again is None else call.again(message)
+            if following is not None:
+                self._ask(call, following)
+                return
+        except Exception as failure:
+            call.answer.set_exception(failure)
+        else:
             call.answer.set_result(message)
 
     def _make_room(self, at: int, needed: int) -> None:
@@ -151,13 +194,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
             return
         self._filled = 0
         if len(self._buffer) > KEPT_BUFFER_BYTES:
-            self._buffer = bytearray(BUFFER_BYTES)
+            self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
     def _move(self, at: int, size: int) -> None:
-        rest = self._buffer[at : self._filled]
-        self._buffer = bytearray(size)
-        self._buffer[: len(rest)] = rest
-        self._filled = len(rest)
+        moved = memoryview(bytearray(size))
+        rest = self._filled - at
+        moved[:rest] = self._buffer[at : self._filled]
+        self._buffer, self._filled = moved, rest
 
     def _give_up(self, why: str) -> None:
         if self._transport is not None:
@@ -172,19 +215,3 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def _refuse(self, call: _Call, why: str) -> None:
         if not call.answer.done():
             call.answer.set_exception(Unreachable(why))
-
-
-class TcpNetwork:
-    """The network port over TCP."""
-
-    async def connect(self, host: str, port: int, client_id: str) -> BrokerConnection:
-        peer = f"{host}:{port}"
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, connection = await loop.create_connection(
-                    lambda: BrokerConnection(peer, client_id), host, port
-                )
-        except (OSError, TimeoutError) as failure:
-            raise Unreachable(f"{peer}: {failure or 'no answer'}") from failure
-        return connection

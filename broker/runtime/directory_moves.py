@@ -71,6 +71,9 @@ SYNCED_SIDE_BY_SIDE = 4
 AGAIN_S = 0.05
 """Before the next try, where compaction or a cut of the log was faster."""
 
+CHANGES_MAX = 10
+"""In a row, half a minute of them: then it is no compaction that was faster, but a file that is not there."""
+
 REST_S = 5.0
 """The longest pause between two tries."""
 
@@ -185,8 +188,9 @@ class DirectoryMoves:
         tasks: TaskGroup,
         *,
         held_s: float = HELD_S,
+        again_s: float = AGAIN_S,
     ) -> None:
-        self._settings = settings
+        self._settings, self._again_s = settings, again_s
         self._held_s = min(held_s, settings.log_dirs_stop_timeout_ms / 2000)
         self._replicas = replicas
         self.directories = replicas.directories
@@ -312,7 +316,7 @@ class DirectoryMoves:
         tries = 0
         while not await self._try_to_switch(move, move.future):
             tries += 1
-            await asyncio.sleep(_pause_s(tries))
+            await asyncio.sleep(self._pause_s(tries))
         await self._leave(move)
 
     async def _clear(self, directory: DataDirectory, name: TopicPartition) -> None:
@@ -348,6 +352,9 @@ class DirectoryMoves:
                 return False
             return self._switch(move, future)
 
+    def _pause_s(self, tries: int) -> float:
+        return min(self._again_s * (1 << min(tries, 10)), REST_S)
+
     async def _catch_up(self, move: DirectoryMove, future: FutureLog) -> None:
         log, spend = move.replica.log, partial(self._spend, move)
         close_bytes, changes = CLOSE_BYTES, 0
@@ -361,10 +368,14 @@ class DirectoryMoves:
             try:
                 copy = future.copy(seen, spend, chunk_bytes=self._pace.chunk_bytes)
                 await _copy(move.target, future, copy)
-            except LogChanged:
+            except LogChanged as changed:
                 changes += 1
-                await asyncio.sleep(_pause_s(changes))
+                if changes == CHANGES_MAX:
+                    what = f"the log was another one {changes} times in a row while it was copied: {changed}"
+                    raise OSError(None, what, str(log.directory)) from changed
+                await asyncio.sleep(self._pause_s(changes))
                 continue
+            changes = 0
             left = future.missing_bytes(future.look(log))
             if left <= close_bytes and log.swaps.pending is None:
                 return
@@ -482,10 +493,6 @@ def _go_on(stop: threading.Event, count: int) -> None:
     """The pace of what others wait for."""
     if stop.is_set():
         raise MoveStopped
-
-
-def _pause_s(tries: int) -> float:
-    return min(AGAIN_S * (1 << min(tries, 10)), REST_S)
 
 
 async def _copy(target: DataDirectory, future: FutureLog, parts: Iterator[None]) -> None:

@@ -301,18 +301,22 @@ class Replica(ReplicaRoles):
         last_offset = base_offset + header.last_offset_delta
         return AppendResult(ErrorCode.NONE, base_offset, last_offset, append_time, log.log_start_offset)
 
-    def _settle(self) -> None:
-        """After an append: fsync if flush.messages wants it, and only then the high watermark."""
+    def _settle(self, moved: bool = False) -> None:
+        """After an append: fsync if flush.messages wants it, and only then the high watermark. `moved`: that
+        has moved already, and nobody was told.
+        """
         if self.wants_flush:
             self._refused_end = 0
             self.flusher(self)
             if self._core.followers:
                 self._tell()  # they fetch it, and sync it, while it is synced here
+            if moved:
+                self._moved()
         else:
-            self._settled(self.log.log_end_offset)
+            self._settled(self.log.log_end_offset, moved)
 
-    def _settled(self, end_offset: int) -> None:
-        if self._core.appended(end_offset):
+    def _settled(self, end_offset: int, moved: bool = False) -> None:
+        if self._core.appended(end_offset) or moved:
             self.log.producers.high_watermark_moved(self._core.high_watermark)
         self._tell()
 

@@ -340,8 +340,8 @@ class ReplicaRoles(ABC):
                 return ErrorCode.KAFKA_STORAGE_ERROR
         moved = core.told(high_watermark)
         if records:
-            self._settle()
-        if moved:
+            self._settle(moved)
+        elif moved:
             self._moved()
         if log_start_offset > log.log_start_offset:
             self.raise_log_start(log_start_offset)
@@ -411,7 +411,7 @@ class ReplicaRoles(ABC):
     def raise_log_start(self, offset: int) -> None: ...
 
     @abstractmethod
-    def _settle(self) -> None: ...
+    def _settle(self, moved: bool = False) -> None: ...
 
     @abstractmethod
     def _moved(self) -> None: ...

@@ -41,30 +41,33 @@ def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: AnyAdmin = N
 
     with KafkaClient(bootstrap) as client:
         metadata = client.metadata([])
+    node: dict[str, Any] | None = None
+    quorum: dict[str, Any] | None = None
+    partitions: dict[str, Any] | None = None
+    try:
+        api = admin_api(admin, timeout_s=10)
+        node, quorum, partitions = api.get("/v1/cluster"), api.get("/v1/quorum"), _partitions(api)
+    except CliError as failure:
+        if as_json:
+            raise
+        console(stderr=True).print(f"No admin API: {failure.message}. {failure.hint}", style="yellow")
     brokers = [
         {
             "node": broker.node_id,
             "address": f"{broker.host}:{broker.port}",
             "rack": broker.rack,
-            "controller": broker.node_id == metadata.controller_id,
+            # what Metadata calls so is any broker, as in Kafka: each takes what the controller does (KIP-590)
+            "controller": quorum and broker.node_id == quorum["leader"],
         }
         for broker in metadata.brokers
     ]
-    quorum: dict[str, Any] | None = None
-    partitions: dict[str, Any] | None = None
-    try:
-        api = admin_api(admin, timeout_s=10)
-        quorum, partitions = api.get("/v1/cluster"), _partitions(api)
-    except CliError as failure:
-        if as_json:
-            raise
-        console(stderr=True).print(f"No admin API: {failure.message}. {failure.hint}", style="yellow")
     if as_json:
         print_json(
             {
                 "cluster_id": metadata.cluster_id,
                 "brokers": brokers,
-                "node": quorum,
+                "node": node,
+                "quorum": quorum,
                 "partitions": partitions,
             }
         )
@@ -77,7 +80,9 @@ def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: AnyAdmin = N
             for name, value in quorum.items()
             if not isinstance(value, dict | list)
         ]
-        print_rows({"name": "what", "value": "value"}, plain, title=f"Node at {api.url}", as_json=False)
+        print_rows(
+            {"name": "what", "value": "value"}, plain, title=f"The quorum, by {api.url}", as_json=False
+        )
     if partitions:
         _print_names(partitions["counts"], partitions["names"])
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="The voters of the metadata quorum.")
 
+ADD_TIMEOUT_S = 90.0
+"""A minute is left to the node to catch up."""
+
 COLUMNS = {
     "node_id": "node",
     "part": "part",
@@ -43,11 +46,23 @@ def add(
     as_json: Json = False,
     admin: AnyAdmin = None,
 ) -> None:
-    """Take a node in that runs already: it becomes a voter once it has caught up."""
+    """Take a node in that runs already: it becomes a voter once it has caught up. A voter is moved there."""
+    from tierlog.cli.admin import HINTS
+    from tierlog.cli.errors import CliError
     from tierlog.cli.output import print_done
     from tierlog.cli.where import admin_api
 
-    answer = admin_api(admin).post("/v1/quorum/voters", {"id": node, "url": url})
+    api = admin_api(admin, timeout_s=ADD_TIMEOUT_S)
+    _check_node(node, url, str(api.get("/v1/quorum")["cluster_id"]))
+    try:
+        answer = api.post("/v1/quorum/voters", {"id": node, "url": url})
+    except CliError as failure:
+        if failure.hint == HINTS[503]:
+            failure.hint = (
+                f"Does node {node} run, with the same cluster.id and secret, and is it reached at {url}? "
+                f"The same again goes on; `tierlog quorum remove {node}` gives it up."
+            )
+        raise
     print_done(f"node {node} is a voter", answer, as_json=as_json)
 
 
@@ -91,6 +106,24 @@ def recover(
             _confirm(held)
         recovery.apply()
     print_done(f"node {held.node_id} is the only voter: start it", asdict(held), as_json=as_json)
+
+
+def _check_node(node: int, url: str, cluster_id: str) -> None:
+    """Raises CliError if another node answers there. One that does not answer may be starting, or be out of
+    reach from here."""
+    from tierlog.cli.admin import AdminApi
+    from tierlog.cli.errors import CliError
+    from tierlog.cli.where import PROBE_TIMEOUT_S
+
+    try:
+        there = AdminApi(url, timeout_s=PROBE_TIMEOUT_S).get("/v1/quorum")
+    except CliError:
+        return
+    if (there["node_id"], there["cluster_id"]) != (node, cluster_id):
+        raise CliError(
+            f"at {url} answers node {there['node_id']} of cluster {there['cluster_id']}",
+            hint=f"The address of node {node} is wanted: its admin.listener.",
+        )
 
 
 def _confirm(held: "Holdings") -> None:

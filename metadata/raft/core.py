@@ -98,7 +98,14 @@ class RaftCore:
 
     @property
     def hears_leader(self) -> bool:
-        return self.leader != NOBODY and self._since_contact < self._settings.election_ticks
+        """A leader does until check-quorum says otherwise: else its vote helped to depose it."""
+        since, most = self._since_contact, self._settings.election_ticks
+        return self.is_leader or (self.leader != NOBODY and since < most)
+
+    @property
+    def is_led(self) -> bool:
+        """It leads, or hears the leader itself: whom it names is no hearsay."""
+        return self.is_leader or (self.is_member and self.hears_leader)
 
     def tick(self) -> None:
         self._since_contact += 1
@@ -184,15 +191,24 @@ class RaftCore:
             self.transfer_leadership(heir)
         return True
 
-    def take_committed(self, snapshot: Snapshot | None, entries: tuple[Entry, ...], leader: int) -> None:
+    def take_committed(
+        self,
+        snapshot: Snapshot | None,
+        entries: tuple[Entry, ...],
+        leader: int,
+        term: int = 0,
+        after_term: int = -1,
+    ) -> bool:
         """What another node has applied, read from it by one to which no leader sends (KIP-853's observers).
 
         It is committed, so it may be taken in whatever term, and what differs from it here never will be;
-        nothing is promised by it. `leader`: as that node knows, which only who is no member believes: a
-        member takes the leader's own word for it, since its vote depends on that.
-        """
+        nothing is promised by it. `leader`, in `term`: as that node knows, which only who is no member
+        believes: a member takes the leader's own word for it, since its vote depends on that. False: it is
+        of another log than this one (`RaftLog.goes_on_with`), and nothing is taken."""
         if self.is_leader:
-            return
+            return True
+        if not self.log.goes_on_with(snapshot, entries, after_term):
+            return False
         if snapshot is not None and snapshot.index > self.log.commit:
             self._give_way_to(snapshot.term)
             if self.log.matches(snapshot.index, snapshot.term):
@@ -201,13 +217,15 @@ class RaftCore:
                 self._restore(snapshot)
         news = tuple(entry for entry in entries if entry.index > self.log.commit)
         if news:
-            require(news[0].index == self.log.commit + 1, "what was read leaves entries out")
             self._give_way_to(news[-1].term)
             self.log.merge(news)
             self.log.commit_to(news[-1].index)
             self._configure()
         if not self.is_member:
+            if leader != NOBODY:
+                self._give_way_to(term)
             self.leader = leader if leader != self.node_id else NOBODY
+        return True
 
     def unreachable(self, peer: int) -> None:
         """Messages to it were lost: pipelining on would be in vain."""
@@ -328,35 +346,22 @@ class RaftCore:
         if isinstance(message, m.Append | m.Heartbeat | m.SnapshotChunk):
             self._reply(m.HeartbeatReply(term=self.term, sender=self.node_id, to=message.sender))
         elif isinstance(message, m.VoteRequest):
-            self._refuse_vote(message)
+            self._answer_vote(message, granted=False)
 
     def _on_vote_request(self, request: m.VoteRequest) -> None:
         free = self.voted_for == request.sender or (self.voted_for == NOBODY and self.leader == NOBODY)
         free = free or (request.pre_vote and request.term > self.term)
-        if not free or not self.log.is_behind(request.last_index, request.last_term):
-            self._refuse_vote(request)
-            return
-        if not request.pre_vote:
+        granted = free and self.log.is_behind(request.last_index, request.last_term)
+        if granted and not request.pre_vote:
             self.voted_for = request.sender
             self._since_contact = 0
-        self._reply(
-            m.VoteReply(
-                term=request.term,
-                sender=self.node_id,
-                to=request.sender,
-                granted=True,
-                pre_vote=request.pre_vote,
-            )
-        )
+        self._answer_vote(request, granted)
 
-    def _refuse_vote(self, request: m.VoteRequest) -> None:
+    def _answer_vote(self, request: m.VoteRequest, granted: bool) -> None:
+        term = request.term if granted else self.term
         self._reply(
             m.VoteReply(
-                term=self.term,
-                sender=self.node_id,
-                to=request.sender,
-                granted=False,
-                pre_vote=request.pre_vote,
+                term=term, sender=self.node_id, to=request.sender, granted=granted, pre_vote=request.pre_vote
             )
         )
 
@@ -412,13 +417,10 @@ class RaftCore:
             self._restore(snapshot)
             self._accept(chunk.sender, chunk.index)
             return
+        held = self._incoming.received(chunk)
         self._reply(
             m.SnapshotReply(
-                term=self.term,
-                sender=self.node_id,
-                to=chunk.sender,
-                index=chunk.index,
-                next_offset=self._incoming.received(chunk),
+                term=self.term, sender=self.node_id, to=chunk.sender, index=chunk.index, next_offset=held
             )
         )
 

@@ -6,6 +6,8 @@ entries after the compaction point are held in memory; the node bounds that by t
 
 from collections.abc import Sequence
 
+from crc32c import crc32c
+
 from tierlog.broker.ports.types import require
 from tierlog.metadata.raft.membership import Configuration, decode_configuration
 from tierlog.metadata.raft.messages import CONFIGURATION, Entry, Snapshot
@@ -22,6 +24,7 @@ class RaftLog:
         self.commit = min(max(commit, snapshot.index), self.last_index)
         self.applied = snapshot.index
         self._configurations: list[tuple[int, Configuration]] = []  # of rising index
+        self._checksum: tuple[Snapshot, int] | None = None
         self._reload_configurations()
         self.check()
 
@@ -33,6 +36,13 @@ class RaftLog:
     @property
     def last_index(self) -> int:
         return self._before + len(self._entries)
+
+    @property
+    def snapshot_crc32c(self) -> int:
+        """Of its data, which may be large: computed once, when it is first sent to anybody."""
+        if self._checksum is None or self._checksum[0] is not self.snapshot:
+            self._checksum = self.snapshot, crc32c(self.snapshot.data)
+        return self._checksum[1]
 
     @property
     def last_term(self) -> int:
@@ -76,6 +86,18 @@ class RaftLog:
         self._entries.append(entry)
         if entry.kind == CONFIGURATION:
             self._configurations.append((entry.index, decode_configuration(entry.payload)))
+
+    def goes_on_with(self, snapshot: Snapshot | None, entries: Sequence[Entry], after_term: int) -> bool:
+        """Whether these, committed elsewhere, may be of this log, as far as can be told: terms never fall
+        along a log, and the entry before the first is known here. `after_term`: of that one; -1: not known.
+        """
+        if snapshot is not None and snapshot.index > self.commit:
+            return snapshot.term >= (self.term_at(self.commit) or 0)
+        if not entries:
+            return True
+        after = entries[0].index - 1
+        here = self.term_at(after)
+        return after <= self.commit and (after_term < 0 or here is None or here == after_term)
 
     def merge(self, entries: Sequence[Entry]) -> None:
         """Entries from the leader, whose predecessor matches; a conflict cuts what follows it (3.5)."""

@@ -4,8 +4,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from crc32c import crc32c
-
 from tierlog.metadata.raft.messages import Snapshot
 
 
@@ -51,10 +49,9 @@ class Progress:
         self._enter(Sending.REPLICATE)
         self.next_index = self.match_index + 1
 
-    def send_snapshot(self, snapshot: Snapshot) -> None:
+    def send_snapshot(self, snapshot: Snapshot, checksum: int) -> None:
         self._enter(Sending.SNAPSHOT)
-        self.snapshot = snapshot
-        self.snapshot_crc32c = crc32c(snapshot.data)
+        self.snapshot, self.snapshot_crc32c = snapshot, checksum
         self.next_index = snapshot.index + 1
 
     def sent(self, last_index: int, count: int) -> None:
@@ -90,6 +87,12 @@ class Progress:
         if self.match_index >= self.round_end:
             self.caught_up = self.round_ticks < most_ticks
             self.round_end, self.round_ticks = last_index, 0
+
+    def waited(self, most_ticks: int) -> None:
+        """Who lets a round last for so long has fallen behind again, or is away."""
+        self.round_ticks += 1
+        if self.round_ticks >= most_ticks:
+            self.caught_up = False
 
     def heard(self) -> None:
         """A heartbeat was answered: whatever was lost may be tried again."""

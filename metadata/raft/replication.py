@@ -30,11 +30,17 @@ class Replication:
         self._log, self._settings, self._send = log, settings, send
         self.reads = reads
         self.progress: dict[int, Progress] = {}
-        self.configure(configuration)
+        self._track(configuration)
         self.stored(log.stable)
 
     def configure(self, configuration: Configuration) -> None:
-        """Whom to send to and who counts; what is known of those who stay is kept."""
+        """Whom to send to and who counts; what is known of those who stay is kept. Questions may wait for
+        nobody any more but for who has left."""
+        self._track(configuration)
+        self._count_reads()
+        self._next_round()
+
+    def _track(self, configuration: Configuration) -> None:
         self._voters, self._learners = configuration.voters.keys(), configuration.learners.keys()
         for member in configuration.members:
             if member not in self.progress:
@@ -63,7 +69,7 @@ class Replication:
 
     def tick(self) -> None:
         for learner in self._learners:
-            self.progress[learner].round_ticks += 1
+            self.progress[learner].waited(self._settings.election_ticks)
 
     def most_complete(self) -> int | None:
         """Another voter that holds the most of the log."""
@@ -195,7 +201,7 @@ class Replication:
         prev_index = progress.next_index - 1
         prev_term = self._log.term_at(prev_index)
         if prev_term is None or progress.next_index < self._log.first_index:
-            progress.send_snapshot(self._log.snapshot)
+            progress.send_snapshot(self._log.snapshot, self._log.snapshot_crc32c)
             self._send_chunk(voter, progress)
             return
         entries: tuple[m.Entry, ...] = ()

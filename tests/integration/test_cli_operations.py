@@ -54,9 +54,18 @@ def test_what_cannot_be_is_refused_with_a_reason(admin: str) -> None:
     assert leaving.returncode == 1 and "Traceback" not in leaving.stderr
 
 
+def test_a_voter_needs_an_address_and_one_of_its_own(admin: str) -> None:
+    no_address = run("quorum", "add", "7", "node-7", "--admin", admin)
+    assert no_address.returncode == 1 and "http://host:port" in no_address.stderr
+    others = run("quorum", "add", "7", admin, "--admin", admin)
+    assert others.returncode == 1 and f"at {admin} answers node 1" in others.stderr
+
+
 def test_a_node_that_does_not_answer_is_passed_over(admin: str) -> None:
     assert ask(f"http://127.0.0.1:1,{admin}", "quorum", "status")["role"] == "leader"
     assert run("cluster", "health", "--admin", "http://127.0.0.1:1").returncode == 3
+    no_url = run("broker", "list", "--admin", "127.0.0.1:9644")
+    assert no_url.returncode == 2 and "http://127.0.0.1:9644" in no_url.stderr
 
 
 def test_settings_of_brokers_change_and_are_shown(tierlog_broker: TierlogBroker) -> None:

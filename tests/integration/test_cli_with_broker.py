@@ -142,6 +142,7 @@ def test_tiers_are_shown_and_explained(cli: Cli) -> None:
 
 def test_cluster_info(cli: Cli, tierlog_session_broker: TierlogBroker) -> None:
     [info] = cli.lines("cluster", "info", "--json")
+    assert (info["quorum"]["role"], info["quorum"]["leader"]) == ("leader", info["brokers"][0]["node"])
     assert [row["address"] for row in info["brokers"]] == [tierlog_session_broker.bootstrap]
     assert tierlog_session_broker.bootstrap.encode() in cli("cluster", "info")
 

@@ -168,6 +168,61 @@ async def test_a_voter_that_was_removed_while_it_was_away_reads_a_snapshot(tmp_p
         assert set(back.node.voters) == {1, 2, 3}
 
 
+async def acquainted(quorum: Quorum) -> int:
+    """The leader, once all members have it in their logs which directory each has."""
+    leader = await quorum.leader()
+    node = quorum.running[leader].node
+    await node.status_when(lambda status: all(peer.directory_id for peer in status.members))
+    index = node.core.log.last_index
+    for member in quorum.running.values():
+        await member.node.status_when(lambda status: status.commit_index >= index)
+    return leader
+
+
+async def replaced(quorum: Quorum, node_id: int) -> None:
+    """By one with an empty disk."""
+    await quorum.remove_voter(node_id)
+    await quorum.kill(node_id)
+    quorum.wipe(node_id)
+    await grown(quorum, node_id)
+
+
+async def test_a_voter_that_was_removed_while_it_was_away_knows_none_of_the_others_disks(
+    tmp_path: Path,
+) -> None:
+    """All were replaced since: by their old ids, and at their old addresses."""
+    async with running(tmp_path, (1, 2, 3)) as quorum:
+        leader = await acquainted(quorum)
+        away = next(n for n in quorum.running if n != leader)
+        await quorum.kill(away)
+        await quorum.remove_voter(away)
+        for other in set(quorum.running):
+            await replaced(quorum, other)
+        back = await quorum.start(away)
+        assert not any(back.node.admits(n, quorum.running[n].node.directory_id) for n in {1, 2, 3} - {away})
+        await back.node.status_when(lambda status: status.role == "no member")
+        assert set(back.node.voters) == {1, 2, 3} - {away}
+
+
+async def test_a_voter_whose_voters_are_all_gone_finds_those_that_its_settings_name(tmp_path: Path) -> None:
+    async with running(tmp_path, (1, 2, 3)) as quorum:
+        leader = await acquainted(quorum)
+        away = next(n for n in quorum.running if n != leader)
+        await quorum.kill(away)
+        await quorum.remove_voter(away)
+        await grown(quorum, 4)
+        for other in {1, 2, 3} - {away}:
+            await quorum.remove_voter(other)
+            await quorum.kill(other)
+        quorum.voters = (1, 2, 3, 4)
+        back = await quorum.start(away)
+        assert set(back.node.voters) == {1, 2, 3}
+        await back.node.status_when(lambda status: status.role == "no member")
+        assert set(back.node.voters) == {4}
+        await quorum.running[4].client.submit(register())
+        await back.client.wait_for(lambda image: 1 in image.brokers)
+
+
 async def test_only_the_leader_changes_members_and_says_who_it_is(tmp_path: Path) -> None:
     async with running(tmp_path, (1, 2, 3)) as quorum:
         leader = await quorum.leader()

@@ -8,6 +8,7 @@ was asked. After healing: progress. A failing seed is in the test's name.
 
 import random
 from collections import deque
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -20,7 +21,20 @@ from tierlog.metadata.raft.ready import Ready
 from tierlog.metadata.raft.settings import RaftSettings
 
 SPARE = 2  # nodes that are no voters at first
+PAGES_MAX = 20  # that may still come
 SETTINGS = RaftSettings(election_ticks=6, quorum_ticks=40, append_bytes=40, window=3, chunk_bytes=64)
+
+
+class Page(NamedTuple):
+    """What one node has applied behind an index, as another reads it."""
+
+    reader: int
+    after: int
+    snapshot: m.Snapshot | None
+    entries: tuple[m.Entry, ...]
+    leader: int
+    term: int
+    after_term: int
 
 
 class Disk:
@@ -77,7 +91,8 @@ class Cluster:
         self.proposed = 0
         self.snapshots_installed = 0
         self.reads_answered = 0
-        self.observed = 0
+        self.observed = self.observed_late = 0
+        self.pages: deque[Page] = deque(maxlen=PAGES_MAX)
         self.configurations: set[frozenset[int]] = set()
 
     def _boot(self, node: int) -> Node:
@@ -134,16 +149,33 @@ class Cluster:
             self.members[message.to].core.step(message)
 
     def observe(self, member: Node) -> None:
-        """As who is no member does; it must be safe for all."""
-        core, other = member.core, self.members[self.rng.choice(self.nodes)]
+        """As who is no member does; it must be safe for all, when a page comes late or twice as well."""
+        if self.rng.random() < 0.7:
+            self.pages.append(self.page(member.core, self.members[self.rng.choice(self.nodes)]))
+        for _ in range(self.rng.choice([0, 1, 3])):
+            if self.pages:
+                self.take(self.pages[self.rng.randrange(len(self.pages))])
+
+    def page(self, core: RaftCore, other: Node) -> Page:
         log, after, applied = other.core.log, core.log.commit, len(other.state)
         snapshot, entries = None, ()
         if after + 1 < log.first_index:
             snapshot = log.snapshot
         elif after < applied:
             entries = log.between(after + 1, applied + 1, self.rng.choice([1, 1000]))
-        core.take_committed(snapshot, entries, other.core.leader)
-        self.observed += bool(snapshot or entries) and not core.is_leader
+        before = log.term_at(after)
+        leader = other.core.leader if other.core.is_led else m.NOBODY
+        after_term = -1 if before is None else before
+        return Page(core.node_id, after, snapshot, entries, leader, other.core.term, after_term)
+
+    def take(self, page: Page) -> None:
+        core = self.members[page.reader].core
+        late = page.after < core.log.commit
+        taken = core.take_committed(page.snapshot, page.entries, page.leader, page.term, page.after_term)
+        assert taken or page.after > core.log.commit, "it is one log"  # the reader was started anew
+        if (page.snapshot or page.entries) and not core.is_leader:
+            self.observed += 1
+            self.observed_late += late
 
     def propose(self) -> None:
         for member in self.members.values():
@@ -331,9 +363,9 @@ def test_safe_on_a_bad_network_and_live_after_it(seed: int, size: int) -> None:
 
 def test_the_network_test_reaches_what_it_is_for() -> None:
     """Elections, commits, snapshots from the leader, reads, changes of voters and observers do happen."""
-    elections = commits = installs = reads = observed = 0
+    elections = commits = installs = reads = observed = late = 0
     sizes: set[int] = set()
-    for seed in range(8):
+    for seed in range(10):
         cluster = Cluster(seed, 3)
         for _ in range(2500):
             cluster.step()
@@ -344,10 +376,12 @@ def test_the_network_test_reaches_what_it_is_for() -> None:
         installs += cluster.snapshots_installed
         reads += cluster.reads_answered
         observed += cluster.observed
+        late += cluster.observed_late
         sizes |= {len(voters) for voters in cluster.configurations}
     assert elections > 16
     assert commits > 200
     assert installs > 0
     assert reads > 50
     assert observed > 20
+    assert late > 20
     assert {2, 3, 4} <= sizes

@@ -48,7 +48,7 @@ def image_of(number: int = 1, **configs: str) -> ClusterImage:
 
 class Disk(OsFiles):
     """While `gate` is closed, whoever writes into a copy waits; `broken` directories fail, `lacks` files are
-    not there once, and `stuck` directories are not renamed, for want of room.
+    not there once and `gone` ones never, and `stuck` directories are not renamed, for want of room.
     """
 
     def __init__(self) -> None:
@@ -58,14 +58,15 @@ class Disk(OsFiles):
         self.waits = threading.Event()
         self.broken: set[Path] = set()
         self.lacks: set[Path] = set()
+        self.gone: set[Path] = set()
         self.stuck: set[Path] = set()
         self.closes_if: Callable[[], bool] = lambda: False
         """Asked when a copy is written, whether the gate is to be closed."""
         self._paths: dict[int, Path] = {}
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
-        if path in self.lacks:
-            self.lacks.remove(path)
+        if path in self.lacks or path in self.gone:
+            self.lacks.discard(path)
             raise FileNotFoundError(2, "No such file or directory", str(path))
         fd = super().open(path, create=create, exclusive=exclusive)
         self._paths[fd] = path
@@ -92,7 +93,9 @@ class Disk(OsFiles):
 class Node:
     """One life of a node on the directories `a`, `b` and `c`. Leaving without `stop` is a SIGKILL."""
 
-    def __init__(self, path: Path, disk: OsFiles | None = None, *, held_s: float = 30) -> None:
+    def __init__(
+        self, path: Path, disk: OsFiles | None = None, *, held_s: float = 30, again_s: float = 0.05
+    ) -> None:
         self.disk = Disk()
         self.path = path
         self.failures: list[BaseException] = []
@@ -113,7 +116,13 @@ class Node:
         )
         self.image = EMPTY
         self.moves = DirectoryMoves(
-            settings, self.manager, lambda: self.image, SystemClock(), self.tasks, held_s=held_s
+            settings,
+            self.manager,
+            lambda: self.image,
+            SystemClock(),
+            self.tasks,
+            held_s=held_s,
+            again_s=again_s,
         )
 
     async def start(self, image: ClusterImage, place: str = "a") -> "Node":

@@ -90,8 +90,6 @@ FAULTS: dict[str, Fault] = {}
 DEATH_S = 10.0
 SILENCE_S = 20.0
 """A node that hangs is noticed by its session (3 s), and by time-outs of the clients (2 s, 4 s)."""
-UNNOTICED_S = 5.0
-"""Producers do not wait for the object store, but a busy machine may be slow."""
 
 
 def _fault(
@@ -430,10 +428,10 @@ def _wiped(stage: Stage, node: Node) -> Iterator[str]:
     node.wait_until_it_serves()
 
 
-# --- an object store that fails: producers do not notice
+# --- an object store that fails: producers do not notice, and only a busy machine takes any of their time
 
 
-@_fault("store-kill", UNNOTICED_S, only=TIERED)
+@_fault("store-kill", DEATH_S, only=TIERED)
 def _store_kill(stage: Stage) -> Iterator[str]:
     store = _store(stage)
     store.kill()
@@ -441,7 +439,7 @@ def _store_kill(stage: Stage) -> Iterator[str]:
     store.start()
 
 
-@_fault("store-stop", UNNOTICED_S, only=TIERED)
+@_fault("store-stop", DEATH_S, only=TIERED)
 def _store_stop(stage: Stage) -> Iterator[str]:
     store = _store(stage)
     store.signal(signal.SIGSTOP)
@@ -449,7 +447,7 @@ def _store_stop(stage: Stage) -> Iterator[str]:
     store.signal(signal.SIGCONT)
 
 
-@_fault("store-cut", UNNOTICED_S, only=TIERED)
+@_fault("store-cut", DEATH_S, only=TIERED)
 def _store_cut(stage: Stage) -> Iterator[str]:
     node = stage.cluster.nodes[stage.cluster.partitions(stage.tiered)[0]["leader"]]
     one, there = {node.id}, {STORE}
@@ -457,7 +455,7 @@ def _store_cut(stage: Stage) -> Iterator[str]:
         yield done
 
 
-@_fault("store-slow", UNNOTICED_S, only=TIERED)
+@_fault("store-slow", DEATH_S, only=TIERED)
 def _store_slow(stage: Stage) -> Iterator[str]:
     store = _store(stage)
     with store.slow():

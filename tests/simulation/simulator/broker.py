@@ -5,6 +5,7 @@ It lives on its disk through several processes. A process that fails by its disk
 
 import asyncio
 import random
+from collections.abc import Callable
 from types import CoroutineType
 from typing import Any, Protocol
 
@@ -422,7 +423,21 @@ class SimCaller:
         self._asking: asyncio.Future[bytes] | None = None
         self.is_open = True
 
-    async def call(self, api_key: int, version: int, request: Any, timeout_s: float) -> Any:
+    async def call(
+        self,
+        api_key: int,
+        version: int,
+        request: Any,
+        timeout_s: float,
+        again: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        while True:
+            response = await self._call(api_key, version, request, timeout_s)
+            request = None if again is None else again(response)
+            if request is None:
+                return response
+
+    async def _call(self, api_key: int, version: int, request: Any, timeout_s: float) -> Any:
         if not self.is_open:
             raise Unreachable("closed")
         api = APIS[api_key]

@@ -56,7 +56,7 @@ class SimPeers:
     ) -> None:
         self._died = died
 
-    def configure(self, members: Mapping[int, Member]) -> None:
+    def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:
         return
 
     @property

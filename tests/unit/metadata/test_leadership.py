@@ -3,20 +3,22 @@
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigResource
 from tierlog.metadata.leadership import MAX_WAITING
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable, NotTheLeader
-from tierlog.metadata.peers import NoPeers
+from tierlog.metadata.peers import LeadershipLost, NoPeers
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.records import ConfigScope, encode_records
 
@@ -48,10 +50,17 @@ def configure(number: int) -> AlterConfigs:
 
 
 class SilentPeers(NoPeers):
-    """What they say, the test says for them."""
+    """What they say, the test says for them; commands that they are asked for have no effect."""
+
+    def __init__(self) -> None:
+        self.submitted: list[c.AnyCommand] = []
 
     def send(self, message: m.AnyMessage) -> None:
         return
+
+    async def submit(self, leader: int, command: c.AnyCommand) -> tuple[c.AnyReply, int]:
+        self.submitted.append(command)
+        return c.Acknowledged(), 0
 
 
 def vote(*, pre_vote: bool) -> m.VoteReply:
@@ -63,8 +72,9 @@ def holds(sender: int, index: int) -> m.AppendReply:
 
 
 @asynccontextmanager
-async def leader(directory: Path) -> AsyncIterator[MetadataNode]:
-    """Node 1 of three, in term 1; its first entry is committed, and time stands still."""
+async def leader(directory: Path, heard: Mapping[int, UUID] | None = None) -> AsyncIterator[MetadataNode]:
+    """Node 1 of three, in term 1; its first entry is committed, and time stands still. `heard`: directories
+    of others that called before."""
     tasks = TaskGroup(lambda name, failure: None)
     node = MetadataNode(
         1,
@@ -80,6 +90,8 @@ async def leader(directory: Path) -> AsyncIterator[MetadataNode]:
         tick_ms=3_600_000,
     )
     await node.start()
+    for other, known in (heard or {}).items():
+        assert node.admits(other, known)
     try:
         node.core.campaign()
         node.receive((vote(pre_vote=True),))
@@ -118,12 +130,15 @@ async def test_a_command_behind_a_leaders_own_removal_has_an_unknown_outcome(tmp
 
 
 async def test_what_the_next_leaders_shorter_log_will_never_hold_is_known_to_be_lost(tmp_path: Path) -> None:
-    """Nothing more is written there, so no entry takes its place."""
+    """Nothing more is written there, so no entry takes its place; a node that is asked asks the next leader,
+    as who may have had it done twice must not."""
     async with leader(tmp_path) as node:
         command = asyncio.ensure_future(node.submit(configure(1), timeout_s=10))
         await node.status_when(lambda status: status.last_index == 2)
+        behind = asyncio.ensure_future(node.submit(configure(2), timeout_s=10))
+        forwarded = asyncio.ensure_future(node.submit(configure(3), timeout_s=10, forward=False))
         removal = asyncio.ensure_future(node.remove_voter(3, timeout_s=10))
-        await node.status_when(lambda status: status.last_index == 3)
+        await node.status_when(lambda status: status.last_index == 5)
         theirs = m.Entry(term=2, index=2, payload=encode_records(()))
         node.receive(
             (m.Append(term=2, sender=2, to=1, prev_index=1, prev_term=1, entries=(theirs,), commit=2),)
@@ -131,7 +146,29 @@ async def test_what_the_next_leaders_shorter_log_will_never_hold_is_known_to_be_
         with pytest.raises(NotTheLeader):
             await removal
         assert node.status().applied_index == 2
-        command.cancel()
+        node.receive((m.Heartbeat(term=3, sender=3, to=1, commit=2),))
+        with pytest.raises(NotTheLeader) as told:
+            await forwarded
+        assert (told.value.leader, told.value.applied_unknown) == (3, False)
+        peers = node._peers
+        assert isinstance(peers, SilentPeers)
+        await asyncio.gather(command, behind)
+        assert peers.submitted == [configure(1), configure(2)]
+
+
+async def test_each_who_waits_for_an_index_is_judged_by_the_term_in_which_it_began(tmp_path: Path) -> None:
+    async with leader(tmp_path) as node:
+        leadership = node._leadership
+        assert leadership is not None
+        old = leadership._applied(9)
+        node.core.term = 2
+        current = leadership._applied(9)
+        leadership.applied((m.Entry(term=2, index=2, payload=encode_records(())),))
+        with pytest.raises(LeadershipLost):
+            await old
+        assert not current.done()
+        leadership.applied((m.Entry(term=2, index=9, payload=encode_records(())),))
+        await current
 
 
 async def test_a_removal_asked_for_again_waits_for_the_first(tmp_path: Path) -> None:
@@ -159,3 +196,41 @@ async def test_who_is_asked_to_take_over_and_dies_is_not_waited_for(tmp_path: Pa
         node.core.unreachable(3)
         node.receive((m.HeartbeatReply(term=1, sender=3, to=1),))
         assert not await handing_over
+
+
+def directory_of(node: MetadataNode, member: int) -> UUID | None:
+    return node.core.configuration.members[member].directory
+
+
+async def test_a_directory_of_which_it_heard_before_it_led_may_be_gone(tmp_path: Path) -> None:
+    """The leader before it may have let that disk go and taken the node in with another."""
+    async with leader(tmp_path, heard={2: UUID(int=1)}) as node:
+        membership = node._membership
+        assert membership is not None
+        membership.tick()
+        assert (directory_of(node, 1), directory_of(node, 2)) == (node.directory_id, None)
+        node.receive((holds(2, node.core.log.last_index),))
+        await node.status_when(lambda status: status.commit_index == status.last_index)
+        assert node.admits(2, UUID(int=2))
+        membership.tick()
+        assert directory_of(node, 2) == UUID(int=2)
+
+
+async def test_a_node_that_is_taken_in_again_may_have_another_directory(tmp_path: Path) -> None:
+    async with leader(tmp_path) as node:
+        membership = node._membership
+        assert membership is not None
+        assert node.admits(2, UUID(int=1))
+        removal = asyncio.ensure_future(node.remove_voter(2, timeout_s=10))
+        await node.status_when(lambda status: status.last_index == 2)
+        node.receive((holds(3, 2),))
+        await removal
+        adding = asyncio.ensure_future(node.add_voter(2, "http://two", timeout_s=10))
+        await node.status_when(lambda status: status.last_index == 3)
+        node.receive((holds(3, 3),))
+        adding.cancel()
+        await asyncio.gather(adding, return_exceptions=True)
+        await node.status_when(lambda status: status.commit_index == 3)
+        membership.tick()
+        assert directory_of(node, 2) is None
+        assert node.admits(2, UUID(int=2))

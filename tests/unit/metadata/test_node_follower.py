@@ -19,6 +19,7 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import encode_image
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.pages import LogPage
 from tierlog.metadata.peers import NoPeers
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.records import NoOp, encode_records
@@ -71,8 +72,7 @@ async def follower(
         tasks,
         "c1",
         peers=SilentPeers(),
-        tick_ms=3_600_000,
-        **options,
+        **{"tick_ms": 3_600_000, **options},
     )
     await node.start()
     try:
@@ -138,6 +138,30 @@ async def test_the_leaders_snapshot_may_come_while_the_nodes_own_is_written(tmp_
     assert failures.empty()
     async with follower(tmp_path, failures) as node:
         assert node.core.log.last_index == 12
+
+
+async def test_a_node_that_failed_takes_nothing_in_and_tells_nothing(tmp_path: Path) -> None:
+    """Who reads on would get the same page for ever: its position does not move."""
+    failures = Failures()
+    async with follower(tmp_path, failures) as node:
+        with pytest.raises(InvariantViolation):
+            node.receive((append(7, 7),))
+        await failures.get()
+        page = LogPage(append(1, 2).entries, leader=LEADER, voters={}, term=1, after_term=0)
+        with pytest.raises(MetadataUnavailable, match="failed"):
+            node._take_page(page, b"")
+        with pytest.raises(MetadataUnavailable, match="failed"):
+            await node.log_page(0, 0)
+        assert node.core.log.last_index == 0
+
+
+async def test_a_node_that_failed_is_silent(tmp_path: Path) -> None:
+    """A leader that went on with its heartbeats would lead until its process ends."""
+    async with follower(tmp_path, Failures(), tick_ms=1) as node:
+        with pytest.raises(InvariantViolation):
+            node.receive((append(7, 7),))
+        assert len(node._running) == 2
+        await asyncio.wait(node._running)
 
 
 async def test_a_message_that_breaks_an_invariant_stops_the_node(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from tierlog.broker.ports.types import InvariantViolation
 from tierlog.metadata.raft import messages as m
@@ -179,9 +180,10 @@ def follower(*terms: int) -> RaftCore:
     return RaftCore(2, {1, 2, 3}, log(*terms), m.HardState(terms[-1] if terms else 0), random.Random(1))
 
 
-def leader() -> RaftCore:
-    """Of three, elected by 2, which holds all of its log; 3 has never answered."""
-    core = RaftCore(1, {1, 2, 3}, log(), m.HardState(), random.Random(1))
+def leader(voters: frozenset[int] = frozenset({1, 2, 3}), quorum_ticks: int = 0) -> RaftCore:
+    """Elected by 2, which holds all of its log; 3 has never answered."""
+    settings = RaftSettings(quorum_ticks=quorum_ticks)
+    core = RaftCore(1, voters, log(), m.HardState(), random.Random(1), settings=settings)
     core.campaign()
     for pre_vote in (True, False):
         core.step(m.VoteReply(term=1, sender=2, to=1, granted=True, pre_vote=pre_vote))
@@ -190,6 +192,47 @@ def leader() -> RaftCore:
     core.persisted(core.ready())
     assert core.leads_for_sure
     return core
+
+
+def test_a_leader_helps_nobody_to_depose_it_while_its_quorum_may_answer() -> None:
+    """The one who asks was held up, so that it heard of nobody; the third still hears the leader."""
+    core = leader(quorum_ticks=20)
+    for _ in range(15):
+        core.tick()
+    asked = m.VoteRequest(term=2, sender=3, to=1, last_index=1, last_term=1, pre_vote=True)
+    core.step(asked)
+    core.step(replace(asked, pre_vote=False))
+    assert not [told for told in core.ready().messages if isinstance(told, m.VoteReply)]
+    assert (core.is_leader, core.term) == (True, 1)
+    core.step(replace(asked, pre_vote=False, transfer=True))  # which it has sent to stand
+    assert (core.is_leader, core.term) == (False, 2)
+
+
+def test_a_read_does_not_wait_for_the_answer_of_a_voter_that_has_left() -> None:
+    core = leader(frozenset({1, 2}))
+    first, second = core.request_read(), core.request_read()
+    assert core.ready().reads < first
+    core.propose_configuration(core.configuration.without(2))
+    core.persisted(core.ready())
+    assert core.ready().reads == second
+    core.check()
+
+
+def test_a_learner_that_has_gone_silent_is_not_caught_up_any_more() -> None:
+    core = leader()
+    core.propose_configuration(core.configuration.with_learner(4, Member()))
+    core.persisted(core.ready())
+    core.step(m.AppendReply(term=1, sender=4, to=1, accepted=True, match_index=core.log.last_index))
+    assert core.replication is not None and core.replication.progress[4].caught_up
+    for _ in range(9):
+        core.step(m.HeartbeatReply(term=1, sender=2, to=1))
+        core.step(m.HeartbeatReply(term=1, sender=4, to=1))
+        core.tick()
+    assert core.replication.progress[4].caught_up
+    for _ in range(10):
+        core.step(m.HeartbeatReply(term=1, sender=2, to=1))
+        core.tick()
+    assert core.is_leader and not core.replication.progress[4].caught_up
 
 
 def test_an_idle_voter_that_could_not_be_reached_once_takes_over_all_the_same() -> None:
@@ -379,6 +422,53 @@ def test_a_voter_takes_nobodys_word_for_who_leads_but_the_leaders() -> None:
     core = follower(1)
     core.take_committed(None, (m.Entry(1, 1, b"x"), m.Entry(1, 2, b"y")), leader=1)
     assert (core.leader, core.log.commit) == (m.NOBODY, 2)
+
+
+def test_who_is_no_member_takes_the_leaders_term_along() -> None:
+    core = removed()
+    assert core.take_committed(None, (), leader=3, term=7)
+    assert (core.term, core.leader) == (7, 3)
+    core.step(m.Heartbeat(term=4, sender=1, to=2, commit=0))  # of one that was deposed
+    assert core.leader == 3
+    assert core.take_committed(None, (), leader=m.NOBODY, term=9)
+    assert (core.term, core.leader) == (7, m.NOBODY)  # nobody leads in that one, for all that is known
+
+
+def removed() -> RaftCore:
+    core = follower(1)
+    removal = m.Entry(3, 2, encode_configuration(VOTERS.without(2)), m.CONFIGURATION)
+    assert core.take_committed(None, (m.Entry(1, 1, b"x"), removal), leader=1, term=3, after_term=0)
+    assert not core.is_member
+    return core
+
+
+def test_what_is_committed_elsewhere_and_differs_here_is_of_another_log() -> None:
+    core = removed()
+    assert not core.take_committed(None, (m.Entry(3, 3, b"y"),), leader=1, term=3, after_term=2)
+    assert not core.take_committed(m.Snapshot(9, 2, b"s"), (), leader=1, term=3)  # terms never fall
+    assert not core.take_committed(None, (m.Entry(3, 4, b"z"),), leader=1, term=3)  # entries are left out
+    assert (core.log.commit, core.log.last_index) == (2, 2)
+    assert core.take_committed(None, (m.Entry(3, 3, b"y"),), leader=1, term=3, after_term=3)
+    assert core.take_committed(m.Snapshot(9, 3, b"s"), (), leader=1, term=3)
+    assert core.log.commit == 9
+    core.check()
+
+
+def test_a_follower_that_does_not_hear_its_leader_names_none_to_others() -> None:
+    core = follower(1)
+    core.step(m.Heartbeat(term=1, sender=1, to=2, commit=0))
+    assert core.is_led
+    assert not removed().is_led
+    for _ in range(10):
+        core.tick()
+    assert not core.is_led
+
+
+def test_the_checksum_that_is_kept_is_that_of_the_present_snapshot() -> None:
+    held = RaftLog(m.Snapshot(4, 2, b"abc"), (), 4)
+    assert held.snapshot_crc32c == crc32c(b"abc")
+    held.restore(m.Snapshot(9, 2, b"def"))
+    assert held.snapshot_crc32c == crc32c(b"def")
 
 
 def test_messages_survive_their_encoding() -> None:

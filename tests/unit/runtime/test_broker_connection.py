@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tierlog.broker.ports.network import Unreachable
-from tierlog.broker.runtime.broker_connection import KEPT_BUFFER_BYTES, BrokerConnection, TcpNetwork
+from tierlog.broker.runtime.broker_connection import KEPT_BUFFER_BYTES, BrokerConnection
+from tierlog.broker.runtime.tcp_network import TcpNetwork
 from tierlog.broker.wire.api import APIS, FETCH_KEY, decode_request_header, encode_response
 from tierlog.broker.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -80,6 +81,57 @@ async def test_answers_come_in_the_order_of_the_calls_even_in_one_piece():
     async with connected(respond) as connection:
         found = await asyncio.gather(*(records_of(connection) for _ in range(3)))
     assert [len(records) for records in found] == [40_000, 80_000, 120_000]
+
+
+async def test_who_goes_on_asks_again_before_the_answer_is_anyone_elses():
+    """All of it one call: what `again` returns is sent, and its last answer is that of the call."""
+    served: list[int] = []
+    taken: list[bytes] = []
+
+    def respond(correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        served.append(correlation_id)
+        writer.write(response(correlation_id, bytes([len(served)]) * 70_000))
+
+    def again(answer: FetchResponse) -> FetchRequest | None:
+        taken.append(bytes(answer.responses[0].partitions[0].records))
+        return FetchRequest() if len(taken) < 3 else None
+
+    async with connected(respond) as connection:
+        last = await connection.call(FETCH_KEY, VERSION, FetchRequest(), 10, again)
+        assert last.responses[0].partitions[0].records == taken[2]
+        assert await records_of(connection) == b"\4" * 70_000  # the connection goes on
+    assert taken == [bytes([n]) * 70_000 for n in (1, 2, 3)]
+    assert served == [1, 2, 3, 4]
+
+
+async def test_what_is_asked_again_has_the_same_time():
+    def respond(correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        if correlation_id == 1:
+            writer.write(response(correlation_id, b""))
+
+    async with connected(respond) as connection:
+        with pytest.raises(Unreachable, match="did not answer"):
+            await connection.call(FETCH_KEY, VERSION, FetchRequest(), 0.1, lambda _: FetchRequest())
+
+
+async def test_a_call_raises_what_its_taker_raises():
+    def again(answer: FetchResponse) -> None:
+        raise ValueError("not that")
+
+    async with connected(lambda one, writer: writer.write(response(one, b""))) as connection:
+        with pytest.raises(ValueError, match="not that"):
+            await connection.call(FETCH_KEY, VERSION, FetchRequest(), 10, again)
+
+
+async def test_who_closes_the_connection_while_taking_an_answer_asks_nothing_more():
+    async with connected(lambda one, writer: writer.write(response(one, b""))) as connection:
+
+        def again(answer: FetchResponse) -> FetchRequest:
+            connection.close()
+            return FetchRequest()
+
+        with pytest.raises(Unreachable, match="closed"):
+            await connection.call(FETCH_KEY, VERSION, FetchRequest(), 10, again)
 
 
 async def test_a_connection_that_breaks_fails_what_waits():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from moving_node import EMPTY, NAME, Node, image_of
 from pump import until
+from structlog.testing import capture_logs
 
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.types import TopicPartition
@@ -323,6 +324,23 @@ async def test_an_index_that_has_another_name_for_a_moment_is_copied_too(tmp_pat
         segment.unload()
         assert segment.index_entries > 0 and segment.time_entries > 0
     assert node.values() == list(range(40))
+    await node.stop()
+
+
+async def test_a_file_that_stays_away_ends_the_move(tmp_path: Path) -> None:
+    node = await Node(tmp_path, again_s=0).start(image_of())
+    node.fill(0, 40)
+    node.disk.gone = {node.replica.log.rolled_below(40)[0].path(".index")}
+    with capture_logs() as told:
+        node.to("b")
+        await node.moved()
+    assert ["10 times in a row" in line["error"] for line in told if "error" in line] == [True]
+    assert node.places() == ["a/t-0"]
+    node.disk.gone = set()
+    node.to("b")
+    await node.moved()
+    assert node.values() == list(range(40))
+    assert node.places() == ["b/t-0"]
     await node.stop()
 
 

@@ -45,10 +45,16 @@ class Connection:
         self.is_open = True
         self.asked: list[tuple[FetchRequest, asyncio.Future[FetchResponse]]] = []
 
-    async def call(self, api_key: int, version: int, request: Any, timeout_s: float) -> Any:
-        answer: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
-        self.asked.append((request, answer))
-        return await answer
+    async def call(
+        self, api_key: int, version: int, request: Any, timeout_s: float, again: Callable[[Any], Any]
+    ) -> Any:
+        while True:
+            answer: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+            self.asked.append((request, answer))
+            response = await answer
+            request = again(response)
+            if request is None:
+                return response
 
     def close(self) -> None:
         self.is_open = False

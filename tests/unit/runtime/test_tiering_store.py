@@ -12,7 +12,7 @@ from tier_node import TierNode, produce
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.network import Network
-from tierlog.broker.runtime.broker_connection import TcpNetwork
+from tierlog.broker.runtime.tcp_network import TcpNetwork
 from tierlog.broker.runtime.tiering import NOT_NAMED, OBJECTS_DIRECTORY, Tiering
 from tierlog.broker.settings.node import settings_from
 from tierlog.metadata.client import MetadataClient

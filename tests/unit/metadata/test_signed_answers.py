@@ -1,0 +1,183 @@
+"""Whose answers a node believes: those that are signed, with the secret, to this very question."""
+
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
+
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.metadata import transport
+from tierlog.metadata.auth import ANSWER_SIGNATURE, INDEX, SIGNATURE, is_answer, sign_answer
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.pages import LogPage, encode_page
+from tierlog.metadata.peers import MetadataUnavailable
+from tierlog.metadata.raft.membership import Member
+from tierlog.metadata.transport import HttpPeers
+
+SECRET = b"a secret of the test"
+PAGE = LogPage((), leader=2, voters={2: "http://two"})
+Answer = Callable[[web.Request], web.Response]
+
+
+class Voter:
+    """Node 2, whose answers the test decides; node 1 asks it."""
+
+    def __init__(self) -> None:
+        self.answer: Answer = signed(encode_page(PAGE))
+        self.paths: list[str] = []
+
+    async def start(self, tasks: TaskGroup) -> HttpPeers:
+        application = web.Application()
+        application.router.add_route("*", "/{rest:.*}", self._serve)
+        self._runner = web.AppRunner(application)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = self._runner.addresses[0][:2]
+        peers = HttpPeers(1, "c", SECRET, tasks)
+        peers.configure({1: Member(), 2: Member(f"http://{host}:{port}")}, {})
+        return peers
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    async def _serve(self, request: web.Request) -> web.Response:
+        self.paths.append(request.path)
+        return self.answer(request)
+
+
+def signed(
+    body: bytes,
+    *,
+    secret: bytes = SECRET,
+    status: int = 200,
+    says: int = 200,
+    index: str = "",
+    told: str = "",
+) -> Answer:
+    """`says`: the status that is signed; `index`: the one that is, `told`: the one that is sent."""
+
+    def answer(request: web.Request) -> web.Response:
+        signature = sign_answer(secret, request.headers[SIGNATURE], says, index, body)
+        headers = {ANSWER_SIGNATURE: signature, **({INDEX: told} if told else {})}
+        return web.Response(body=body, status=status, headers=headers)
+
+    return answer
+
+
+@pytest.fixture
+async def voter() -> AsyncIterator[Voter]:
+    voter = Voter()
+    yield voter
+    await voter.stop()
+
+
+@pytest.fixture
+async def peers(voter: Voter) -> AsyncIterator[HttpPeers]:
+    failures: list[BaseException] = []
+    tasks = TaskGroup(lambda name, failure: failures.append(failure))
+    peers = await voter.start(tasks)
+    yield peers
+    await peers.close()
+    await tasks.close()
+    assert failures == []
+
+
+async def test_what_is_signed_is_believed(voter: Voter, peers: HttpPeers) -> None:
+    assert await peers.log(2, 0, 0) == PAGE
+    voter.answer = signed(b"chunk")
+    assert await peers.snapshot(2, 5, 0) == b"chunk"
+    reply = c.Acknowledged()
+    voter.answer = signed(c.encode_reply(reply), index="7", told="7")
+    assert await peers.submit(2, c.ConfirmRemoteDeleted(uuids=())) == (reply, 7)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda _: web.Response(body=encode_page(PAGE)),
+        signed(encode_page(PAGE), secret=b"another"),
+        signed(encode_page(PAGE), says=503),
+        signed(encode_page(PAGE), index="1", told="2"),
+        lambda request: web.Response(
+            body=encode_page(PAGE), headers=signed(b"another body")(request).headers.copy()
+        ),
+    ],
+    ids=["unsigned", "another secret", "another status", "another index", "another body"],
+)
+async def test_what_is_not_signed_as_it_should_be_is_not(
+    voter: Voter, peers: HttpPeers, answer: Answer
+) -> None:
+    voter.answer = answer
+    with capture_logs() as told:
+        for _ in range(2):
+            with pytest.raises(
+                MetadataUnavailable, match="node 2 is not believed: its answers are not signed"
+            ):
+                await peers.log(2, 0, 0)
+        with pytest.raises(MetadataUnavailable, match="not believed"):
+            await peers.snapshot(2, 5, 0)
+        with pytest.raises(MetadataUnavailable, match="not believed") as unknown:
+            await peers.submit(2, c.ConfirmRemoteDeleted(uuids=()))
+        assert unknown.value.applied_unknown
+        with pytest.raises(MetadataUnavailable, match="not believed"):
+            await peers.heartbeat(2, c.Heartbeat(broker_id=1, broker_epoch=1, image_index=1))
+    assert [line["event"] for line in told] == ["a node of the quorum is not believed"]
+
+
+def test_headers_that_are_no_text_are_no_signature() -> None:
+    headers = {ANSWER_SIGNATURE: "\udcff", INDEX: "\udcff"}
+    assert not is_answer(headers, SECRET, "question", 200, b"")
+
+
+async def test_a_recorded_answer_is_not_one_to_the_same_question_asked_again(
+    voter: Voter, peers: HttpPeers
+) -> None:
+    recorded: list[web.Response] = []
+
+    def record(request: web.Request) -> web.Response:
+        recorded.append(signed(encode_page(PAGE))(request))
+        return recorded[0]
+
+    voter.answer = record
+    await peers.log(2, 0, 0)
+    first = recorded[0]
+    voter.answer = lambda _: web.Response(
+        body=first.body, headers={ANSWER_SIGNATURE: first.headers[ANSWER_SIGNATURE]}
+    )
+    with pytest.raises(MetadataUnavailable, match="not believed"):
+        await peers.log(2, 0, 0)
+
+
+async def test_a_refusal_says_why_signed_or_not(voter: Voter, peers: HttpPeers) -> None:
+    voter.answer = lambda _: web.Response(status=401, text="the signature is wrong")
+    with pytest.raises(MetadataUnavailable, match="node 2 answered 401: the signature is wrong"):
+        await peers.log(2, 0, 0)
+    told = {"message": "there is a newer snapshot", "applied_unknown": False}
+    voter.answer = signed(msgspec.json.encode(told), status=503, says=503)
+    with pytest.raises(MetadataUnavailable, match="there is a newer snapshot"):
+        await peers.snapshot(2, 5, 0)
+
+
+async def test_an_answer_is_read_up_to_a_bound_and_from_nowhere_else(
+    voter: Voter, peers: HttpPeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "ANSWER_BYTES", 1000)
+    voter.answer = signed(bytes(1001))
+    with pytest.raises(MetadataUnavailable, match="longer than 1000 bytes"):
+        await peers.snapshot(2, 5, 0)
+    voter.paths.clear()
+    voter.answer = lambda _: web.Response(status=307, headers={"Location": "/elsewhere"})
+    with pytest.raises(MetadataUnavailable, match="answered 307"):
+        await peers.log(2, 0, 0)
+    assert voter.paths == ["/metadata/v1/log"]
+
+
+async def test_who_is_no_member_is_read_from_at_its_address(voter: Voter, peers: HttpPeers) -> None:
+    url = f"http://127.0.0.1:{voter._runner.addresses[0][1]}"
+    peers.configure({1: Member()}, {2: url})
+    assert await peers.log(2, 0, 0) == PAGE
+    with pytest.raises(MetadataUnavailable, match="no address of node 2"):
+        await peers.submit(2, c.ConfirmRemoteDeleted(uuids=()))
