@@ -39,7 +39,7 @@ from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.messages import Entry
 from tierlog.metadata.raft.replication import Replication
 from tierlog.metadata.storage import MetadataStorage
-from tierlog.tiering import copier, download, planner
+from tierlog.tiering import copier, planner
 
 Patches = Iterator[tuple[Any, str, object]]
 
@@ -359,11 +359,6 @@ def _() -> Patches:
         return
 
     yield copier, "_verify", without
-
-
-@_safeguard("what is downloaded is verified", "a flipped bit is served")
-def _() -> Patches:
-    yield download, "verify_chunk", lambda name, index, key, content: index.entry.end_offset
 
 
 @_safeguard("copies that are given up are deleted", "objects that nobody knows of")
