@@ -65,7 +65,7 @@ class LogReader:
                     wait_ms = WAIT_MS
 
     async def _read_page(self, source: int, wait_ms: int) -> bool:
-        """Whether this source is worth asking again."""
+        """Whether this source is worth asking again: one that is no voter reads itself, perhaps from here."""
         page = await self._page(source, wait_ms)
         jumps = page.snapshot_index > self._position()
         if not self._take(page, await self._read_snapshot(source, page) if jumps else b""):
@@ -75,7 +75,7 @@ class LogReader:
                 "anew. This node's metadata has to be deleted for it to follow that one",
             )
         self._refused.pop(source, None)
-        return page.leader != NOBODY
+        return page.leader != NOBODY and source in page.voters
 
     async def _page(self, source: int, wait_ms: int) -> LogPage:
         self._asked = source

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulate import is_of_quorum, play, play_all, quiet
-from simulator.safeguards import SAFEGUARDS, Safeguard
+from simulator.safeguards import SAFEGUARDS
+from simulator.switches import Safeguard
 
 BEGIN, END = "<!-- safeguards: made by make simulate-mutants -->", "<!-- end of safeguards -->"
 LONGEST = 90

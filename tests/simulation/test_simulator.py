@@ -1,13 +1,16 @@
 """The simulator itself: virtual time, processes that die at any await, a disk that forgets, a network."""
 
 import asyncio
+import errno
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from simulator.disk import Disk
 from simulator.loop import Process, SimLoop, Stalled
 from simulator.network import Broken, Network, Refused
+from simulator.splits import split
 
 from tierlog.broker.ports.files import write_atomically
 
@@ -156,6 +159,17 @@ def test_names_that_were_not_synced_go_back(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["kept"]
 
 
+def test_a_read_fails_once(tmp_path: Path):
+    disk = Disk(tmp_path)
+    files = disk.attach()
+    fd = files.open(tmp_path / "log", create=True)
+    files.writev_at(fd, [b"bytes"], 0)
+    disk.fails_at["read"] = errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        files.read_at(fd, 5, 0)
+    assert files.read_at(fd, 5, 0) == b"bytes"
+
+
 # --- the network
 
 
@@ -293,6 +307,28 @@ def test_messages_are_lost_doubled_and_overtaken_as_the_weather_says():
     assert set(came) < set(range(200))
     assert len(came) > len(set(came))
     assert came != sorted(came)
+
+
+def test_nodes_fall_into_two_groups_and_come_together_again():
+    loop, network = _network()
+    names = ("a", "b", "c")
+    told = Counter[str]()
+    seen = set()
+
+    async def main() -> None:
+        parting = asyncio.ensure_future(split(names, network, random.Random(1), 1.0, told))
+        while told["split"] < 20:
+            await asyncio.sleep(0.05)
+            seen.add(tuple(network.connects(*pair) for pair in (("a", "b"), ("a", "c"), ("b", "c"))))
+        parting.cancel()
+
+    loop.run_for(main())
+    assert seen == {
+        (True, True, True),
+        (True, False, False),
+        (False, True, False),
+        (False, False, True),
+    }
 
 
 def test_the_same_seed_gives_the_same_run():

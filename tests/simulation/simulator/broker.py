@@ -14,7 +14,7 @@ from simulator.disk import Disk, DiskFiles
 from simulator.loop import Process, SimLoop
 from simulator.network import Broken, Network, Refused
 from simulator.peers import SimPeers, address
-from simulator.witness import QuorumWitness
+from simulator.witness import QuorumWitness, Violation
 from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
@@ -28,6 +28,7 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.runtime.boots import may_have_lost, note_boot
 from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.data_directory import DataDirectory
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.group_service import GroupService
@@ -51,6 +52,7 @@ from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.observer import MetadataObserver
 from tierlog.tiering.object_store import ObjectStore
 
 DEATH_SEEN_S = 0.002
@@ -91,14 +93,20 @@ class SimBroker:
         self._observer = observer
         self.process: Process | None = None
         self.dispatcher: Dispatcher | None = None
-        self.metadata: MetadataNode | None = None
+        self.metadata: MetadataNode | MetadataObserver | None = None
         self.replicas: ReplicaManager | None = None
         self.lifecycle: BrokerLifecycle | None = None
         self.tiering: Tiering | None = None
         self._known: dict[TopicPartition, Replica] = {}
         self._held: dict[TopicPartition, int] = {}
+        self._checkpointed: dict[TopicPartition, tuple[Replica, int]] = {}
+        """High watermarks as they were when they were written down, of replicas that are there still."""
 
     # --- its lives
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.name}:9644"
 
     @property
     def is_up(self) -> bool:
@@ -135,6 +143,11 @@ class SimBroker:
         self._known.update({replica.name: replica for replica in self.replicas or ()})
         self._held.update({name: self.held(*name) for name in self._known})
         self._known.clear()
+        self._checkpointed = {
+            name: kept
+            for name, kept in self._checkpointed.items()
+            if self.replicas is not None and self.replicas.get(*name) is kept[0]
+        }
         self.files.die()
         self.directories.release()
         self.dispatcher = self.metadata = self.replicas = self.lifecycle = self.tiering = None
@@ -176,6 +189,7 @@ class SimBroker:
         """The process ends, and one directory is a new disk."""
         self.kill()
         self.disk.wipe_directory(self.disk.root / rng.choice(DIRECTORIES))
+        self._checkpointed.clear()
 
     def _report(self, name: str, failure: BaseException) -> None:
         if isinstance(failure, OSError):
@@ -197,28 +211,39 @@ class SimBroker:
         identity = self.directories.claim(self.node_id, settings.cluster_id, metadata=None)
         tasks = TaskGroup(self._report)
         self.peers = SimPeers(self._network, self.node_id, self._brokers, self._observer.quorum)
-        node = MetadataNode(
+        node = self._metadata_node(tasks, rng, identity.cluster_id)
+        node.subscribe(lambda _, image: self._observer.published(image))
+        await node.start()
+        if isinstance(node, MetadataNode):
+            self._observer.quorum.wakes(node.core)
+        self.metadata = node
+        await self._start_broker(node, tasks, rng)
+
+    def _metadata_node(
+        self, tasks: TaskGroup, rng: random.Random, cluster_id: str
+    ) -> MetadataNode | MetadataObserver:
+        voters = self.settings.voters
+        if self.node_id not in voters:
+            return MetadataObserver(self.node_id, voters, tasks, cluster_id, peers=self.peers)
+        return MetadataNode(
             self.node_id,
-            settings.voters,
+            voters,
             self.disk.root / "metadata",
             self.files,
             self.clock,
             rng,
             tasks,
-            identity.cluster_id,
+            cluster_id,
             peers=self.peers,
-            url=settings.voters[self.node_id],
+            url=self.url,
             snapshot_entries=200,
             keep_entries=20,
-            sessions=BrokerSessions(settings.broker_session_timeout_ms),
+            sessions=BrokerSessions(self.settings.broker_session_timeout_ms),
         )
-        node.subscribe(lambda _, image: self._observer.published(image))
-        await node.start()
-        self._observer.quorum.wakes(node.core)
-        self.metadata = node
-        await self._start_broker(node, tasks, rng)
 
-    async def _start_broker(self, node: MetadataNode, tasks: TaskGroup, rng: random.Random) -> None:
+    async def _start_broker(
+        self, node: MetadataNode | MetadataObserver, tasks: TaskGroup, rng: random.Random
+    ) -> None:
         settings, metadata = self.settings, MetadataClient(node)
         lifecycle = BrokerLifecycle(
             metadata, self.clock, tasks, interval_ms=settings.broker_heartbeat_interval_ms, alone=False
@@ -330,7 +355,7 @@ class SimBroker:
                 incarnation=random_uuid(rng),
                 host=self.name,
                 port=9092,
-                admin_url=settings.voters[self.node_id],
+                admin_url=self.url,
                 rack=None,
                 may_have_lost=lost,
                 min_in_sync=settings.min_insync_replicas,
@@ -342,7 +367,7 @@ class SimBroker:
         reports = ReplicaReports(
             self.node_id, metadata, replicas, tasks, broker_epoch=lambda: lifecycle.broker_epoch
         )
-        await replicas.open_all(opened, reports.tell_empty)
+        await self._open(replicas, opened, reports)
         if not self.directories.offline:
             note_boot(self.files, paths, str(self.boot))
         metadata.subscribe(replicas.follow)
@@ -357,6 +382,34 @@ class SimBroker:
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)
         await reports.tell_first(lost=lost)
         await lifecycle.enter()
+
+    async def _open(self, replicas: ReplicaManager, image: ClusterImage, reports: ReplicaReports) -> None:
+        """What was written down before the stop is known again, as far as the log still reaches."""
+        write, before = replicas.checkpoints.write, self._checkpointed
+        self._checkpointed = {}
+
+        async def written(directory: DataDirectory) -> bool:
+            known = {
+                replica.name: (replica, min(replica.high_watermark, replica.recovery_point))
+                for replica in replicas.replicas_in(directory)
+                if replica.followers or not replica.leads
+            }
+            done = await write(directory)
+            if done:
+                self._checkpointed.update(known)
+            return done
+
+        replicas.checkpoints.write = written  # type: ignore[method-assign]
+        await replicas.open_all(image, reports.tell_empty)
+        for replica in replicas:
+            kept = before.get(replica.name)
+            if kept is None or kept[0].topic_id != replica.topic_id:
+                continue
+            least = min(kept[1], replica.log_end_offset)
+            self._checkpointed[replica.name] = (replica, least)
+            if replica.high_watermark < least:
+                text = f"{self.name} has forgotten that {least} of {replica.name} was committed"
+                self._observer.failed(self, Violation(f"{text}: {replica.high_watermark}"))
 
     # --- requests
 
@@ -377,7 +430,16 @@ class SimBroker:
         parts = dispatcher.parts(call.context, result)
         if parts is None:
             raise Broken("closed without an answer")
-        return b"".join(map(_bytes, parts))
+        try:
+            return b"".join(map(self._read, parts))
+        except OSError:
+            raise Broken("a file cannot be read while it is sent") from None
+
+    def _read(self, part: Part) -> bytes:
+        if not isinstance(part, FileSlice):
+            return bytes(part)
+        self.disk.check("read")
+        return part.read()
 
 
 class _WatchedLease:
@@ -389,10 +451,6 @@ class _WatchedLease:
         if holds:
             self._observer.serves(self._broker)
         return holds
-
-
-def _bytes(part: Part) -> bytes:
-    return part.read() if isinstance(part, FileSlice) else bytes(part)
 
 
 class SimDialler:

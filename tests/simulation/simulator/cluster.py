@@ -9,6 +9,7 @@ removed for good, which nobody waits for.
 """
 
 import asyncio
+import errno
 import hashlib
 import random
 from collections import Counter
@@ -29,6 +30,7 @@ from simulator.network import Network
 from simulator.operators import move_partitions, pass_topics, retire
 from simulator.partitions import PartitionWitness
 from simulator.peers import address
+from simulator.splits import split
 from simulator.tiering import Tiering, read_back
 from simulator.witness import QuorumWitness, Violation
 from simulator.workload import TOPIC, Client, History, consume, produce, values_of
@@ -46,7 +48,7 @@ from tierlog.metadata.controller.commands import (
     TopicsChanged,
 )
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.node import MetadataUnavailable
+from tierlog.metadata.node import MetadataNode, MetadataUnavailable
 from tierlog.metadata.records import ConfigScope
 
 FAULTS_S = (5.0,) * 8 + (10.0, 20.0)
@@ -70,6 +72,16 @@ GROUPED = 0.3
 
 MEMBERS = 3
 
+VOTERS, APART, NO_VOTERS = 3, 0.2, (1, 1, 2)
+"""Of the runs: the share in which there are three voters, and so many brokers that are none."""
+
+LAGS_MS = (400, 2000, 2000)
+SPLIT, SPLITS_A_SECOND = 0.25, 0.5
+"""Of the runs: the share in which the nodes fall into two groups now and then."""
+
+READ_FAILS_S = 1.0
+"""Within that time a read fails, once, or none does."""
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -92,6 +104,10 @@ class _ClusterFaults(Faults):
         if kind == "directory" and self._may_fail(node):
             node.lose_directory(self._rng)
             self._loop.call_later(self._rng.uniform(1, DOWN_S), self._restart, node)
+        elif kind == "read" and self._may_fail(node):
+            node.disk.fails_at["read"] = errno.EIO
+            self._loop.call_later(READ_FAILS_S, node.disk.fails_at.pop, "read", None)
+            self._loop.call_later(self._rng.uniform(1, DOWN_S), self._restart_lacking, node)
         elif kind == "wipe" and self.may_wipe(node):
             self.kill(node)
             node.wipe_directory(self._rng)
@@ -102,6 +118,11 @@ class _ClusterFaults(Faults):
     def end(self) -> None:
         self.over = True
         super().end()
+
+    def _restart_lacking(self, node: SimBroker) -> None:
+        """A read that fails takes a directory along only while its logs are opened."""
+        if node.lacks_directories:
+            self._restart(node)
 
     def _restart(self, node: SimBroker) -> None:
         if not self.over:  # else whoever waits for all to be well does it
@@ -119,12 +140,20 @@ class ClusterRun:
         self._configs = (("flush.messages", "1"),) if self.flushes else ()
         self.session_ms = self.rng.choice((1000, 3000))
         self.fetch_bytes = self.rng.choice((200, 1 << 20))
-        nodes = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)
+        nodes = voters = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)
+        apart = random.Random(f"brokers {seed}")  # drawn apart, for the rest to stay
+        if apart.random() < APART:
+            voters = range(1, VOTERS + 1)
+            nodes = range(1, VOTERS + apart.choice(NO_VOTERS) + 1)
+        self.lag_ms = apart.choice(LAGS_MS)
+        self.outcome.done["brokers that are no voters"] = len(nodes) - len(voters)
         self._violations: list[BaseException] = []
         # each until it is in sync again:
         self._forgot: SimBroker | None = None  # whose unsynced bytes may be gone
         self._failed: set[SimBroker] = set()  # with a disk that fails, or did; or removed from the cluster
-        self.quorum = QuorumWitness(self.loop.time, lambda _: len(nodes), self._violations, lambda node: None)
+        self.quorum = QuorumWitness(
+            self.loop.time, lambda _: len(voters), self._violations, lambda node: None
+        )
         self.brokers: dict[int, SimBroker] = {}
         self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
         self.history.given = self.partitions.given
@@ -145,7 +174,7 @@ class ClusterRun:
             path = directory / str(number)
             path.mkdir()
             self.brokers[number] = SimBroker(
-                number, self._settings(number, nodes), Disk(path), self.loop, self.network,
+                number, self._settings(number, voters), Disk(path), self.loop, self.network,
                 self.brokers, self._fork(), self, self.tiering.store(address(number)),
             )  # fmt: skip
         self.faults_s = self.rng.choice(FAULTS_S)
@@ -156,7 +185,7 @@ class ClusterRun:
             self.brokers,
             self._powerless,
             self.outcome.faults,
-            (*KINDS, "directory", "wipe"),
+            (*KINDS, "directory", "wipe", "read"),
             self._may_fail,
         )
         self.faults.may_wipe = self._may_wipe
@@ -181,17 +210,18 @@ class ClusterRun:
     def _fork(self) -> random.Random:
         return random.Random(self.rng.getrandbits(64))
 
-    def _settings(self, number: int, nodes: range) -> "object":
+    def _settings(self, number: int, voters: range) -> "object":
         return settings_from(
             {
                 "node.id": str(number),
                 "cluster.id": CLUSTER_ID,
-                "controller.quorum.voters": ",".join(f"{n}@{address(n)}:9644" for n in nodes),
+                "process.roles": "broker,controller" if number in voters else "broker",
+                "controller.quorum.voters": ",".join(f"{n}@{address(n)}:9644" for n in voters),
                 "controller.quorum.secret": "simulated",
                 "log.flush.offset.checkpoint.interval.ms": "3000",
                 "log.segment.bytes": str(self.rng.choice((700, 4000, 1 << 20))),
                 "log.index.interval.bytes": "200",
-                "replica.lag.time.max.ms": "2000",
+                "replica.lag.time.max.ms": str(self.lag_ms),
                 "replica.fetch.max.bytes": str(self.fetch_bytes),
                 "broker.session.timeout.ms": str(self.session_ms),
                 "broker.heartbeat.interval.ms": "250",
@@ -255,6 +285,7 @@ class ClusterRun:
             "passing": (PASSING, self._pass_topics),
             "retiring": (RETIRING, self._retire),
             "decay": (DECAYING, self._decay),
+            "splits": (SPLIT, self._split),
         }.items():
             draws = random.Random(rng.random())
             if draws.random() < share:
@@ -280,6 +311,10 @@ class ClusterRun:
 
     def _decay(self, client: Client) -> Coroutine[Any, Any, None]:
         return flip_bits(self.brokers, TOPIC, client.rng, self._may_wipe, self._stop("flipped bit"))
+
+    def _split(self, client: Client) -> Coroutine[Any, Any, None]:
+        names = [broker.name for broker in self.brokers.values()]
+        return split(names, self.network, client.rng, SPLITS_A_SECOND, self.outcome.faults)
 
     def _stop(self, why: str) -> Callable[[int], None]:
         def stop(node_id: int) -> None:
@@ -454,7 +489,7 @@ class ClusterRun:
         for line in (*self.partitions.check(), *self.tiering.check()):
             self._trace.update(f"{self.loop.time():.6f} {line}\n".encode())
         for broker in self.brokers.values():
-            if broker.metadata is not None and broker.process is not None:
+            if isinstance(broker.metadata, MetadataNode) and broker.process is not None:
                 self.quorum.check(broker.metadata.core, paused=broker.process.paused)
 
     def _check_end(self) -> None:

@@ -16,9 +16,9 @@ from tierlog.metadata.node import LeadershipLost, MetadataUnavailable
 from tierlog.metadata.raft.membership import ChangeRefused
 
 OPERATOR = "operator"
-CHANGES_A_SECOND = 0.7
+CHANGES_A_SECOND, IN_HASTE = 0.7, 6.0
 FEWEST = 2
-PATIENCE_S = 5.0
+PATIENCE_S, HASTY_S = 5.0, 0.2
 LOOK_AGAIN_S = 0.1
 
 
@@ -35,13 +35,17 @@ async def change_voters(
     network: Network,
     rng: random.Random,
     done: Counter[str],
+    *,
+    hasty: bool = False,
 ) -> None:
-    """For ever, as the client `operator`. `done`: what is known to have come about."""
-    pause_s = rng.expovariate(CHANGES_A_SECOND)
+    """For ever, as the client `operator`. `done`: what is known to have come about. `hasty`: it asks for the
+    next before it knows, and of a leader as soon as that takes itself for one."""
+    a_second, patience_s = (IN_HASTE, HASTY_S) if hasty else (CHANGES_A_SECOND, PATIENCE_S)
+    pause_s = rng.expovariate(a_second)
     while True:
         await asyncio.sleep(pause_s)
-        leading = _leading(members)
-        pause_s = rng.expovariate(CHANGES_A_SECOND) if leading else LOOK_AGAIN_S
+        leading = _leading(members, hasty)
+        pause_s = rng.expovariate(a_second) if leading else LOOK_AGAIN_S
         if not leading:
             continue
         voters, asked = present_voters(members, initial), rng.choice(leading)
@@ -59,11 +63,12 @@ async def change_voters(
                 await node.add_voter(chosen, address(chosen), PATIENCE_S)
 
         with suppress(MetadataUnavailable, LeadershipLost, ChangeRefused, Broken, Refused, TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 await network.call(OPERATOR, address(asked), rng.getrandbits(32), serve)
                 done["voters let go" if chosen in voters else "voters taken in"] += 1
 
 
-def _leading(members: Mapping[int, HasMetadata]) -> list[int]:
-    """Who takes itself for the leader."""
-    return [n for n, node in members.items() if node.metadata is not None and node.metadata.is_leader]
+def _leading(members: Mapping[int, HasMetadata], hasty: bool) -> list[int]:
+    """Who takes itself for the leader; in haste, also who has committed nothing of its term yet."""
+    nodes = {number: node.metadata for number, node in members.items() if node.metadata is not None}
+    return [n for n, node in nodes.items() if node.is_leader or (hasty and node.core.is_leader)]

@@ -84,6 +84,10 @@ class Network:
         self._cut.add((sender, receiver))
         self._tell()
 
+    def mend(self, sender: str, receiver: str) -> None:
+        self._cut.discard((sender, receiver))
+        self._tell()
+
     def clog(self, sender: str, receiver: str) -> None:
         self._clogged.add((sender, receiver))
 

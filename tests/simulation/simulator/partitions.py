@@ -28,12 +28,15 @@ class PartitionWitness:
         self._in_epoch: dict[tuple[int, int], int] = {}  # (partition, epoch) -> high watermark
         self._closed: dict[tuple[int, int, int], int] = {}  # with too few in sync -> log end
         self._looked_at: dict[tuple[int, int], State] = {}
+        self._fenced: dict[tuple[int, int], int] = {}  # (broker, epoch) -> least index that says so
 
     def published(self, image: ClusterImage) -> None:
         """To some node. Raises Violation."""
         if self._image is None or image.index > self._image.index:
             before, self._image = self._image, image
             self._let_in.update((one.broker_id, one.broker_epoch) for one in image.live_brokers())
+            if before is not None and before.brokers is not image.brokers:
+                self._note_fenced(before, image)
             if before is None or before.topics is not image.topics or before.brokers is not image.brokers:
                 self._check_electable()
 
@@ -146,6 +149,16 @@ class PartitionWitness:
         known = None if self._image is None else self._image.brokers.get(broker.node_id)
         if known is not None and known.fenced and broker.broker_epoch == known.broker_epoch:
             raise Violation(f"{broker.name} serves although it is fenced")
+        fenced = self._fenced.get((broker.node_id, broker.broker_epoch), 0)
+        if broker.metadata is not None and broker.metadata.image.index < fenced:
+            index = broker.metadata.image.index
+            raise Violation(f"{broker.name} serves as of {index}, and was fenced at {fenced} or later")
+
+    def _note_fenced(self, before: ClusterImage, image: ClusterImage) -> None:
+        for one in before.live_brokers():
+            after = image.brokers.get(one.broker_id)
+            if after is not None and after.fenced and after.broker_epoch == one.broker_epoch:
+                self._fenced[one.broker_id, one.broker_epoch] = before.index + 1
 
     def _check_leader(self, number: int, partition: int, replica: Replica) -> None:
         epoch = (partition, replica.leader_epoch)

@@ -22,6 +22,7 @@ from simulator.loop import Process, SimLoop
 from simulator.membership import OPERATOR, change_voters, present_voters
 from simulator.network import Broken, Network, Refused
 from simulator.peers import SimPeers, address
+from simulator.splits import split
 from simulator.witness import QuorumWitness, Violation
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import InvariantViolation
@@ -41,6 +42,12 @@ CLIENTS = 3
 
 CHANGED = 0.4
 """Of the runs: the share in which voters come and go."""
+
+HASTY = 0.5
+"""Of those: by an operator who does not wait for answers."""
+
+SPLIT, SPLITS_A_SECOND = 0.5, 0.7
+"""Of the runs: the share in which the nodes fall into two groups now and then."""
 
 POOL = range(1, 6)
 
@@ -135,6 +142,7 @@ class QuorumRun:
         self.snapshot_entries = self.rng.choice((5, 50, 10_000))
         self.keep_entries = self.rng.choice((0, 2, 1000))
         self._operators = random.Random(f"operators {seed}")  # drawn apart, for the rest to stay
+        self._splits = random.Random(f"splits {seed}")
         self._changes = size is None and self._operators.random() < CHANGED
         nodes = POOL if self._changes else self.voters
         self.members = {number: Node(self, number, directory / str(number)) for number in nodes}
@@ -172,8 +180,15 @@ class QuorumRun:
         clients = [process.watch(self._client(number), self.violations) for number in range(CLIENTS)]
         if self._changes:
             self.network.listen(OPERATOR, process)
-            work = change_voters(self.members, self.voters, self.network, self._operators, self.outcome.done)
+            hasty = self._operators.random() < HASTY
+            work = change_voters(
+                self.members, self.voters, self.network, self._operators, self.outcome.done, hasty=hasty
+            )
             clients.append(process.watch(work, self.violations))
+        if self._splits.random() < SPLIT:
+            names = [member.name for member in self.members.values()]
+            parting = split(names, self.network, self._splits, SPLITS_A_SECOND, self.outcome.faults)
+            clients.append(process.watch(parting, self.violations))
         await self._faults()
         self.faults.end()
         for client in clients:

@@ -1,19 +1,16 @@
-"""Safeguards of production code that can be switched off one at a time: the test of the simulator itself.
-
-Each is a patch of a production class from outside; production code has no switches. What a safeguard is for
-is said by `breaks`: what could happen without it. A simulator that does not notice its loss lacks a fault or
-an invariant.
-"""
+"""The safeguards of the log, of replicas and of the controller, and all others by name (`SAFEGUARDS`)."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 from unittest.mock import patch
 
 from msgspec.structs import replace
 
 import simulator.broker
+from simulator import safeguards_of_brokers, safeguards_of_voters
+from simulator.switches import SAFEGUARDS, Patches, switched_off
+from simulator.switches import safeguard as _safeguard
 from tierlog.broker.coordinator import coordinator
 from tierlog.broker.log import recovery
 from tierlog.broker.partition import replicated
@@ -41,34 +38,7 @@ from tierlog.metadata.raft.replication import Replication
 from tierlog.metadata.storage import MetadataStorage
 from tierlog.tiering import copier, planner
 
-Patches = Iterator[tuple[Any, str, object]]
-
-
-class Safeguard(NamedTuple):
-    """`patches`: (owner, attribute, what takes its place). `of_quorum`: runs of the quorum alone show it."""
-
-    name: str
-    breaks: str
-    patches: Callable[[], Patches]
-    of_quorum: bool
-
-
-SAFEGUARDS: dict[str, Safeguard] = {}
-
-
-@contextmanager
-def switched_off(name: str | None) -> Iterator[None]:
-    with ExitStack() as stack:
-        for owner, attribute, replacement in SAFEGUARDS[name].patches() if name is not None else ():
-            stack.enter_context(patch.object(owner, attribute, replacement))
-        yield
-
-
-def _safeguard(name: str, breaks: str, *, of_quorum: bool = False) -> Callable[[Callable[[], Patches]], None]:
-    def note(patches: Callable[[], Patches]) -> None:
-        SAFEGUARDS[name] = Safeguard(name, breaks, patches, of_quorum)
-
-    return note
+__all__ = ["SAFEGUARDS", "safeguards_of_brokers", "safeguards_of_voters", "switched_off"]
 
 
 def _yes(*_: object, **__: object) -> bool:

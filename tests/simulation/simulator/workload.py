@@ -79,6 +79,7 @@ class Client:
         self._dialler = SimDialler(network, name, brokers, rng)
         self._callers: dict[int, SimCaller] = {}
         self._leaders: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}  # the newest leader epoch that it has heard of
 
     async def ask_leader(self, partition: int, api_key: int, version: int, request: object) -> object | None:
         """The answer, or None after a pause: then the leader is looked for again."""
@@ -100,6 +101,13 @@ class Client:
         self._leaders.pop(partition, None)
         await asyncio.sleep(self.rng.uniform(*RETRY_S))
 
+    def leader_epoch(self, partition: int) -> int:
+        """What it says to whoever some node takes for the leader: the newest that it has heard of, even if
+        that node, or the leader itself, has not."""
+        if partition not in self._leaders:
+            self._look_up(partition)
+        return self._epochs.get(partition, -1)
+
     def topic_id(self) -> UUID | None:
         """As some node knows it: it may be that of an earlier topic of this name."""
         topic = self._known()
@@ -112,11 +120,12 @@ class Client:
     def _look_up(self, partition: int) -> int:
         """From the image of some node: it may be old."""
         topic = self._known()
-        leader = topic.partitions[partition].leader if topic is not None else -1
-        if leader < 0:
+        known = None if topic is None else topic.partitions[partition]
+        if known is None or known.leader < 0:
             return self.rng.choice(self.nodes)
-        self._leaders[partition] = leader
-        return leader
+        self._leaders[partition] = known.leader
+        self._epochs[partition] = max(self._epochs.get(partition, -1), known.leader_epoch)
+        return known.leader
 
 
 async def produce(client: Client, number: int, partition: int, pause_s: float) -> None:
@@ -169,7 +178,13 @@ async def consume(client: Client, partition: int, pause_s: float) -> None:
     """Reads to the end again and again, from the start now and then."""
     offset = 0
     while True:
-        asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 16)
+        epoch = client.leader_epoch(partition)
+        asked = FetchPartition(
+            partition=partition,
+            current_leader_epoch=epoch,
+            fetch_offset=offset,
+            partition_max_bytes=1 << 16,
+        )
         request = FetchRequest(
             max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic=TOPIC, partitions=[asked])]
         )
@@ -179,11 +194,14 @@ async def consume(client: Client, partition: int, pause_s: float) -> None:
         told = answer.responses[0].partitions[0]  # type: ignore[attr-defined]
         if told.error_code != ErrorCode.NONE:
             client.history.errors[ErrorCode(told.error_code).name] += 1
-            if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset > 0:
-                _check_not_lost(client, partition, offset)
+            if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset > 0 <= epoch:
+                # The leader of that epoch has it, though it may not know yet that it is committed.
+                raise Violation(f"partition {partition}: {offset - 1} was seen, and epoch {epoch} lacks it")
             await client.lost(partition)
             continue
-        shown = [record for record in values_of(bytes(told.records or b"")) if record[0] >= offset]
+        records = bytes(told.records or b"")
+        _check_epoch(partition, epoch, records)
+        shown = [record for record in values_of(records) if record[0] >= offset]
         client.history.note(partition, shown, "seen")
         if shown:
             offset = shown[-1][0] + 1
@@ -196,13 +214,12 @@ async def consume(client: Client, partition: int, pause_s: float) -> None:
         await asyncio.sleep(client.rng.expovariate(1 / pause_s))
 
 
-def _check_not_lost(client: Client, partition: int, offset: int) -> None:
-    """A new leader may not know yet that its whole log is committed; but the log has it."""
-    for broker in client._brokers.values():
-        replica = None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
-        if replica is not None and replica.leads and replica.log_end_offset < offset:
+def _check_epoch(partition: int, said: int, records: bytes) -> None:
+    """Of an answer to a fetch that named the leader epoch (KIP-320); -1: it named none."""
+    for _, batch in iter_batches(records):
+        if 0 <= said < batch.leader_epoch:
             raise Violation(
-                f"partition {partition}: a leader ends at {replica.log_end_offset}, and {offset} was seen"
+                f"partition {partition}: a fetch of epoch {said} was answered in epoch {batch.leader_epoch}"
             )
 
 

@@ -1,0 +1,113 @@
+"""More safeguards of brokers, and of what the controller takes from them."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from simulator.switches import Patches, safeguard
+from tierlog.broker.coordinator.coordinator import Coordinator
+from tierlog.broker.handlers import fetch
+from tierlog.broker.partition.follower import FetchPosition
+from tierlog.broker.runtime.group_shard import GroupShard
+from tierlog.broker.runtime.lifecycle import BrokerLifecycle
+from tierlog.broker.runtime.replica import ReadResult, Replica
+from tierlog.broker.runtime.replica_reports import ReplicaReports
+from tierlog.broker.runtime.replica_roles import ReplicaRoles
+from tierlog.metadata.controller import settle
+from tierlog.metadata.image import PartitionImage
+
+# --- the controller
+
+
+@safeguard("a move ends when all who stay have caught up", "a replica leads that lacks records")
+def _() -> Patches:
+    def without(wanted: PartitionImage) -> PartitionImage:
+        if not wanted.is_reassigned:
+            return wanted
+        target = tuple(one for one in wanted.replicas if one not in wanted.removing)
+        return replace(wanted, replicas=target, in_sync=target, adding=(), removing=())
+
+    yield settle, "_completed", without
+
+
+@safeguard("an empty disk is told of", "a replica leads that lacks records")
+def _() -> Patches:
+    async def without(_: ReplicaReports, empty: object) -> None:
+        return
+
+    yield ReplicaReports, "tell_empty", without
+
+
+# --- leases
+
+
+@safeguard("a lease counts from its heartbeat", "a broker serves whose partitions were given to others")
+def _() -> Patches:
+    take = BrokerLifecycle._take
+
+    def without(lifecycle: BrokerLifecycle, reply: Any, sent_ms: int) -> None:
+        take(lifecycle, reply, lifecycle._clock.monotonic_ms())
+
+    yield BrokerLifecycle, "_take", without
+
+
+# --- what is read, and what a fetch says
+
+
+@safeguard("the leader epoch of a fetch", "a client reads from a leader that is none any more")
+def _() -> Patches:
+    read_one = fetch._Fetcher._read_one
+
+    def without(fetcher: Any, asked: Any, item: Any, reading: Any) -> Any:
+        said, item.current_leader_epoch = item.current_leader_epoch, -1
+        try:
+            return read_one(fetcher, asked, item, reading)
+        finally:
+            item.current_leader_epoch = said
+
+    yield fetch._Fetcher, "_read_one", without
+
+
+@safeguard("consumers see what is committed", "a record that was seen is lost")
+def _() -> Patches:
+    read = Replica.read
+
+    def without(replica: Replica, offset: int, max_bytes: int, **how: Any) -> ReadResult:
+        if not replica.leads:
+            return read(replica, offset, max_bytes, **how)
+        found = replica.read_for_follower(offset, max_bytes, min_one=how.get("min_one", True))
+        return found._replace(high_watermark=replica.log_end_offset)
+
+    yield Replica, "read", without
+
+
+@safeguard("a follower's fetch claims what is synced", "a loss of power takes acknowledged records along")
+def _() -> Patches:
+    def without(replica: Replica) -> FetchPosition | None:
+        if replica.failed is not None or not replica._follower.follows:
+            return None
+        return replica._follower.position(replica.log)
+
+    yield ReplicaRoles, "fetch_position", without
+
+
+# --- what a restart knows
+
+
+@safeguard("the high watermark is checkpointed", "what was committed cannot be read after a restart")
+def _() -> Patches:
+    known = ReplicaRoles.checkpoint
+    yield ReplicaRoles, "checkpoint", property(lambda replica: (*known.fget(replica)[:2], None))
+
+
+# --- group coordinators
+
+
+@safeguard("a coordinator replays its partition", "committed offsets go back")
+def _() -> Patches:
+    async def without(shard: GroupShard) -> None:
+        shard.core = Coordinator(shard._settings)
+        shard.ready = True
+        shard._handle_inbox()
+
+    yield GroupShard, "load", without

@@ -1,0 +1,58 @@
+"""More safeguards of the quorum: its log, and what its leader says."""
+
+import asyncio
+
+from msgspec.structs import replace
+
+from simulator.switches import Patches, safeguard
+from tierlog.metadata.leadership import Leadership
+from tierlog.metadata.raft import messages as m
+from tierlog.metadata.raft.log import RaftLog
+from tierlog.metadata.raft.messages import Entry
+from tierlog.metadata.raft.replication import Replication
+
+# --- the log
+
+
+@safeguard("a heartbeat commits what is known to be there", "what never was committed counts", of_quorum=True)
+def _() -> Patches:
+    broadcast = Replication.broadcast_heartbeats
+
+    def without(replication: Replication) -> None:
+        send, commit = replication._send, replication._log.commit
+        replication._send = lambda told: send(
+            replace(told, commit=commit) if isinstance(told, m.Heartbeat) else told
+        )
+        try:
+            broadcast(replication)
+        finally:
+            replication._send = send
+
+    yield Replication, "broadcast_heartbeats", without
+
+
+@safeguard("only what contradicts an append is cut", "one that comes late takes others back", of_quorum=True)
+def _() -> Patches:
+    merge = RaftLog.merge
+
+    def without(log: RaftLog, entries: tuple[Entry, ...]) -> None:
+        if entries and log.commit < (first := entries[0].index) <= log.last_index:
+            del log._entries[first - log._before - 1 :]
+            log.stable = min(log.stable, first - 1)
+            log._configurations = [held for held in log._configurations if held[0] < first]
+        merge(log, entries)
+
+    yield RaftLog, "merge", without
+
+
+# --- what the leader says
+
+
+@safeguard("an answer waits until it is committed", "what was acknowledged is lost", of_quorum=True)
+def _() -> Patches:
+    def without(_: Leadership, index: int) -> "asyncio.Future[None]":
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+    yield Leadership, "_applied", without
