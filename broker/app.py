@@ -34,7 +34,7 @@ from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.malloc import keep_malloc_small
 from tierlog.broker.ports.network import Network
 from tierlog.broker.ports.tasks import TaskGroup, done_before
-from tierlog.broker.ports.types import TopicPartition, random_uuid
+from tierlog.broker.ports.types import random_uuid
 from tierlog.broker.quotas.quotas import ClientQuotas, windows_of
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.boots import boot_id, forget_boot, may_have_lost, note_boot
@@ -169,7 +169,7 @@ class Broker(Foundation):
             self.clock,
             self.tasks,
             self.rng,
-            moved=self._moved,
+            moved=self.purgatory.touch,
             fatal=self._fatal,
             flusher=self.commits.request,
             roles=PartitionRoles(settings.node_id, self.clock, fetchers),
@@ -222,7 +222,7 @@ class Broker(Foundation):
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
         if not self._is_alone:
-            await self.reports.tell_first(lost=self._may_have_lost)
+            await self.reports.tell_first()
         await self.lifecycle.enter()
         self.admin_node.serve(
             Serving(
@@ -328,7 +328,9 @@ class Broker(Foundation):
         """Registers with the controller; it is let in once it serves."""
         host, port = self.settings.advertised or _split(self.bootstrap)
         directories = [directory.path for directory in self.directories.online]
-        self._may_have_lost = not self._is_alone and may_have_lost(self.files, directories, boot_id())
+        self.directories.may_have_lost = not self._is_alone and may_have_lost(
+            self.files, directories, boot_id()
+        )
         self.lifecycle.present(
             Registration(
                 broker_id=self.settings.node_id,
@@ -337,7 +339,7 @@ class Broker(Foundation):
                 port=port,
                 admin_url=url_for_others(self.admin_url, self.settings),
                 rack=self.settings.broker_rack or None,
-                may_have_lost=self._may_have_lost,
+                may_have_lost=self.directories.may_have_lost,
                 directories=self.identity.directory_ids,
                 min_in_sync=self.settings.min_insync_replicas,
                 unclean_election=self.settings.unclean_leader_election_enable,
@@ -366,9 +368,6 @@ class Broker(Foundation):
             self.replicas.follow(old, new)
         except Exception as failure:
             self._fatal("following the metadata", failure)
-
-    def _moved(self, partition: TopicPartition) -> None:
-        self.purgatory.touch(partition)
 
 
 def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:

@@ -28,7 +28,7 @@ from tierlog.metadata.node import MetadataNode, MetadataUnavailable, NotTheLeade
 from tierlog.metadata.observer import MetadataObserver
 from tierlog.metadata.pages import encode_page
 from tierlog.metadata.raft.membership import ChangeRefused
-from tierlog.metadata.raft.messages import decode_messages
+from tierlog.metadata.raft.messages import decode_messages, encode_messages
 from tierlog.metadata.tls import TlsFiles, certified
 
 T = TypeVar("T")
@@ -65,7 +65,8 @@ def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         if any(message.sender != envelope.sender for message in messages):
             raise web.HTTPForbidden(text="a message of another node than the one that signed")
         node.receive(messages)
-        return web.Response(status=204)
+        answers = await node.answers(envelope.sender) if envelope.nonce else ()
+        return _signed(secret, request, encode_messages(answers)) if answers else web.Response(status=204)
 
     async def submit(request: web.Request) -> web.Response:
         _, body = await _authenticated(node, secret, request, SUBMIT_PATH)

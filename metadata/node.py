@@ -205,7 +205,7 @@ class MetadataNode:
         self._following = Following(
             self._core, self._peers, self._tasks, self._take_page, self.addresses.keys(), self._settings
         )
-        self._peers.start(self._unreachable, self._died, self._fencing.lives)
+        self._peers.start(self._unreachable, self._died, self._fencing.lives, self.receive)
         self._follow_configuration()
         self._running.append(self._tasks.spawn(f"metadata {self.node_id}", self._run()))
         alone = self._core.configuration.members.keys() == {self.node_id}
@@ -247,6 +247,10 @@ class MetadataNode:
                     self.core.step(message)
             self._started(self._membership).heard({message.sender for message in messages})
             self._work.set()
+
+    async def answers(self, peer: int) -> tuple[AnyMessage, ...]:
+        """What there is at once for a peer whose messages have just been received."""
+        return await self._peers.answers(peer)
 
     def _take_page(self, page: LogPage, data: bytes) -> bool:
         """Of the committed log, while no leader sends it; False if it is of another. Raises

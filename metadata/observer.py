@@ -86,7 +86,7 @@ class MetadataObserver:
 
     async def start(self, timeout_s: float = 60.0) -> None:
         """Returns once a voter has told how things stand. Raises MetadataUnavailable."""
-        self._peers.start(lambda peer: None, self._died, self._deaths.lives)
+        self._peers.start(lambda peer: None, self._died, self._deaths.lives, lambda messages: None)
         self._configure()
         self._following = self._tasks.spawn(f"metadata observer {self.node_id}", self._follow())
         try:

@@ -39,17 +39,26 @@ class Peers(Protocol):
     """The other members. Sending never waits and may lose messages."""
 
     def start(
-        self, unreachable: Callable[[int], None], died: Callable[[int], None], met: Callable[[int], None]
+        self,
+        unreachable: Callable[[int], None],
+        died: Callable[[int], None],
+        met: Callable[[int], None],
+        answered: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
         """`unreachable(peer)` is called when messages to it were lost; `died(peer)` when its process is
         proven dead: a connection to it broke, and its host refuses another. A time-out proves nothing.
-        `met(peer)` when it is connected to (again): who was thought dead is not, or has started anew."""
+        `met(peer)` when it is connected to (again): who was thought dead is not, or has started anew.
+        `answered`: gets what a peer had to say at once to what was sent to it."""
 
     def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:
         """Who may be sent to from now on; this node is among them, with its own directory. `others`: URLs of
         nodes that are only read from."""
 
     def send(self, message: AnyMessage) -> None: ...
+    async def answers(self, peer: int) -> tuple[AnyMessage, ...]:
+        """What there is to be sent to a peer once this node has looked at what has just come from it; it
+        waits for that, and gets it in the response to its own request."""
+
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
         """Forwards to the leader: its reply, and the log index that holds what it says."""
 
@@ -77,7 +86,11 @@ class NoPeers:
     """The peers of a quorum of one."""
 
     def start(
-        self, unreachable: Callable[[int], None], died: Callable[[int], None], met: Callable[[int], None]
+        self,
+        unreachable: Callable[[int], None],
+        died: Callable[[int], None],
+        met: Callable[[int], None],
+        answered: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
         return
 
@@ -86,6 +99,9 @@ class NoPeers:
 
     def send(self, message: AnyMessage) -> None:
         raise InvariantViolation("a quorum of one sends no messages")
+
+    async def answers(self, peer: int) -> tuple[AnyMessage, ...]:
+        return ()
 
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
         raise _alone()

@@ -37,7 +37,7 @@ from tierlog.metadata.controller.commands import (
 from tierlog.metadata.pages import LogPage, decode_page
 from tierlog.metadata.peers import MetadataUnavailable
 from tierlog.metadata.raft.membership import Member
-from tierlog.metadata.raft.messages import AnyMessage, Append, SnapshotChunk, encode_messages
+from tierlog.metadata.raft.messages import AnyMessage, Append, SnapshotChunk, decode_messages, encode_messages
 from tierlog.metadata.status import NodeStatus
 from tierlog.metadata.tls import TlsFiles, keep_fresh
 from tierlog.metadata.watch import Address, DeathWatch, address_of
@@ -69,13 +69,18 @@ class HttpPeers:
         self._session: aiohttp.ClientSession | None = None
         self._senders: set[asyncio.Task[None]] = set()
         self._unreachable: Callable[[int], None] = lambda peer: None
+        self._answered: Callable[[tuple[AnyMessage, ...]], None] = lambda messages: None
         self._watch: DeathWatch | None = None
         self._watched: dict[int, Address] = {}  # besides the members
 
     def start(
-        self, unreachable: Callable[[int], None], died: Callable[[int], None], met: Callable[[int], None]
+        self,
+        unreachable: Callable[[int], None],
+        died: Callable[[int], None],
+        met: Callable[[int], None],
+        answered: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
-        self._unreachable = unreachable
+        self._unreachable, self._answered = unreachable, answered
         self._watch = DeathWatch(f"metadata {self._node_id}", self._tasks, died, met, tls=self._tls)
         if self._files is not None and self._tls is not None:
             name = f"metadata {self._node_id} certificates"
@@ -123,6 +128,19 @@ class HttpPeers:
     def send(self, message: AnyMessage) -> None:
         if queue := self._queues.get(message.to):
             queue.put(message)
+
+    async def answers(self, peer: int) -> tuple[AnyMessage, ...]:
+        """The node's loop has its turn before the caller's next one; what has to be synced first comes later,
+        in a request of its own."""
+        queue = self._queues.get(peer)
+        if queue is None:
+            return ()
+        queue.hold()
+        try:
+            await asyncio.sleep(0)
+            return queue.take()
+        finally:
+            queue.let_go()
 
     def watch(self, urls: Mapping[int, str]) -> None:
         self._watched = {node: address_of(url) for node, url in urls.items() if url}
@@ -240,19 +258,24 @@ class HttpPeers:
                 self._unreachable(peer)
 
     async def _step(self, peer: int, queue: "_Queue", body: bytes) -> bool:
+        envelope = self._envelope(peer, queue.directory, secrets.token_hex(NONCE_BYTES))
+        headers = envelope.headers(self._secret, STEP_PATH, body)
+        answers: tuple[AnyMessage, ...] = ()
         try:
             async with self._client().post(
                 queue.url + STEP_PATH,
                 data=body,
-                headers=self._envelope(peer, queue.directory).headers(self._secret, STEP_PATH, body),
+                headers=headers,
                 timeout=aiohttp.ClientTimeout(STEP_TIMEOUT_S),
             ) as response:
                 if response.status != 204:
-                    return False
-        except (aiohttp.ClientError, TimeoutError):
+                    answers = decode_messages(await self._answer(peer, headers[SIGNATURE], response))
+        except (aiohttp.ClientError, TimeoutError, MetadataUnavailable, msgspec.DecodeError):
             return False
         if self._watch is not None:
             self._watch.is_up(peer)
+        if told := tuple(message for message in answers if message.sender == peer):
+            self._answered(told)
         return True
 
     @property
@@ -286,6 +309,7 @@ class _Queue:
         self.directory: UUID | None = None
         self.filled = asyncio.Event()
         self.overflowed = False
+        self._holds = 0
         self._leaving = False
         self._messages: deque[AnyMessage] = deque()
         self._bytes = 0
@@ -306,7 +330,17 @@ class _Queue:
             return
         self._messages.append(message)
         self._bytes += size
-        self.filled.set()
+        if not self._holds:
+            self.filled.set()
+
+    def hold(self) -> None:
+        """What is put from now on may leave by another way, until `let_go`."""
+        self._holds += 1
+
+    def let_go(self) -> None:
+        self._holds -= 1
+        if self._messages and not self._holds:
+            self.filled.set()
 
     def take(self) -> tuple[AnyMessage, ...]:
         """As many as may travel together."""

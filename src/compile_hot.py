@@ -17,12 +17,14 @@ from pathlib import Path
 
 HOT = (
     "broker/handlers/fetch.py",
+    "broker/handlers/follower_answer.py",
     "broker/handlers/produce.py",
     "broker/log/log.py",
     "broker/net/connection.py",
     "broker/net/dispatch.py",
     "broker/net/outbox.py",
     "broker/net/receive.py",
+    "broker/partition/epochs.py",
     "broker/partition/follower.py",
     "broker/partition/in_sync.py",
     "broker/partition/leader.py",

@@ -12,6 +12,7 @@ from tierlog.broker.gateway.node import Listener, Node, Serving
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.quotas.quotas import ClientQuotas, Report
+from tierlog.broker.runtime.directory_moves import DirectoryMoves, MoveEnd
 from tierlog.broker.runtime.purgatory import DELAYED_OPERATIONS
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, Traffic
 from tierlog.broker.runtime.replica_manager import ReplicaManager
@@ -41,6 +42,7 @@ def families(node: Node) -> Iterator[Family]:
         yield from topic_families(serving.replicas)
         yield from log_families(serving.replicas)
         yield from _disks(serving)
+        yield from move_families(serving.moves)
     yield from _remote(node)
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
     yield from _process()
@@ -228,6 +230,20 @@ def _disks(serving: Serving) -> Iterator[Family]:
     yield "kafka_log_logcleanermanager_max_dirty_percent", _one(100 * cleaner.most_dirty)
     yield "tierlog_log_cleaner_read_bytes_total", _one(cleaner.bytes_read)
     yield "tierlog_log_cleaner_written_bytes_total", _one(cleaner.bytes_written)
+
+
+def move_families(moves: DirectoryMoves) -> Iterator[Family]:
+    under_way = moves.under_way
+    of_kafka = {
+        "maxlag": max((move.offset_lag for move in under_way), default=0),
+        "failedpartitionscount": len(moves.failed),
+        "deadthreadcount": moves.dead,
+    }
+    for name, value in of_kafka.items():
+        yield f"kafka_server_replicaalterlogdirsmanager_{name}", [(("ReplicaAlterLogDirs",), value)]
+    yield "tierlog_directory_moves", _one(len(under_way))
+    yield "tierlog_directory_moves_ended_total", [((str(end),), moves.ended[end]) for end in MoveEnd]
+    yield "tierlog_directory_moves_copied_bytes_total", _one(moves.copied_bytes)
 
 
 def _remote(node: Node) -> Iterator[Family]:

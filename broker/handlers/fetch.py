@@ -8,11 +8,12 @@ Remote partitions are read in parallel, each with the part of the budget that it
 """
 
 import uuid
-from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Collection, Hashable, Iterable
+from typing import NamedTuple
 
 from tierlog.broker.handlers.context import Handler, Meter, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.follower_answer import Told, follower_answer
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
 from tierlog.broker.handlers.nearest_replica import LEADER_ITSELF, nearest_replica
 from tierlog.broker.handlers.remote_fetch import RemoteRead, RemoteReads, aborted_of, fail
@@ -43,7 +44,7 @@ from tierlog.broker.wire.messages.fetch import (
 TOPIC_IDS_FROM = 13  # KIP-516
 SESSIONS_FROM = 7  # KIP-227
 RACKS_FROM = 11  # KIP-392
-REPLICA_STATE_FROM = 15  # KIP-903
+REPLICA_STATE_FROM = PLAIN_FROM = 15  # KIP-903
 LEADERS_FROM = 16  # KIP-951
 READ_COMMITTED = 1
 FAULT_CODES = {
@@ -53,18 +54,20 @@ FAULT_CODES = {
 }
 
 
-@dataclass(slots=True)
 class _Follower:
-    """The broker that fetches; `noted`: what its request tells of it has been taken in."""
+    """The broker that fetches."""
 
-    broker_id: int
-    broker_epoch: int
-    asked_ms: int
-    noted: bool = False
+    __slots__ = ("asked_ms", "broker_epoch", "broker_id", "noted")
+
+    def __init__(self, broker_id: int, broker_epoch: int, asked_ms: int) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch = broker_epoch
+        self.asked_ms = asked_ms
+        self.noted = False
+        """Whether what its request tells of it has been taken in."""
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(NamedTuple):
     """The limits of one request, resolved once."""
 
     version: int
@@ -80,20 +83,22 @@ class _Asked:
     """Where the consumer is, if it shall be sent to the nearest replica."""
 
 
-@dataclass(slots=True)
 class _Reading:
     """One pass over the partitions of a request."""
 
-    left: int
-    size: int = 0
-    at_once: bool = False
-    answers: list[PartitionData | Replica] = field(default_factory=list)
-    """One for each partition; the replica itself where a follower has all of it, as mostly of most."""
-    sources: list[tuple[Replica, int]] = field(default_factory=list)
-    """Whose records are in the answer, and how many bytes of them."""
-    throttled: int = 0
-    """Bytes of replicas that may only catch up so fast."""
-    remote: list[RemoteRead] = field(default_factory=list)
+    __slots__ = ("answers", "at_once", "left", "remote", "size", "sources", "throttled")
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.size = 0
+        self.at_once = False
+        self.answers: list[PartitionData | Told | Replica] = []
+        """One for each partition; the replica itself where a follower has all of it, as mostly of most."""
+        self.sources: list[tuple[Replica, int]] = []
+        """Whose records are in the answer, and how many bytes of them."""
+        self.throttled = 0
+        """Bytes of replicas that may only catch up so fast."""
+        self.remote: list[RemoteRead] = []
 
 
 def fetch_handler(deps: Dependencies) -> Handler:
@@ -150,44 +155,42 @@ class _Fetcher:
         return _Follower(broker_id, broker_epoch, self._deps.clock.monotonic_ms())
 
     def _answer(self, asked: _Asked, max_wait_ms: int) -> Reply | Awaitable[Reply]:
-        reading = self._read(asked)
+        reading = self.read(asked)
         if reading.remote:
-
-            def respond(sources: list[tuple[Replica, int]]) -> FetchResponse:
-                reading.sources += sources
-                return self._respond(asked, reading)
-
-            return self._remote.answer(reading.remote, asked.committed_only, respond)
+            return self._answer_from_tier(asked, reading)
         enough = reading.size >= asked.min_bytes or reading.at_once or not asked.scope.partitions
         if enough or max_wait_ms <= 0:
-            return self._respond(asked, reading)
+            return self.respond(asked, reading)
 
-        def attempt() -> FetchResponse | None:
-            again = self._read(asked)
-            if again.size >= asked.min_bytes or again.at_once or again.remote:
-                # What became remote while it waited is read by the next fetch.
-                return self._respond(asked, again)
-            return None
-
-        def expire() -> FetchResponse:
-            return self._respond(asked, self._read(asked))
-
+        waiting = _Waiting(self, asked, reading)
         # A key may name no partition that exists; then nobody touches it.
         keys = [(self._name(item.topic), item.partition) for item in asked.scope.partitions]
-        is_follower = asked.follower is not None
-        return self._deps.purgatory.wait(keys, max_wait_ms, attempt, expire, patient=is_follower)
+        purgatory = self._deps.purgatory
+        if asked.follower is None:
+            return purgatory.wait(keys, max_wait_ms, waiting.attempt, waiting.expire)
+        waiting.places = {key: place for place, key in enumerate(keys)}
+        return purgatory.wait_patiently(keys, max_wait_ms, waiting.attempt_of, waiting.expire)
+
+    def _answer_from_tier(self, asked: _Asked, reading: _Reading) -> Awaitable[Reply]:
+        def respond(sources: list[tuple[Replica, int]]) -> Reply:
+            reading.sources += sources
+            return self.respond(asked, reading)
+
+        return self._remote.answer(reading.remote, asked.committed_only, respond)
 
     # -- reading --
 
-    def _read(self, asked: _Asked) -> _Reading:
+    def read(self, asked: _Asked) -> _Reading:
         reading = _Reading(asked.max_bytes)
         for item in asked.scope.partitions:
-            reading.answers.append(self._read_one(asked, item, reading))
+            reading.answers.append(self.read_one(asked, item, reading))
         if asked.follower is not None:
             asked.follower.noted = True
         return reading
 
-    def _read_one(self, asked: _Asked, item: SessionPartition, reading: _Reading) -> PartitionData | Replica:
+    def read_one(
+        self, asked: _Asked, item: SessionPartition, reading: _Reading
+    ) -> PartitionData | Told | Replica:
         replica = self._deps.find_replica(item.topic, item.partition)
         if not isinstance(replica, Replica):
             following = self._deps.find_follower(item.topic, item.partition)
@@ -254,7 +257,7 @@ class _Fetcher:
         item: SessionPartition,
         replica: Replica,
         reading: _Reading,
-    ) -> PartitionData | Replica:
+    ) -> PartitionData | Told | Replica:
         """Up to the log end; and what it asks for tells what it has, once for each request."""
         if not replica.knows_follower(follower.broker_id, follower.broker_epoch):
             return _refusal(reading, item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -284,14 +287,9 @@ class _Fetcher:
             reading.size += found.size
             reading.left -= found.size
             reading.throttled += found.size if throttled else 0
-        return PartitionData(
-            partition_index=item.partition,
-            high_watermark=replica.high_watermark,
-            last_stable_offset=replica.last_stable_offset,
-            log_start_offset=result.log_start_offset,
-            aborted_transactions=None,
-            records=found if found is not None and found.size else b"",
-        )
+        else:
+            found = None
+        return _told(item, replica, found)
 
     def _note(
         self,
@@ -315,47 +313,62 @@ class _Fetcher:
 
     # -- answering --
 
-    def _respond(self, asked: _Asked, reading: _Reading) -> FetchResponse:
+    def respond(self, asked: _Asked, reading: _Reading) -> Reply:
         scope = asked.scope
         if asked.meter is not None and (throttled := _throttled(asked.meter, scope, reading)):
             return throttled
         if reading.throttled:
             self._deps.throttles.leader.took(reading.throttled)
-        told: list[tuple[SessionPartition, PartitionData]] = []
-        with_records: list[SessionKey] = []
         for replica, size in reading.sources:
             replica.bytes_out += size
-        for item, answer in zip(scope.partitions, reading.answers, strict=True):
-            if isinstance(answer, Replica):
-                high, start = answer.high_watermark, answer.log_start_offset
-                if item.tell(error=0, high_watermark=high, log_start_offset=start, noteworthy=False) or (
-                    scope.session is None
-                ):
-                    told.append((item, _where_it_stands(item, answer)))
-                continue
-            if answer.error_code:
-                self._errors[answer.error_code] += 1
-            has_records = isinstance(answer.records, LogSlice)
-            if has_records:
-                with_records.append(item.key)
-            changed = item.tell(
-                error=answer.error_code,
-                high_watermark=answer.high_watermark,
-                log_start_offset=answer.log_start_offset,
-                noteworthy=has_records
-                or answer.diverging_epoch.end_offset >= 0
-                or answer.preferred_read_replica != LEADER_ITSELF,
-            )
-            if changed or scope.session is None:
-                told.append((item, answer))
-        response = FetchResponse(session_id=self._session_id(asked, scope.session))
+        told, with_records = self._news(scope, reading)
+        session_id = self._session_id(asked, scope.session)
         if scope.session is not None:
             scope.session.rotate(with_records)
-        for item, answer in told:
+        if asked.follower is not None and asked.version >= PLAIN_FROM:
+            plain = [
+                (item.topic, one)
+                for item, one in told
+                if isinstance(one, Told) and isinstance(item.topic, uuid.UUID)
+            ]
+            if len(plain) == len(told):
+                return follower_answer(session_id, plain)
+        response = FetchResponse(session_id=session_id)
+        whole = [(item, _whole(one) if isinstance(one, Told) else one) for item, one in told]
+        for item, answer in whole:
             _add(response, item.topic, answer)
         if asked.version >= LEADERS_FROM and reading.at_once:  # as with every refusal
-            self._name_leaders(response, told)
+            self._name_leaders(response, whole)
         return response
+
+    def _news(
+        self, scope: FetchScope, reading: _Reading
+    ) -> tuple[list[tuple[SessionPartition, PartitionData | Told]], list[SessionKey]]:
+        """What the client has to hear, and of which partitions it gets records."""
+        told: list[tuple[SessionPartition, PartitionData | Told]] = []
+        with_records: list[SessionKey] = []
+        for item, answer in zip(scope.partitions, reading.answers, strict=True):
+            error, noteworthy = 0, False
+            if isinstance(answer, PartitionData):
+                error, records = answer.error_code, isinstance(answer.records, LogSlice)
+                if error:
+                    self._errors[error] += 1
+                noteworthy = (
+                    records
+                    or answer.diverging_epoch.end_offset >= 0
+                    or answer.preferred_read_replica != LEADER_ITSELF
+                )
+            else:
+                records = noteworthy = isinstance(answer, Told) and answer.found is not None
+            if records:
+                with_records.append(item.key)
+            high, start = answer.high_watermark, answer.log_start_offset
+            changed = item.tell(
+                error=error, high_watermark=high, log_start_offset=start, noteworthy=noteworthy
+            )
+            if changed or scope.session is None:
+                told.append((item, _told(item, answer) if isinstance(answer, Replica) else answer))
+        return told, with_records
 
     def _session_id(self, asked: _Asked, session: FetchSession | None) -> int:
         if session is not None:
@@ -391,6 +404,41 @@ class _Fetcher:
             return topic
         found = self._deps.metadata.image.topics.get(topic)
         return "" if found is None else found.name
+
+
+class _Waiting:
+    """A request that is not answered yet."""
+
+    __slots__ = ("asked", "fetcher", "places", "reading")
+
+    def __init__(self, fetcher: _Fetcher, asked: _Asked, reading: _Reading) -> None:
+        self.fetcher = fetcher
+        self.asked = asked
+        self.reading = reading
+        self.places: dict[Hashable, int] = {}
+        """Of a follower's partitions, by their keys."""
+
+    def attempt(self) -> Reply | None:
+        asked, again = self.asked, self.fetcher.read(self.asked)
+        if again.size >= asked.min_bytes or again.at_once or again.remote:
+            # What became remote while it waited is read by the next fetch.
+            return self.fetcher.respond(asked, again)
+        return None
+
+    def attempt_of(self, touched: Collection[Hashable]) -> Reply | None:
+        """Of a follower's other partitions nothing has changed."""
+        asked, reading = self.asked, self.reading
+        if reading.size:
+            return self.attempt()  # it was not enough
+        for key in touched:
+            place = self.places[key]
+            reading.answers[place] = self.fetcher.read_one(asked, asked.scope.partitions[place], reading)
+        if reading.size >= asked.min_bytes or reading.at_once:
+            return self.fetcher.respond(asked, reading)
+        return None
+
+    def expire(self) -> Reply:
+        return self.fetcher.respond(self.asked, self.fetcher.read(self.asked))
 
 
 def _holds_for(throttle: Throttle, replica: Replica, follower: _Follower) -> bool:
@@ -455,18 +503,23 @@ def _sent_away(reading: _Reading, item: SessionPartition, replica: Replica, near
 def _without_records(reading: _Reading, item: SessionPartition, replica: Replica) -> PartitionData:
     """Nothing is read here, and nothing waited for."""
     reading.at_once = True
-    return _where_it_stands(item, replica)
+    return _whole(_told(item, replica))
 
 
-def _where_it_stands(item: SessionPartition, replica: Replica) -> PartitionData:
-    """An answer without records."""
+def _told(item: SessionPartition, replica: Replica, found: LogSlice | None = None) -> Told:
+    high, stable, start = replica.high_watermark, replica.last_stable_offset, replica.log_start_offset
+    return Told(item.partition, high, stable, start, found)
+
+
+def _whole(told: Told) -> PartitionData:
+    """Beside an answer that is not plain."""
     return PartitionData(
-        partition_index=item.partition,
-        high_watermark=replica.high_watermark,
-        last_stable_offset=replica.last_stable_offset,
-        log_start_offset=replica.log_start_offset,
+        partition_index=told.partition,
+        high_watermark=told.high_watermark,
+        last_stable_offset=told.last_stable_offset,
+        log_start_offset=told.log_start_offset,
         aborted_transactions=None,
-        records=b"",
+        records=b"" if told.found is None else told.found,
     )
 
 

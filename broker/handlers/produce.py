@@ -4,7 +4,6 @@ later requests of the connection wait until it is appended (`examined_produce`).
 """
 
 from collections.abc import Awaitable, Iterator
-from dataclasses import dataclass
 
 from tierlog.broker.handlers.context import CLOSE, Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
@@ -13,7 +12,7 @@ from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpo
 from tierlog.broker.partition.examination import Examined
 from tierlog.broker.records.batch import CODEC_MASK, HEADER_SIZE, read_header
 from tierlog.broker.records.codecs import Codec
-from tierlog.broker.runtime.purgatory import PRODUCE
+from tierlog.broker.runtime.purgatory import Write
 from tierlog.broker.runtime.replica import AppendResult, Replica
 from tierlog.broker.wire.api import PRODUCE_KEY
 from tierlog.broker.wire.errors import ErrorCode
@@ -34,15 +33,43 @@ LEADERS_FROM = 10  # KIP-951
 ZSTD_FROM = 7  # KIP-110
 
 
-@dataclass(slots=True)
 class _Pending:
     """An appended batch whose answer waits until the replica acknowledges `end_offset`."""
 
-    replica: Replica
-    end_offset: int
-    acks: int
-    leader_epoch: int
-    answer: PartitionProduceResponse
+    __slots__ = ("acks", "answer", "deps", "end_offset", "leader_epoch", "replica", "settled")
+
+    def __init__(
+        self,
+        deps: Dependencies,
+        replica: Replica,
+        end_offset: int,
+        acks: int,
+        answer: PartitionProduceResponse,
+    ) -> None:
+        self.deps = deps
+        self.replica = replica
+        self.end_offset = end_offset
+        self.acks = acks
+        self.leader_epoch = replica.leader_epoch
+        self.answer = answer
+        self.settled = False
+
+    def is_settled(self) -> bool:
+        """Whether it is acknowledged, or refused, which is then in the answer."""
+        if not self.settled:
+            code = self.replica.acknowledgement(self.end_offset, self.acks, self.leader_epoch)
+            if code != ErrorCode.NONE and not self.deps.replicas.holds(self.replica):
+                code = _gone(self.deps, self.replica)
+            if code is not None:
+                self.settle(code)
+        return self.settled
+
+    def settle(self, code: ErrorCode) -> None:
+        self.settled = True
+        if code != ErrorCode.NONE:
+            self.answer.error_code = code
+            self.answer.base_offset = -1
+            self.deps.stats.of(PRODUCE_KEY).errors[code] += 1
 
 
 def produce_handler(deps: Dependencies) -> Handler:
@@ -63,7 +90,7 @@ def produce_handler(deps: Dependencies) -> Handler:
                 if context.version < ZSTD_FROM and isinstance(found, Replica) and _is_zstd(data):
                     found = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
                 answer = (
-                    _append(found, data, request.acks, now_ms, pending, unexamined)
+                    _append(deps, found, data, request.acks, now_ms, pending, unexamined)
                     if isinstance(found, Replica)
                     else _refusal(data.index, found)
                 )
@@ -88,7 +115,7 @@ def produce_handler(deps: Dependencies) -> Handler:
             _append_examined(deps, batch, examined, request.acks, pending)
 
         def answer() -> Reply | Awaitable[Reply]:
-            pending[:] = [item for item in pending if not _settled(deps, item)]  # while others were examined
+            pending[:] = [item for item in pending if not item.is_settled()]  # while others were examined
             return finish(context, request, response, pending, any(_codes(response)))
 
         keep_bytes(context, request, unexamined)
@@ -114,6 +141,7 @@ def produce_handler(deps: Dependencies) -> Handler:
 
 
 def _append(
+    deps: Dependencies,
     replica: Replica,
     data: PartitionProduceData,
     acks: int,
@@ -135,7 +163,7 @@ def _append(
     if result.examination is not None:
         unexamined[replica] = [Unexamined(replica, records, answer, result.examination)]
     else:
-        _fill_in(answer, replica, result, acks, pending)
+        _fill_in(deps, answer, replica, result, acks, pending)
     return answer
 
 
@@ -151,10 +179,11 @@ def _append_examined(
     result = replica.append(batch.records, now_ms, acks=acks, at_once=False, examined=examined)
     batch.examination = result.examination
     if result.examination is None:
-        _fill_in(batch.answer, replica, result, acks, pending)
+        _fill_in(deps, batch.answer, replica, result, acks, pending)
 
 
 def _fill_in(
+    deps: Dependencies,
     answer: PartitionProduceResponse,
     replica: Replica,
     result: AppendResult,
@@ -174,7 +203,7 @@ def _fill_in(
         return
     reached = replica.high_watermark if acks == ACKS_ALL else replica.settled_offset
     if acks != ACKS_NONE and reached <= result.last_offset:
-        pending.append(_Pending(replica, result.last_offset + 1, acks, replica.leader_epoch, answer))
+        pending.append(_Pending(deps, replica, result.last_offset + 1, acks, answer))
 
 
 def _is_zstd(data: PartitionProduceData) -> bool:
@@ -186,44 +215,34 @@ def _refusal(index: int, code: ErrorCode) -> PartitionProduceResponse:
     return PartitionProduceResponse(index=index, error_code=code, base_offset=-1)
 
 
+class _Unacknowledged:
+    """A response that waits for what it acknowledges."""
+
+    __slots__ = ("pending", "response")
+
+    def __init__(self, response: ProduceResponse, pending: list[_Pending]) -> None:
+        self.response = response
+        self.pending = pending
+
+    def expire(self) -> ProduceResponse:
+        for item in self.pending:
+            if not item.is_settled():
+                item.settle(ErrorCode.REQUEST_TIMED_OUT)
+        return self.response
+
+
 def _when_committed(
     deps: Dependencies, pending: list[_Pending], response: ProduceResponse, timeout_ms: int
 ) -> Reply | Awaitable[Reply]:
-    def attempt() -> ProduceResponse | None:
-        pending[:] = [item for item in pending if not _settled(deps, item)]
-        return None if pending else response
-
-    def expire() -> ProduceResponse:
-        for item in pending:
-            if not _settled(deps, item):
-                _fail(deps, item, ErrorCode.REQUEST_TIMED_OUT)
-        return response
-
-    keys = [item.replica.name for item in pending]
-    return deps.purgatory.wait(keys, timeout_ms, attempt, expire, PRODUCE)
-
-
-def _settled(deps: Dependencies, item: _Pending) -> bool:
-    code = item.replica.acknowledgement(item.end_offset, item.acks, item.leader_epoch)
-    if code != ErrorCode.NONE and not deps.replicas.holds(item.replica):
-        code = _gone(deps, item.replica)
-    if code is None:
-        return False
-    if code != ErrorCode.NONE:
-        _fail(deps, item, code)
-    return True
+    writes = [Write(item.replica.name, item.acks, item.is_settled) for item in pending]
+    expire = _Unacknowledged(response, pending).expire
+    return deps.purgatory.wait_in_line(writes, timeout_ms, response, expire)
 
 
 def _gone(deps: Dependencies, replica: Replica) -> ErrorCode:
     """Why a replica that was here is not any more."""
     lost = deps.replicas.is_offline(replica.name)
     return ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-def _fail(deps: Dependencies, item: _Pending, code: ErrorCode) -> None:
-    item.answer.error_code = code
-    item.answer.base_offset = -1
-    deps.stats.of(PRODUCE_KEY).errors[code] += 1
 
 
 def _codes(response: ProduceResponse) -> Iterator[int]:

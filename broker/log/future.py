@@ -11,7 +11,6 @@ before that leaves a copy which nobody reads. A log may have very many segments:
 look costs next to nothing. Called by the directory moves of the runtime.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +98,6 @@ class FutureLog:
         self._damaged = False
         self._chunk_bytes = CHUNK_BYTES
         self._unsynced_bytes = 0
-        self._writing = threading.Lock()  # by whoever writes into the copy
 
     # -- on the event loop --
 
@@ -163,15 +161,9 @@ class FutureLog:
 
     def step(self, parts: Iterator[None]) -> bool:
         """The next part of a copy; False if it was the last one."""
-        with self._writing:
-            for _ in parts:
-                return True
+        for _ in parts:
+            return True
         return False
-
-    def wait(self) -> None:
-        """Returns once nobody writes into the copy."""
-        with self._writing:
-            return
 
     def sync(self, paths: Sequence[Path]) -> None:
         """Several at the same time, since a file system commits them together. Raises OSError."""
@@ -267,12 +259,11 @@ class FutureLog:
         """What is missing if it `lacks_the_end_only`; no flush has seen it, and the next flush of the log
         syncs it, in whatever directory. Raises as `copy` does.
         """
-        with self._writing:
-            for piece in seen.pieces[len(self._latest) - 1 :]:
-                if self._pieces.get(piece.segment.base_offset) != piece:
-                    for _ in self._copy_piece(piece, spend):
-                        continue  # nobody waits for a sync of it
-            self._mark(seen.damaged)
+        for piece in seen.pieces[len(self._latest) - 1 :]:
+            if self._pieces.get(piece.segment.base_offset) != piece:
+                for _ in self._copy_piece(piece, spend):
+                    continue  # nobody waits for a sync of it
+        self._mark(seen.damaged)
         self._latest = seen.pieces
         self.end_offset = seen.end_offset
 

@@ -99,11 +99,12 @@ class PartitionLog:
         log_start_offset: int = 0,
         recovery_point: int | None = 0,
         clean: bool,
+        may_have_lost: bool = False,
         rng: random.Random,
         cleaned_to: int | None = None,
     ) -> "PartitionLog":
         """Opens or creates the log; raises OSError. May run in a thread, as all of `files` may, and of `rng`
-        each single draw.
+        each single draw. `may_have_lost`: what was not synced may be gone in parts, which is no damage.
         """
         loaded = recovery.load(
             files,
@@ -113,6 +114,7 @@ class PartitionLog:
             start_offset=log_start_offset,
             recovery_point=recovery_point,
             clean=clean,
+            may_have_lost=may_have_lost,
             gaps="compact" in config.cleanup_policy or cleaned_to is not None,
         )
         first, end = loaded.segments[0].base_offset, loaded.segments[-1].end_offset

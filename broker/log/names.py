@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from uuid import UUID
 
 from tierlog.broker.ports.types import TopicPartition
 
@@ -20,11 +21,14 @@ DELETED_DIRECTORY = "-delete"
 FUTURE_DIRECTORY = "-future"
 """A copy of the log that is to take its place (KIP-113)."""
 LEFT = ".moved-away"
-"""An empty file beside a partition's directory: if it has another one elsewhere, that is its log."""
+"""An empty file beside a partition's directory: if it has another one in the directory that the file is named
+after, that is its log.
+"""
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 _LEFTOVER = re.compile(r"\d{20}\..*(\.deleted|\.cleaned|\.swap|\.tmp)|.*\.tmp")
 _FUTURE = re.compile(r"(.*)\.[0-9a-f]{32}" + FUTURE_DIRECTORY)
+_LEFT = re.compile(r"(.*?)(?:\.([0-9a-f]{32}))?" + re.escape(LEFT))
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)")
 
 
@@ -56,9 +60,19 @@ def parse_future_directory(name: str) -> TopicPartition | None:
     return parse_partition_directory(found[1]) if found else None
 
 
-def parse_left(name: str) -> TopicPartition | None:
-    """The partition that a name with `LEFT` is about."""
-    return parse_partition_directory(name.removesuffix(LEFT)) if name.endswith(LEFT) else None
+def left_note(partition: TopicPartition, target: UUID) -> str:
+    return f"{partition}.{target.hex}{LEFT}"
+
+
+def parse_left(name: str) -> tuple[TopicPartition, UUID | None] | None:
+    """The partition that a name with `LEFT` is about, and the directory id of where it went; older notes do
+    not say that.
+    """
+    found = _LEFT.fullmatch(name)
+    partition = parse_partition_directory(found[1]) if found else None
+    if found is None or partition is None:
+        return None
+    return partition, UUID(hex=found[2]) if found[2] else None
 
 
 def renamed_directory(name: str, unique: str, kind: str) -> str:

@@ -94,9 +94,13 @@ def load(
     start_offset: int,
     recovery_point: int | None,
     clean: bool,
+    may_have_lost: bool = False,
     gaps: bool,
 ) -> Loaded:
     """Opens or creates the segments of a directory; the last one is active.
+
+    `may_have_lost`: what was not synced may be gone in parts, as after a loss of power. What is cut off then
+    is no damage; one that an earlier start has found still is.
 
     `gaps`: compaction may have removed records, in Kafka's logs the last ones of a segment too, so that it
     ends before the next one begins. Above the recovery point a segment that does was not written whole: our
@@ -121,7 +125,9 @@ def load(
             continue
         loaded.rebuilt.append(base)
         loaded.epochs.truncate_from_end(base)  # the file may be older than a cut: the batches tell
-        cut, damaged = _rebuild(segment, interval_bytes, loaded.epochs, gaps=gaps)
+        cut, damaged = _rebuild(
+            segment, interval_bytes, loaded.epochs, gaps=gaps, may_have_lost=may_have_lost
+        )
         loaded.damaged = loaded.damaged or damaged
         loaded.segments.append(segment)
         may_end_early = gaps and (synced or recovery_point is None)
@@ -130,8 +136,9 @@ def load(
         ):
             loaded.cut_bytes += cut
             loaded.dropped = len(bases) - at - 1
-            loaded.damaged = True
-            _mark_damaged(files, directory)
+            if not may_have_lost:
+                loaded.damaged = True
+                _mark_damaged(files, directory)
             for later in reversed(bases[at + 1 :]):
                 _remove(files, directory, later)
             break
@@ -431,7 +438,9 @@ def _last_entry(entry: struct.Struct, index: bytearray) -> tuple[int, ...] | Non
     return entry.unpack_from(index, len(index) - entry.size) if index else None
 
 
-def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gaps: bool) -> tuple[int, bool]:
+def _rebuild(
+    segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gaps: bool, may_have_lost: bool
+) -> tuple[int, bool]:
     """Indexes, totals and epochs from the batches; returns the bytes cut off the end, and whether they are
     more than a write that was not finished."""
     segment.forget_indexes()
@@ -441,7 +450,7 @@ def _rebuild(segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gap
         epochs.note(header.leader_epoch, header.base_offset)
         good = batch.position + header.size
     cut = segment.size - good
-    damaged = cut > 0 and not _is_torn(segment, good)
+    damaged = cut > 0 and not may_have_lost and not _is_torn(segment, good)
     if damaged:
         _mark_damaged(segment.files, segment.directory)
     segment.size = good

@@ -18,9 +18,15 @@ SPARE_BUFFER_BYTES = 16 * MIB
 SEND_BUFFERS = 64
 """Buffers given to one sendmsg; the kernel's limit is 1024, and beyond some dozens nothing is gained."""
 
-COPIED_BYTES = 32 * KIB
-"""Of slices of files, what one sendmsg takes along: to read so much costs less than to call sendfile and to
-wake the client twice."""
+COPIED_BYTES = 128 * KIB
+"""Of slices of files, what one sendmsg takes along: to read so much costs both sides together less than
+sendfile, which leaves in packets of pages, and wakes the client twice."""
+
+ALLOCATED_BYTES = 32 * KIB
+"""What is read for that into memory of its own: no more of it than stays in the allocator's caches."""
+
+LAST_BYTES = 4 * KIB
+"""Of a larger slice, what sendfile leaves to the sendmsg that takes along what comes after it."""
 
 SEND_TURN_BYTES = 4 * MIB
 """The most that one connection sends before the others have their turn."""

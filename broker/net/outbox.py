@@ -1,8 +1,9 @@
 """The answers of one connection on their way out: bytes leave by sendmsg, slices of files by sendfile.
 
 A slice stays a slice until it is sent, so an answer that its client does not take holds no memory. A small
-one is read when its turn comes, and leaves with what is around it: by sendfile the answer with one small
-batch is three system calls and two packets, and wakes its reader twice. Called by the pump.
+one, and the last of a large one, is read when its turn comes, and leaves with what is around it: by sendfile
+the answer with one small batch is three system calls and two packets, and wakes its reader twice. Called by
+the pump.
 """
 
 import os
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 
-from tierlog.broker.net.bounds import COPIED_BYTES, SEND_BUFFERS, SEND_TURN_BYTES
+from tierlog.broker.net.bounds import ALLOCATED_BYTES, COPIED_BYTES, LAST_BYTES, SEND_BUFFERS, SEND_TURN_BYTES
 from tierlog.broker.ports.files import FileSlice, Part
 
 
@@ -52,7 +53,7 @@ class Outbox:
             while queue and total < SEND_TURN_BYTES:
                 first = queue[0]
                 if isinstance(first, FileSlice) and first.count > COPIED_BYTES:
-                    most = min(first.count, SEND_TURN_BYTES - total)
+                    most = min(first.count - LAST_BYTES, SEND_TURN_BYTES - total)
                     sent = os.sendfile(self._fd, first.file.fd, first.position, most)
                     if not sent:
                         raise _cut_short(first)
@@ -70,13 +71,16 @@ class Outbox:
 
     def _send_buffers(self) -> int:
         buffers: list[bytes | bytearray | memoryview] = []
-        room, flags = COPIED_BYTES, 0
+        used, flags = 0, 0
         for part in islice(self._queue, SEND_BUFFERS):
             if not isinstance(part, FileSlice):
                 buffers.append(part)
-            elif part.count <= room:
-                buffers.append(_read(part))
-                room -= part.count
+            elif part.count <= COPIED_BYTES - used:
+                room = _copied[used : used + part.count]
+                buffers.append(part.read() if part.count <= ALLOCATED_BYTES else room[: part.read_into(room)])
+                if len(buffers[-1]) < part.count:
+                    raise _cut_short(part)
+                used += part.count
             else:
                 flags = socket.MSG_MORE  # the file's first bytes share the packet
                 break
@@ -99,12 +103,9 @@ class Outbox:
                 queue[0] = memoryview(first)[count:]
 
 
-def _read(part: FileSlice) -> bytes:
-    content = part.read()
-    if len(content) < part.count:
-        raise _cut_short(part)
-    return content
-
-
 def _cut_short(part: FileSlice) -> OSError:
     return OSError(f"{part.file.path} ends inside a slice of it")
+
+
+_copied = memoryview(bytearray(COPIED_BYTES))
+"""Where slices are read that leave with what is around them: free again once the kernel has its copy."""

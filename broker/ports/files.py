@@ -191,6 +191,10 @@ class FileSlice:
         """The bytes, for the paths that cannot use sendfile."""
         return os.pread(self.file.fd, self.count, self.position)
 
+    def read_into(self, buffer: memoryview) -> int:
+        """As many of them as there are; returns how many."""
+        return os.preadv(self.file.fd, [buffer], self.position)
+
 
 Part = bytes | bytearray | memoryview | FileSlice
 """What a response is made of: bytes, or an opaque slice of a file."""

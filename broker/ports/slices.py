@@ -1,12 +1,11 @@
 """What a read of either tier returns: whole record batches as bytes or file slices, in offset order."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tierlog.broker.ports.files import Part
 
 
-@dataclass(frozen=True, slots=True)
-class LogSlice:
+class LogSlice(NamedTuple):
     """`size` bytes of whole batches (the first holds the offset asked for); `end_offset` is exclusive."""
 
     parts: tuple[Part, ...]

@@ -3,14 +3,14 @@
 One that cannot be claimed goes offline and the others serve, except where the metadata lies in it; a foreign
 one stops the start, for no waiting heals a mistake in the settings. A partition has one place: found twice,
 it is refused, and nobody chooses between two histories, unless one of them says that it was left (KIP-113).
-While a directory is offline, a partition that is nowhere to be found, or was being moved, may lie there, so
-it is not begun anew. Called by app.py, the replica manager and the directory moves, on the event loop.
+While a directory is offline, a partition that is nowhere to be found, or was being moved there, may lie in
+it, so it is not begun anew. Called by app.py, the replica manager and the directory moves, on the event loop.
 """
 
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +51,8 @@ class DataDirectories:
         self.open_files = files.open_files
         self.on_moved: Callable[[], object] = lambda: None
         """Called after a partition got another place."""
+        self.may_have_lost = False
+        """Whether the power went, or the like, since they were used last (boots.py): logs may end torn."""
         self._rng = rng
         self._place: dict[TopicPartition, DataDirectory] = {}
         self._preferred: dict[TopicPartition, DataDirectory] = {}  # of those that are not here
@@ -131,13 +133,13 @@ class DataDirectories:
         Returns why some are refused, and what was set aside. A directory that cannot be read goes offline.
         """
         found: dict[TopicPartition, list[DataDirectory]] = defaultdict(list)
-        left: dict[TopicPartition, set[DataDirectory]] = defaultdict(set)
+        left = defaultdict[TopicPartition, dict[DataDirectory, set[uuid.UUID | None]]](dict)
         refused: dict[TopicPartition, str] = {}
         aside: list[Path] = []
         for directory in self.online:
             try:
-                for name in directory.departures():
-                    left[name].add(directory)
+                for name, targets in directory.departures().items():
+                    left[name][directory] = targets
                 for name, topic_id in directory.partitions().items():
                     if topic_id is None and directory.remove_begun(name):
                         continue
@@ -157,8 +159,8 @@ class DataDirectories:
         for name in wanted:
             places = found.get(name, [])
             if name in left and len(places) > 1:
-                places = self._leave_moved(name, places, left[name])
-            if len(places) == 1 and self.offline and places[0] in left.get(name, ()):
+                places = self._leave_moved(name, places, left[name].keys())
+            if len(places) == 1 and self._may_have_left(left.get(name, {}).get(places[0], ())):
                 refused[name] = self._may_lie_elsewhere("it was being moved, and may lie in")
                 self._held[places[0]].add(name)
             elif len(places) > 1:
@@ -209,6 +211,11 @@ class DataDirectories:
                 except OSError as failure:
                     directory.fail(failure.strerror or str(failure))
         return stayed
+
+    def _may_have_left(self, targets: Iterable[uuid.UUID | None]) -> bool:
+        """Whether what was to move there, and is in none that could be looked at, may be there."""
+        seen = {directory.directory_id for directory in self.online}
+        return bool(self.offline) and any(target is None or target not in seen for target in targets)
 
     def _may_lie_elsewhere(self, what: str) -> str:
         return f"{what} {', '.join(str(directory.path) for directory in self.offline)}, which is offline"
@@ -267,6 +274,16 @@ class DataDirectories:
                 directory.has_room()
                 found = True
         return found
+
+    def fill_if_short(self, directory: DataDirectory) -> None:
+        """Takes it for full unless there is as much room as one that was full needs to be taken for roomy."""
+        try:
+            is_short = directory.space().usable < ROOM_AGAIN_BYTES
+        except OSError as failure:
+            directory.note(failure)
+            return
+        if is_short:
+            directory.fill()
 
     def on_full_disks(self) -> list[DataDirectory]:
         """Those that are full, and their neighbours. May run in a thread."""

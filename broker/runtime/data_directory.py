@@ -14,6 +14,7 @@ import os
 import random
 import threading
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -46,8 +47,8 @@ from tierlog.broker.log.checkpoints import (
 from tierlog.broker.log.names import (
     DELETED_DIRECTORY,
     FUTURE_DIRECTORY,
-    LEFT,
     LOG,
+    left_note,
     parse_future_directory,
     parse_left,
     parse_partition_directory,
@@ -125,6 +126,8 @@ class DataDirectory:
         self.path = path
         self.threads = DiskThreads(f"disk {path.name}")
         self.files: Files = WatchedFiles(files, self)
+        self.directory_id: uuid.UUID | None = None
+        """None before it is known whose it is."""
         self.failure: str | None = None
         """Why it is offline, until the next start."""
         self.is_full = False
@@ -143,7 +146,7 @@ class DataDirectory:
         self._taking = threading.Lock()
         self._checkpointed: set[TopicPartition] = set()
         self._cleaned: set[TopicPartition] = set()
-        self._departures: set[TopicPartition] = set()
+        self._departures = defaultdict[TopicPartition, set[str]](set)  # names of notes about them
         self._twice: dict[str, Offsets] = {}  # what stands in a file and in its copy
 
     # -- whose it is --
@@ -165,6 +168,11 @@ class DataDirectory:
 
     def identify(self, known: Mapping[str, str], node_id: int, cluster_id: str) -> Identity:
         """Checks or writes whose it is. Raises OSError, above all ForeignDirectory."""
+        identity = self._identify(known, node_id, cluster_id)
+        self.directory_id = identity.directory_id
+        return identity
+
+    def _identify(self, known: Mapping[str, str], node_id: int, cluster_id: str) -> Identity:
         if not known:
             identity = Identity(cluster_id, random_uuid(self._rng))
             write_meta_properties(self.files, self.path, cluster_id, node_id, identity.directory_id)
@@ -335,16 +343,18 @@ class DataDirectory:
         names = ((parse_future_directory(name), name) for name in self.files.list_directory(self.path))
         return [(partition, self.path / name) for partition, name in names if partition is not None]
 
-    def leave(self, partition: TopicPartition) -> None:
-        """From here on, if it is in another directory too, it is there. Durable, and takes no room."""
-        self._departures.add(partition)
-        self.files.close(self.files.open(self._left(partition), create=True))
+    def leave(self, partition: TopicPartition, target: uuid.UUID) -> None:
+        """From here on, if it is in the directory of that id too, it is there. Durable, and takes no room."""
+        note = left_note(partition, target)
+        self._departures[partition].add(note)
+        self.files.close(self.files.open(self.path / note, create=True))
         self.sync_names()
 
     def stay(self, partition: TopicPartition) -> None:
         """It is nowhere else after all. If the power fails now, the next start finds that out again."""
-        self.files.unlink(self._left(partition), missing_ok=True)
-        self._departures.discard(partition)
+        for note in tuple(self._departures.get(partition, ())):
+            self.files.unlink(self.path / note, missing_ok=True)
+        self._departures.pop(partition, None)
 
     def has_left(self, partition: TopicPartition) -> bool:
         """Whether there may be such a note; without a look at the disk."""
@@ -360,14 +370,15 @@ class DataDirectory:
         self.sync_names()
         return grave
 
-    def departures(self) -> set[TopicPartition]:
-        """Those that `leave` was called for, and `stay` was not."""
-        names = map(parse_left, self.files.list_directory(self.path))
-        self._departures = {name for name in names if name is not None}
-        return set(self._departures)
-
-    def _left(self, partition: TopicPartition) -> Path:
-        return self.path / f"{partition}{LEFT}"
+    def departures(self) -> dict[TopicPartition, set[uuid.UUID | None]]:
+        """Those that `leave` was called for, and `stay` was not, and where they may be. None: anywhere."""
+        self._departures.clear()
+        targets = defaultdict[TopicPartition, set[uuid.UUID | None]](set)
+        for note in self.files.list_directory(self.path):
+            if (found := parse_left(note)) is not None:
+                self._departures[found[0]].add(note)
+                targets[found[0]].add(found[1])
+        return targets
 
     def sync_names(self) -> None:
         """May run in a thread."""

@@ -6,7 +6,7 @@ what may have been promised is synced, all else follows in the threads without a
 the event loop; the copy gets the partition's name, and the log goes on in it, with all that is known of it in
 memory. The order on the disks, which any crash may cut short:
   1. the copy, whose directory is called `-future`: nobody reads it, and the next start begins it anew;
-  2. the checkpoints of the target know the log, and a note in the source says that it may have left;
+  2. the checkpoints of the target know the log, and a note in the source says where it may have gone;
   3. the copy gets its name: with the note, it is the log from here on;
   4. that name is durable, and only then is the old directory renamed, and the note taken away.
 A move that fails is dropped and told in the log; the partition stays where it is. Owned by the composition
@@ -16,21 +16,26 @@ root; asked by handlers and the admin API, on the event loop.
 import asyncio
 import errno
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
 import structlog
 
 from tierlog.broker.log.checkpoints import MalformedCheckpoint, read_partition_metadata
-from tierlog.broker.log.future import CHUNK_BYTES, FutureLog, LogChanged
+from tierlog.broker.log.future import FutureLog, LogChanged
 from tierlog.broker.log.log import PartitionLog
+from tierlog.broker.log.names import LEFT
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Space
 from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.ports.types import InvariantViolation, TopicPartition
+from tierlog.broker.runtime.copy_pace import CopyPace, MoveStopped
 from tierlog.broker.runtime.data_directory import DataDirectory
 from tierlog.broker.runtime.disk_threads import portions
 from tierlog.broker.runtime.replica import Replica
@@ -42,8 +47,8 @@ from tierlog.metadata.records import ConfigScope
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
-LONGEST_NAME = 255 - len(".-future") - 32
-"""Of a partition: its copy's directory has an id behind it, and Kafka refuses to cut the name."""
+LONGEST_NAME = 255 - len(f".{LEFT}") - 32
+"""Of a partition: the names of its copy and of the note have an id behind it, and Kafka refuses to cut it."""
 
 CLOSE_BYTES = 4 << 20
 CLOSE_MOST_BYTES = 32 << 20
@@ -63,7 +68,8 @@ HELD_S = 5.0
 the log does not wait for that of the copy.
 """
 
-LEAST_CHUNK_BYTES = 4 << 10
+SLOW_ENDS_MAX = 5
+"""So often flushes are held in vain, before a move is given up: a disk may be slow for a moment."""
 
 SYNCED_SIDE_BY_SIDE = 4
 """Files of a copy; half the threads of a directory are left to those who append there."""
@@ -83,48 +89,21 @@ ROOM_LEFT_BYTES = 64 << 20
 ROOM_LOOK_BYTES = 16 << 20
 """Copied between two looks at it."""
 
+ROOM_WAIT_S = 1.0
+"""Between two looks at whether a move that waits for room is still wanted."""
+
+T = TypeVar("T")
 _log = structlog.get_logger("tierlog.moves")
 
 
-class MoveStopped(Exception):
-    """It was cancelled, its replica is gone, or the node stops."""
+class NoRoom(OSError):
+    """The target has none for the copy, or would have too little left."""
 
 
-class CopyPace:
-    """Holds all copies of this broker together below a rate, which may change; in any thread."""
-
-    def __init__(self, clock: Clock, rate: Callable[[], int]) -> None:
-        self.rate = rate
-        """Bytes per second."""
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._owed_bytes = 0.0  # of the rate, for what was copied
-        self._at_ms = clock.monotonic_ms()
-
-    def spend(self, stop: threading.Event, count: int) -> None:
-        """Waits until what was copied before has been paid for. Raises MoveStopped."""
-        while rest_s := self._rest_s(count):
-            if stop.wait(min(rest_s, 1.0)):  # the rate may change meanwhile
-                raise MoveStopped
-        if stop.is_set():
-            raise MoveStopped
-
-    def _rest_s(self, count: int) -> float:
-        """0: the bytes are taken."""
-        rate = self.rate()
-        with self._lock:
-            now_ms = self._clock.monotonic_ms()
-            self._owed_bytes = max(0.0, self._owed_bytes - rate * (now_ms - self._at_ms) / 1000)
-            self._at_ms = now_ms
-            if self._owed_bytes > 0:
-                return self._owed_bytes / rate
-            self._owed_bytes = float(count)
-            return 0.0
-
-    @property
-    def chunk_bytes(self) -> int:
-        """What takes a second at the most, so that a rate that is raised is soon noticed."""
-        return max(LEAST_CHUNK_BYTES, min(CHUNK_BYTES, self.rate()))
+class MoveEnd(StrEnum):
+    MOVED = "moved"
+    STOPPED = "stopped"
+    FAILED = "failed"
 
 
 class DirectoryMove:
@@ -141,7 +120,10 @@ class DirectoryMove:
         """Of what it was granted room for."""
         self.has_switched = False
         self.grave: Path | None = None
+        self.slow_ends = 0
+        """How often flushes were held for the last of it in vain."""
         self._unlooked_bytes = 0
+        self._at_work = set[asyncio.Future[Any]]()  # in threads of the target
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -163,6 +145,24 @@ class DirectoryMove:
         if is_due:
             self._unlooked_bytes = 0
         return is_due
+
+    @property
+    def target_id(self) -> UUID:
+        if self.target.directory_id is None:
+            raise InvariantViolation(f"{self.target.path} is claimed by nobody")
+        return self.target.directory_id
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """In a thread of the target, which goes through with it whether or not the caller is cancelled."""
+        running = asyncio.get_running_loop().run_in_executor(self.target.threads, work)
+        self._at_work.add(running)
+        running.add_done_callback(self._at_work.discard)
+        return await asyncio.shield(running)
+
+    async def rest(self) -> None:
+        """Returns once no thread is at it, however its work ended."""
+        if self._at_work:
+            await asyncio.wait(self._at_work)
 
     def bury(self) -> None:
         """What it left behind, once. Raises OSError."""
@@ -194,18 +194,28 @@ class DirectoryMoves:
         self._held_s = min(held_s, settings.log_dirs_stop_timeout_ms / 2000)
         self._replicas = replicas
         self.directories = replicas.directories
+        self.ended = Counter[MoveEnd]()
+        self.failed = set[TopicPartition]()
+        """Those that could not move, until they are moved again or gone."""
+        self.dead = 0
+        """Moves that an error of this program has ended."""
         self._checkpoints = replicas.checkpoints
         self._image = image
         self._tasks = tasks
         self._pace = CopyPace(clock, self._rate)
         self._slots = asyncio.Semaphore(len(self.directories.all))  # as many threads Kafka has for it
         self._moves: dict[TopicPartition, DirectoryMove] = {}
+        self._removals = defaultdict[DataDirectory, set[asyncio.Task[None]]](set)
         self._stopping = False
         replicas.dropped.append(self._dropped)
 
     @property
     def under_way(self) -> list[DirectoryMove]:
         return [move for move in self._moves.values() if not move.has_switched and not move.stop.is_set()]
+
+    @property
+    def copied_bytes(self) -> int:
+        return self._pace.copied_bytes
 
     def move(self, name: TopicPartition, path: str) -> ErrorCode:
         """Begins to move a replica into the directory of an absolute path. One that is under way elsewhere
@@ -253,7 +263,7 @@ class DirectoryMoves:
                     if self.directories.offline:
                         continue
                     self._begin(replica, directory)
-                self._tasks.spawn(f"remove {path.name}", directory.remove_in_turn(path))
+                self._remove(directory, path, directory.remove_in_turn(path))
 
     def _is_to_move(self, replica: Replica, directory: DataDirectory, copy: Path) -> bool:
         """Not so if the copy is of another topic that had the name."""
@@ -280,6 +290,7 @@ class DirectoryMoves:
         if source is None or self._stopping:
             return
         move = self._moves[replica.name] = DirectoryMove(replica, source, target)
+        self.failed.discard(replica.name)
         after = None if before is None else before.task
         move.task = self._tasks.spawn(f"move {replica.name}", self._run(move, after))
 
@@ -291,11 +302,19 @@ class DirectoryMoves:
             async with self._slots:
                 self._require_going(move)
                 await self._move(move)
+            self.ended[MoveEnd.MOVED] += 1
             _log.info("a replica has moved to another log directory", **where)
         except MoveStopped:
+            self.ended[MoveEnd.STOPPED] += 1
             _log.info("a replica does not move to another log directory after all", **where)
         except (OSError, MalformedCheckpoint) as failure:
+            self.ended[MoveEnd.MOVED if move.has_switched else MoveEnd.FAILED] += 1
+            if not move.has_switched and self._replicas.holds(move.replica):
+                self.failed.add(move.name)
             _log.error("a replica cannot move to another log directory", **where, error=str(failure))
+        except Exception:
+            self.dead += 1
+            raise
         finally:
             move.stop.set()
             if not move.has_switched:
@@ -306,6 +325,8 @@ class DirectoryMoves:
 
     async def _move(self, move: DirectoryMove) -> None:
         replica, target = move.replica, move.target
+        if self.directories.offline:  # it may hold what an earlier move could not take away
+            raise OSError(None, "a log directory is offline", str(self.directories.offline[0].path))
         for directory in self.directories.online:
             if directory is not move.source and directory.has_left(move.name):
                 await self._clear(directory, move.name)
@@ -316,6 +337,7 @@ class DirectoryMoves:
         tries = 0
         while not await self._try_to_switch(move, move.future):
             tries += 1
+            await move.rest()
             await asyncio.sleep(self._pause_s(tries))
         await self._leave(move)
 
@@ -323,17 +345,19 @@ class DirectoryMoves:
         """What an earlier move could not take away, and the next start would have. Raises OSError."""
         grave = await directory.run(partial(directory.clear_left, name))
         if grave is not None:
-            self._tasks.spawn(f"remove {grave.name}", directory.remove_in_turn(grave))
+            self._remove(directory, grave, directory.remove_in_turn(grave))
 
     async def _try_to_switch(self, move: DirectoryMove, future: FutureLog) -> bool:
-        """False if the log was in the way: then all is as it was."""
+        """False if the log was in the way, or the disk too slow: then the copy stands, and all else is as it
+        was.
+        """
         log, source, target = move.replica.log, move.source, move.target
         await self._catch_up(move, future)
         told = _Told(log.flushing.cuts, log.log_start_offset, log.cleaned_to)
         if not await self._checkpoints.write(target):
             raise OSError(None, "no checkpoint can be written", str(target.path))
         await self._checkpoints.write_cleaned_of(target)
-        await source.run(partial(source.leave, move.name))
+        await source.run(partial(source.leave, move.name, move.target_id))
         await self._catch_up(move, future)  # with what came meanwhile
         async with _no_flush(log, source):
             self._require_going(move)
@@ -345,12 +369,20 @@ class DirectoryMoves:
             except LogChanged:
                 return False
             except TimeoutError:
-                what = f"flushes were held for {self._held_s:g} s for the last of it"
-                raise OSError(errno.ETIMEDOUT, what, str(target.path)) from None
+                self._note_slow_end(move)
+                return False
             self._require_going(move)
             if told != _Told(log.flushing.cuts, log.log_start_offset, log.cleaned_to):
                 return False
             return self._switch(move, future)
+
+    def _note_slow_end(self, move: DirectoryMove) -> None:
+        """Raises OSError if it was the last one allowed."""
+        move.slow_ends += 1
+        what = f"flushes were held for {self._held_s:g} s for the last of it, {move.slow_ends} times"
+        if move.slow_ends >= SLOW_ENDS_MAX:
+            raise OSError(errno.ETIMEDOUT, what, str(move.target.path)) from None
+        _log.warning("a move between log directories is held up", partition=str(move.name), why=what)
 
     def _pause_s(self, tries: int) -> float:
         return min(self._again_s * (1 << min(tries, 10)), REST_S)
@@ -363,11 +395,15 @@ class DirectoryMoves:
             room = await move.target.run(move.target.space)
             seen = future.look(log)
             missing = future.missing_bytes(seen)
-            self._require_room(move, room, missing)
-            move.missing_bytes = missing
             try:
+                self._require_room(move, room, missing)
+                move.missing_bytes = missing
                 copy = future.copy(seen, spend, chunk_bytes=self._pace.chunk_bytes)
-                await _copy(move.target, future, copy)
+                await _copy(move, future, copy)
+            except NoRoom:
+                if not await self._something_went(move.target):
+                    raise
+                continue
             except LogChanged as changed:
                 changes += 1
                 if changes == CHANGES_MAX:
@@ -387,13 +423,13 @@ class DirectoryMoves:
         """Flushes are held, so what may have been promised is durable in the copy once this has synced it; of
         what comes now the next flush sees to that. Raises as `FutureLog.copy` does.
         """
-        log, go_on = move.replica.log, partial(_go_on, move.stop)
-        await _copy(move.target, future, future.copy(future.look(log), go_on))
+        log, go_on = move.replica.log, partial(self._pace.pass_by, move.stop)
+        await _copy(move, future, future.copy(future.look(log), go_on))
         for _ in range(HELD_ROUNDS):
             now = future.look(log)
             if future.is_close_to(now, SWITCH_BYTES) or not future.lacks_the_end_only(now):
                 return
-            await move.target.run(partial(future.append_rest, now, go_on))
+            await move.run(partial(future.append_rest, now, go_on))
 
     def _switch(self, move: DirectoryMove, future: FutureLog) -> bool:
         """In one turn of the event loop, on which appends are made. Raises OSError, and changes nothing
@@ -406,7 +442,7 @@ class DirectoryMoves:
         if not future.is_close_to(now, SWITCH_BYTES):
             return False
         try:
-            future.append_rest(now, partial(_go_on, move.stop))
+            future.append_rest(now, partial(self._pace.pass_by, move.stop))
         except LogChanged:
             return False
         directory = target.directory(move.name)
@@ -429,8 +465,7 @@ class DirectoryMoves:
         await source.run(partial(source.stay, move.name))
         if move.grave is not None:
             delay_ms = move.replica.config.file_delete_delay_ms
-            work = source.remove_in_turn(move.grave, delay_ms)
-            self._tasks.spawn(f"remove {move.grave.name}", work)
+            self._remove(source, move.grave, source.remove_in_turn(move.grave, delay_ms))
 
     async def _drop_copy(self, move: DirectoryMove) -> None:
         """What the directories cannot do now, the next start does."""
@@ -438,19 +473,34 @@ class DirectoryMoves:
             with suppress(OSError):
                 await move.source.run(partial(move.source.stay, move.name))
         if move.future is not None and move.target.failure is None and not self._stopping:
-            work = self._remove_copy(move.target, move.future)
-            self._tasks.spawn(f"remove {move.future.directory.name}", work)
+            path = move.future.directory
+            self._remove(move.target, path, self._remove_copy(move, path))
 
-    async def _remove_copy(self, target: DataDirectory, future: FutureLog) -> None:
-        """Once no thread writes into it, which a disk that hangs may keep there; no other move waits."""
+    async def _remove_copy(self, move: DirectoryMove, path: Path) -> None:
+        """Once no thread writes into it, where a disk that hangs may hold it; only who lacks room waits."""
         with suppress(OSError):
-            await target.run(future.wait)
-            await target.remove_in_turn(future.directory)
+            await move.rest()
+            await move.target.remove_in_turn(path)
+
+    def _remove(self, directory: DataDirectory, path: Path, work: Coroutine[Any, Any, None]) -> None:
+        """What a move has left somewhere; until it is gone, the next one may find too little room there."""
+        removal = self._tasks.spawn(f"remove {path.name}", work)
+        self._removals[directory].add(removal)
+        removal.add_done_callback(self._removals[directory].discard)
+
+    async def _something_went(self, directory: DataDirectory) -> bool:
+        """After a moment, in which what moves have left there may have gone; False if nothing is to go."""
+        removals = self._removals[directory]
+        if removals:
+            await asyncio.wait(removals, timeout=ROOM_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            return True
+        return False
 
     def _dropped(self, replica: Replica) -> None:
         """Its topic was deleted, it went elsewhere, or its directory has failed; on the loop, before another
         one of the name may be made.
         """
+        self.failed.discard(replica.name)
         move = self._moves.get(replica.name)
         if move is None:
             return
@@ -474,11 +524,11 @@ class DirectoryMoves:
 
     def _require_room(self, move: DirectoryMove, room: Space, missing_bytes: int) -> None:
         """For it, and for the others into its target that were granted theirs before; in any thread. Raises
-        OSError.
+        NoRoom.
         """
         others = (one for one in tuple(self._moves.values()) if one is not move and one.target is move.target)
         if room.usable < missing_bytes + sum(one.missing_bytes for one in others) + ROOM_LEFT_BYTES:
-            raise OSError(errno.ENOSPC, "no room for it", str(move.target.path))
+            raise NoRoom(errno.ENOSPC, "no room for it", str(move.target.path))
 
     def _rate(self) -> int:
         """As set for this node, for all, or at its start; in any thread."""
@@ -489,21 +539,15 @@ class DirectoryMoves:
         return rate
 
 
-def _go_on(stop: threading.Event, count: int) -> None:
-    """The pace of what others wait for."""
-    if stop.is_set():
-        raise MoveStopped
-
-
-async def _copy(target: DataDirectory, future: FutureLog, parts: Iterator[None]) -> None:
+async def _copy(move: DirectoryMove, future: FutureLog, parts: Iterator[None]) -> None:
     """What was looked at, durable when this returns."""
     is_more = True
     while is_more:
-        is_more = await target.run(partial(future.step, parts))
+        is_more = await move.run(partial(future.step, parts))
         paths = sorted(future.unsynced)
         share = -(-len(paths) // SYNCED_SIDE_BY_SIDE) or 1
-        await asyncio.gather(*(target.run(partial(future.sync, some)) for some in portions(paths, share)))
-    await target.run(future.sync_names)
+        await asyncio.gather(*(move.run(partial(future.sync, some)) for some in portions(paths, share)))
+    await move.run(future.sync_names)
 
 
 @asynccontextmanager

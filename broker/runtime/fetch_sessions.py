@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 EVICTION_MS = 120_000
 """A session unused for so long is stale; one younger than this is protected from others of its kind."""
@@ -36,20 +37,42 @@ class SessionFault(Enum):
     TOPIC_ID_MIX = auto()
 
 
-@dataclass(slots=True, eq=False)
 class SessionPartition:
     """What the client last asked of a partition, and what it was last told."""
 
-    topic: str | uuid.UUID
-    partition: int
-    fetch_offset: int
-    max_bytes: int
-    current_leader_epoch: int = -1
-    last_fetched_epoch: int = -1
-    log_start_offset: int = -1
-    told_high_watermark: int = -1
-    told_log_start_offset: int = -1
-    told_error: int = 0
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "max_bytes",
+        "partition",
+        "told_error",
+        "told_high_watermark",
+        "told_log_start_offset",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str | uuid.UUID,
+        partition: int,
+        fetch_offset: int,
+        max_bytes: int,
+        current_leader_epoch: int = -1,
+        last_fetched_epoch: int = -1,
+        log_start_offset: int = -1,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.fetch_offset = fetch_offset
+        self.max_bytes = max_bytes
+        self.current_leader_epoch = current_leader_epoch
+        self.last_fetched_epoch = last_fetched_epoch
+        self.log_start_offset = log_start_offset
+        self.told_high_watermark = -1
+        self.told_log_start_offset = -1
+        self.told_error = 0
 
     @property
     def key(self) -> SessionKey:
@@ -95,8 +118,7 @@ class FetchSession:
                 self.partitions[key] = partition
 
 
-@dataclass(slots=True, eq=False)
-class FetchScope:
+class FetchScope(NamedTuple):
     """What one request fetches, in order. `session` is None for a full fetch, which may open one."""
 
     partitions: list[SessionPartition]

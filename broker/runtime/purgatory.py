@@ -3,16 +3,19 @@
 A waiting operation is tried again when a key that it watches is touched, all touches of one turn of the event
 loop together, so that a produce of many partitions wakes a fetch once. One that is `patient` is tried a turn
 later, with what the sockets have brought by then, and, as long as each turn touches it anew, up to
-PATIENT_TURNS later: a follower's fetch costs the same for one batch as for ten.
+PATIENT_TURNS later: a follower's fetch costs the same for one batch as for ten. It is told which keys were
+touched, as it may watch thousands.
+Writes wait in line: of what was appended to a partition none is acknowledged before what was appended before
+it, so that a touch looks at the first of those that wait, and not at all of them.
 At its deadline an operation completes with what there is. Called by handlers (wait) and by the replica
 manager (touch). Runs on the event loop only.
 """
 
 import asyncio
 import heapq
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -31,18 +34,51 @@ error to it, and what it holds is bounded (queued.max.request.bytes).
 """
 
 
-@dataclass(slots=True, eq=False)
 class Waiting:
     """One operation: `attempt` answers None while there is not enough, `expire` answers in any case."""
 
-    keys: tuple[Hashable, ...]
-    attempt: Callable[[], Any]
-    expire: Callable[[], Any]
-    future: "asyncio.Future[Any]"
-    kind: str
-    patient: bool
-    turns: int = 0
-    """For which it has been left to wait since it was first touched."""
+    __slots__ = (
+        "answer", "attempt", "attempt_of", "expire", "future", "keys", "kind", "left", "touched", "turns",
+        "writes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        kind: str,
+        keys: tuple[Hashable, ...],
+        future: "asyncio.Future[Any]",
+        expire: Callable[[], Any],
+        attempt: Callable[[], Any] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.keys = keys
+        self.future = future
+        self.expire = expire
+        self.attempt = attempt
+        self.attempt_of: Callable[[Collection[Hashable]], Any] | None = None
+        """Of one that is patient."""
+        self.touched: dict[Hashable, None] = {}
+        """Of its keys, since that was last called."""
+        self.turns = 0
+        """For which it has been left to wait since it was first touched."""
+        self.writes: Sequence[Write] = ()
+        self.left = 0
+        """How many of them wait; then comes `answer`."""
+        self.answer: Any = None
+
+
+class Write:
+    """What waits in line under a key: until those before it in its lane are settled, and it is, be it
+    refused. A key has several lanes where writes wait for different things.
+    """
+
+    __slots__ = ("is_settled", "key", "lane", "operation")
+
+    def __init__(self, key: Hashable, lane: int, is_settled: Callable[[], bool]) -> None:
+        self.key = key
+        self.lane = lane
+        self.is_settled = is_settled
+        self.operation: Waiting | None = None
 
 
 class Purgatory:
@@ -57,6 +93,7 @@ class Purgatory:
         self._watched_max = watched_max
         self._loop = asyncio.get_running_loop()
         self._watchers: dict[Hashable, dict[Waiting, None]] = {}
+        self._lines: dict[Hashable, dict[int, deque[Write]]] = {}  # by key and lane
         self._deadlines: list[tuple[float, int, Waiting]] = []
         self._sequence = 0
         self._waiting = self._watched = 0
@@ -74,36 +111,51 @@ class Purgatory:
         wait_ms: int,
         attempt: Callable[[], T | None],
         expire: Callable[[], T],
-        kind: str = FETCH,
-        *,
-        patient: bool = False,
     ) -> "T | asyncio.Future[T]":
-        """The answer, if there is no room or no time to wait; else a future of it.
+        """Of a Fetch: the answer, if there is no room or no time to wait; else a future of it.
 
         The caller has tried already: `attempt` is first called after a touch. Cancelling is allowed.
         """
-        if wait_ms <= 0 or self._closed:
-            return expire()
         watched = tuple(keys)
-        too_many = kind == FETCH and self._watched + len(watched) > self._watched_max
-        if too_many or self._waiting >= self._limit:
-            self.refused[kind] += 1
+        if not self._has_room(FETCH, wait_ms, len(watched)):
             return expire()
-        operation = Waiting(watched, attempt, expire, self._loop.create_future(), kind, patient)
-        for key in operation.keys:
-            self._watchers.setdefault(key, {})[operation] = None
-        self._waiting += 1
-        self._watched += len(watched)
-        self.waiting[kind] += 1
-        operation.future.add_done_callback(lambda _: self._forget(operation))
-        self._sequence += 1
-        heapq.heappush(self._deadlines, (self._loop.time() + wait_ms / 1000, self._sequence, operation))
-        self._arm()
-        return operation.future
+        return self._watch(Waiting(FETCH, watched, self._loop.create_future(), expire, attempt), wait_ms)
+
+    def wait_patiently(
+        self,
+        keys: Iterable[Hashable],
+        wait_ms: int,
+        attempt: Callable[[Collection[Hashable]], T | None],
+        expire: Callable[[], T],
+    ) -> "T | asyncio.Future[T]":
+        """As `wait`; `attempt` gets the keys that were touched since it was last called."""
+        watched = tuple(keys)
+        if not self._has_room(FETCH, wait_ms, len(watched)):
+            return expire()
+        operation = Waiting(FETCH, watched, self._loop.create_future(), expire)
+        operation.attempt_of = attempt
+        return self._watch(operation, wait_ms)
+
+    def wait_in_line(
+        self, writes: Sequence[Write], wait_ms: int, answer: T, expire: Callable[[], T]
+    ) -> "T | asyncio.Future[T]":
+        """Of a Produce: `answer` once all of its writes are settled, else as `wait`."""
+        if not self._has_room(PRODUCE, wait_ms, 0):
+            return expire()
+        operation = Waiting(PRODUCE, (), self._loop.create_future(), expire)
+        operation.writes, operation.left, operation.answer = writes, len(writes), answer
+        for write in writes:
+            write.operation = operation
+            lanes = self._lines.setdefault(write.key, {})
+            line = lanes.get(write.lane)
+            if line is None:
+                line = lanes[write.lane] = deque()
+            line.append(write)
+        return self._begin(operation, wait_ms)
 
     def touch(self, key: Hashable) -> None:
-        """Something changed under the key; those who watch it are tried before the loop's next turn."""
-        if key in self._watchers:
+        """Something changed under the key; those who wait for it are tried before the loop's next turn."""
+        if key in self._watchers or key in self._lines:
             if not self._touched:
                 self._loop.call_soon(self._try_touched)
             self._touched[key] = None
@@ -117,47 +169,121 @@ class Purgatory:
             _settle(operation, operation.expire)
         self._deadlines.clear()
 
+    # -- beginning --
+
+    def _has_room(self, kind: str, wait_ms: int, count: int) -> bool:
+        if wait_ms <= 0 or self._closed:
+            return False
+        if self._waiting >= self._limit or (count and self._watched + count > self._watched_max):
+            self.refused[kind] += 1
+            return False
+        return True
+
+    def _watch(self, operation: Waiting, wait_ms: int) -> "asyncio.Future[Any]":
+        for key in operation.keys:
+            self._watchers.setdefault(key, {})[operation] = None
+        self._watched += len(operation.keys)
+        return self._begin(operation, wait_ms)
+
+    def _begin(self, operation: Waiting, wait_ms: int) -> "asyncio.Future[Any]":
+        self._waiting += 1
+        self.waiting[operation.kind] += 1
+        operation.future.add_done_callback(partial(self._forget, operation))
+        self._sequence += 1
+        heapq.heappush(self._deadlines, (self._loop.time() + wait_ms / 1000, self._sequence, operation))
+        self._arm()
+        return operation.future
+
+    # -- trying --
+
     def _try_touched(self) -> None:
         touched, self._touched = self._touched, {}
-        operations = {
-            operation: None
-            for key in touched
-            for operation in self._watchers.get(key, ())
-            if not operation.future.done()
-        }
-        patient: list[Waiting] = []
-        for operation in operations:
-            if operation.patient:
-                patient.append(operation)
-            else:
+        eager: dict[Waiting, None] = {}
+        patient: dict[Waiting, None] = {}
+        for key in touched:
+            if key in self._lines:
+                self._serve_lines(key)
+            for operation in self._watchers.get(key, ()):
+                if operation.attempt_of is None:
+                    eager[operation] = None
+                else:
+                    operation.touched[key] = None
+                    patient[operation] = None
+        for operation in eager:
+            if operation.attempt is not None:
                 _settle(operation, operation.attempt)
         if patient:
             self._loop.call_soon(self._try_patient, patient)
 
-    def _try_patient(self, operations: list[Waiting]) -> None:
+    def _try_patient(self, operations: dict[Waiting, None]) -> None:
         """Those that this turn has touched again have their turn after it."""
         again = {operation for key in self._touched for operation in self._watchers.get(key, ())}
         for operation in operations:
             if operation in again and operation.turns < PATIENT_TURNS:
                 operation.turns += 1
-            else:
-                operation.turns = 0
-                _settle(operation, operation.attempt)
+                continue
+            operation.turns = 0
+            touched, operation.touched = operation.touched, {}
+            if operation.attempt_of is not None:
+                _settle(operation, partial(operation.attempt_of, touched))
 
-    def _forget(self, operation: Waiting) -> None:
+    def _serve_lines(self, key: Hashable) -> None:
+        lanes = self._lines[key]
+        for lane, line in list(lanes.items()):
+            while line and self._is_through(line[0]):
+                line.popleft()
+            if not line:
+                del lanes[lane]
+        if not lanes:
+            del self._lines[key]
+
+    def _is_through(self, write: Write) -> bool:
+        """Whether it leaves its line; the last one of an operation completes that."""
+        operation = write.operation
+        if operation is None or operation.future.done():
+            return True
+        try:
+            if not write.is_settled():
+                return False
+        except Exception as failure:  # the waiter's request fails, not the loop
+            operation.future.set_exception(failure)
+            return True
+        write.operation = None
+        operation.left -= 1
+        if not operation.left:
+            operation.future.set_result(operation.answer)
+        return True
+
+    # -- ending --
+
+    def _forget(self, operation: Waiting, _future: "asyncio.Future[Any]") -> None:
         self._waiting -= 1
-        self._watched -= len(operation.keys)
         self.waiting[operation.kind] -= 1
+        self._watched -= len(operation.keys)
         for key in operation.keys:
             watchers = self._watchers.get(key)
             if watchers is not None:
                 watchers.pop(operation, None)
                 if not watchers:
                     del self._watchers[key]
+        if operation.left:  # it was cancelled, or its time is up
+            for write in operation.writes:
+                self._leave_line(write)
         # Done ones are left in the heap until their time, unless they would outnumber the live ones.
         if len(self._deadlines) > 2 * self._waiting + 64:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].future.done()]
             heapq.heapify(self._deadlines)
+
+    def _leave_line(self, write: Write) -> None:
+        write.operation = None
+        lanes = self._lines.get(write.key, {})
+        line = lanes.get(write.lane)
+        if line is not None and write in line:
+            line.remove(write)
+            if not line:
+                del lanes[write.lane]
+                if not lanes:
+                    del self._lines[write.key]
 
     def _arm(self) -> None:
         if not self._deadlines:

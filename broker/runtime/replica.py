@@ -162,6 +162,7 @@ class Replica(ReplicaRoles):
         log_start_offset: int = 0,
         recovery_point: int | None = 0,
         clean: bool,
+        may_have_lost: bool = False,
         cleaned_to: int | None = None,
         rng: random.Random,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
@@ -181,6 +182,7 @@ class Replica(ReplicaRoles):
             log_start_offset=log_start_offset,
             recovery_point=recovery_point,
             clean=clean,
+            may_have_lost=may_have_lost,
             cleaned_to=cleaned_to,
             rng=rng,
         )

@@ -13,7 +13,7 @@ import asyncio
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -21,19 +21,18 @@ from pathlib import Path
 
 import structlog
 
-from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.runtime.checkpoint_writer import CheckpointWriter
 from tierlog.broker.runtime.closing import Closing
 from tierlog.broker.runtime.data_directories import DataDirectories, holds
-from tierlog.broker.runtime.data_directory import NO_CHECKPOINTS, DataDirectory, DirectoryUnusable
+from tierlog.broker.runtime.data_directory import DataDirectory, DirectoryUnusable
 from tierlog.broker.runtime.disk_threads import portions
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.postponed_leads import PostponedLeads
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, flush_at_once
+from tierlog.broker.runtime.replica_opening import Opened, ReplicaOpening
 from tierlog.broker.runtime.running_settings import settings_of
 from tierlog.broker.runtime.topic_configs import TopicConfigs
 from tierlog.broker.settings.node import NodeSettings
@@ -53,10 +52,6 @@ PROGRESS_EVERY = 1000
 OPENED_AT_A_TIME = 20
 """Logs that a thread makes, or opens after a clean stop, before it tells the loop: telling takes longer."""
 
-UNREADABLE = (CorruptLog, RecordsError, ValueError)
-"""What opening a log raises that no disk and no waiting will change."""
-
-Opened = list[tuple[TopicPartition, Replica | Exception]]
 Opening = asyncio.Future[Opened]
 TellEmpty = Callable[[Sequence[tuple[uuid.UUID, int]]], Awaitable[None]]
 Fatal = Callable[[str, BaseException], None]
@@ -92,9 +87,7 @@ class ReplicaManager:
         self.former_traffic = NO_TRAFFIC
         """Of replicas that are here no more, so that the broker's totals only grow."""
         self._settings = settings
-        self._clock = clock
         self._tasks = tasks
-        self._rng = rng
         self._moved = moved
         self._fatal = fatal
         self._flusher = flusher
@@ -105,6 +98,9 @@ class ReplicaManager:
         self._making: dict[TopicPartition, TopicImage] = {}  # by threads
         self._something_made = asyncio.Event()
         self._configs = TopicConfigs(settings)
+        self._opening = ReplicaOpening(
+            settings, directories, self._configs, clock, rng, buried=self._buried_anywhere
+        )
         self._offline: dict[TopicPartition, str] = {}  # until the next start; and why
         self._missing: dict[TopicPartition, bool] = {}  # not open for now (no room): whether one is at it
         self._postponed = PostponedLeads(tasks, self._lead_again)
@@ -179,7 +175,7 @@ class ReplicaManager:
         await self._open_in_threads(image, {name: wanted[name] for name in wanted if name not in refused})
         for directory in self.directories.all:
             directory.untrust()
-        self._image = image
+        self._image, self._opening.is_start = image, False
         for topic in image.topics.values():
             self._apply_topic(image, topic)
         for directory, leftover in self.directories.deleted():
@@ -195,7 +191,7 @@ class ReplicaManager:
             name: self.directories.directory_of(name) or self.directories.choose(name) for name in wanted
         }
         opening = [
-            loop.run_in_executor(pool, self._try_open_all, image, wanted, names)
+            loop.run_in_executor(pool, self._opening.try_all, image, wanted, names)
             for directory, pool in pools.items()
             for names in portions(
                 [name for name in wanted if places[name] is directory],
@@ -225,24 +221,6 @@ class ReplicaManager:
                 _log.info("logs opened", opened=opened, of=count)
                 logged = opened
 
-    def _try_open_all(
-        self,
-        image: ClusterImage,
-        topics: Mapping[TopicPartition, TopicImage],
-        names: Sequence[TopicPartition],
-    ) -> Opened:
-        """In a thread."""
-        return [self._try_open(image, topics[name], name) for name in names]
-
-    def _try_open(
-        self, image: ClusterImage, topic: TopicImage, name: TopicPartition
-    ) -> tuple[TopicPartition, Replica | Exception]:
-        """May run in a thread."""
-        try:
-            return name, self._open(image, topic, name)
-        except (OSError, *UNREADABLE) as failure:
-            return name, failure
-
     def _take(self, name: TopicPartition, opened: Replica | Exception) -> None:
         """A replica comes in, or what kept it from that: want of room passes, the rest does not."""
         self._missing.pop(name, None)
@@ -260,40 +238,6 @@ class ReplicaManager:
             self._missing[name] = False
         else:
             self._give_up(name, str(opened))
-
-    def _open(self, image: ClusterImage, topic: TopicImage, name: TopicPartition) -> Replica:
-        """Opens or creates a log in its place; `find` has looked there at the start. May run in a thread."""
-        directory = self.directories.directory_of(name)
-        if directory is None or directory.failure is not None:
-            raise DirectoryUnusable(None, "the log directory is offline", str(name))
-        remote = image.remote_partition(topic.topic_id, name.partition)
-        if self._image is not None and (grave := directory.give_way(name, topic.topic_id)):
-            self._loop.call_soon_threadsafe(self._remove_grave, directory, grave)
-        is_new = not directory.holds(name)
-        known = NO_CHECKPOINTS if is_new else directory.checkpoints
-        replica = Replica.open(
-            name,
-            topic.topic_id,
-            self._settings.node_id,
-            directory.create(name, topic.topic_id) if is_new else directory.directory(name),
-            self._configs.of(image, topic.name),
-            directory.files,
-            self._clock.now_ms(),
-            log_start_offset=max(known.log_starts.get(name, 0), remote.log_start_offset),
-            recovery_point=known.recovery_point(name),
-            clean=known.clean,
-            cleaned_to=known.cleaned_to(name),
-            rng=self._rng,
-            producer_expiration_ms=self._settings.producer_id_expiration_ms,
-            high_watermark=known.high_watermarks.get(name, 0),
-        )
-        replica.room = directory
-        if topic.partitions[name.partition].leader == self._settings.node_id:
-            self._skip_remote(image, replica)
-        cut, dropped = replica.log.recovered_cut_bytes, replica.log.recovered_dropped_segments
-        if cut or dropped:
-            _log.warning("cut a damaged end off a log", partition=str(name), bytes=cut, segments=dropped)
-        return replica
 
     async def close(self, *, clean: bool) -> None:
         """Closes every log, in the threads of its directory; a directory whose logs all closed clean needs no
@@ -384,7 +328,7 @@ class ReplicaManager:
                 continue  # gone, or another call is at it
             self._missing[name] = True
             directory = self.directories.choose(name)
-            _, opened = await directory.run(partial(self._try_open, image, topic, name))
+            _, opened = await directory.run(partial(self._opening.try_one, image, topic, name))
             taking = self._take_late(directory, topic, name, opened)
             if isinstance(opened, Replica) and opened.log.was_damaged:
                 self._tasks.spawn(f"take {name}", taking)  # a quorum may long be away: others do not wait
@@ -437,7 +381,7 @@ class ReplicaManager:
 
             async def lane(directory: DataDirectory, left: Iterator[Sequence[TopicPartition]]) -> None:
                 for names in left:
-                    made = await directory.run(partial(self._try_open_all, image, topics, names))
+                    made = await directory.run(partial(self._opening.try_all, image, topics, names))
                     taken = [self._take_made(topics[name], name, opened) for name, opened in made]
                     if not all(taken):
                         await self._sync_names(directory)
@@ -503,7 +447,7 @@ class ReplicaManager:
     def _make_now(self, image: ClusterImage, topic: TopicImage, name: TopicPartition) -> None:
         try:
             self.directories.choose(name)
-            self._take(*self._try_open(image, topic, name))
+            self._take(*self._opening.try_one(image, topic, name))
         except DirectoryUnusable as failure:
             self._give_up(name, str(failure))
         self._lead(topic, name)
@@ -516,7 +460,7 @@ class ReplicaManager:
         is_new = partition.leader_epoch > replica.leader_epoch
         if self._image is not None and partition.leader == self._settings.node_id and is_new:
             try:
-                self._skip_remote(self._image, replica)
+                self._opening.skip_remote(self._image, replica)
             except OSError as failure:
                 self._postponed.postpone(replica, failure)
                 return
@@ -526,16 +470,6 @@ class ReplicaManager:
     def _lead_again(self, name: TopicPartition) -> None:
         if self._image is not None and (topic := self._image.topic(name.topic)) is not None:
             self._lead(topic, name)
-
-    def _skip_remote(self, image: ClusterImage, replica: Replica) -> None:
-        """Who is to lead with a disk that is new or has lost its end must use no offset of what is remote
-        again; a follower learns from its leader where to go on. Raises OSError, above all BlockingIOError
-        while a flush is under way. May run in a thread.
-        """
-        remote = image.remote_partition(replica.topic_id, replica.name.partition)
-        used_end = remote.end_offset or remote.copied_end_offset or 0
-        if replica.log_end_offset < used_end and not replica.is_elected:
-            replica.start_at(used_end, self._clock.now_ms())
 
     def _adopt(self, replica: Replica) -> None:
         if self._image is not None:  # settings may have changed while a thread opened it
@@ -588,6 +522,10 @@ class ReplicaManager:
                 self._remove_grave(directory, directory.bury(name), delay_ms)
         except OSError as failure:
             _log.error("cannot remove a deleted partition", partition=str(name), error=str(failure))
+
+    def _buried_anywhere(self, directory: DataDirectory, grave: Path) -> None:
+        """In whatever thread."""
+        self._loop.call_soon_threadsafe(self._remove_grave, directory, grave)
 
     def _remove_grave(self, directory: DataDirectory, grave: Path, delay_ms: int = 0) -> None:
         self._tasks.spawn(f"remove {grave.name}", directory.remove_in_turn(grave, delay_ms))

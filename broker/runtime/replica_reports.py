@@ -7,8 +7,9 @@ register again. A directory is full at once, and no more only when it has had ro
 moves leaders and in-sync sets, and a disk that is nearly full has room every other second.
 What was nowhere to be found at the start is told once, before anything is made in its place: of an empty log
 that is there nobody knows what it has lost. So is a log that was damaged and lost more than a killed process
-could have left half written: it may miss what was acknowledged, and is told as if nothing of it were left. If
-there was no room to open it at the start, it is told when it opens, and waits for that with its role.
+could have left half written: it may miss what was acknowledged, and is told as if nothing of it were left, by
+the next start if this one ends before. What a loss of power tore is no damage: that loss is known. If there
+was no room to open a log at the start, it is told when it opens, and waits for that with its role.
 All else before the broker is let in, or it would be elected for what it has not got. Called by app.py and
 the replica manager; a broker that is alone tells nobody.
 """
@@ -17,6 +18,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -75,7 +77,6 @@ class ReplicaReports:
         self._room_lasts_s = room_lasts_s
         self._has_room_since: dict[DataDirectory, float] = {}  # by the loop's clock
         self._due = asyncio.Event()
-        self._lost = False
         self._told_first = asyncio.Event()
         self._unsubscribe: Callable[[], None] = lambda: None
         self._telling: asyncio.Task[None] | None = None
@@ -85,11 +86,8 @@ class ReplicaReports:
         for at in range(0, len(empty), REPORT_REPLICAS_MAX):
             await self._send(Report(emptied=tuple(empty[at : at + REPORT_REPLICAS_MAX])))
 
-    async def tell_first(self, *, lost: bool = False) -> None:
-        """Once the logs are open: returns when the controller knows which of them failed, or were damaged.
-        `lost`: it knows already that what was not synced may be gone; then damage is to be expected.
-        """
-        self._lost = lost
+    async def tell_first(self) -> None:
+        """Once the logs are open: returns when the controller knows which of them failed, or were damaged."""
         await self._tell_damaged([replica for replica in self._replicas if replica.log.was_damaged])
         self._told_first.set()
         await self._tell_untold()
@@ -100,12 +98,13 @@ class ReplicaReports:
         await self._tell_damaged([replica])
 
     async def _tell_damaged(self, damaged: Sequence[Replica]) -> None:
-        if not self._lost:
-            await self.tell_empty([(replica.topic_id, replica.name.partition) for replica in damaged])
+        await self.tell_empty([(replica.topic_id, replica.name.partition) for replica in damaged])
         for replica in damaged:
             if (directory := self._replicas.directories.directory_of(replica.name)) is not None:
+                path = replica.log.directory
                 with suppress(OSError):  # then it is told again
-                    directory.files.unlink(replica.log.directory / DAMAGED, missing_ok=True)
+                    directory.files.unlink(path / DAMAGED, missing_ok=True)
+                    await directory.run(partial(directory.files.sync_directory, path))
 
     def start(self) -> None:
         """From now on what fails or fills is told at once."""
@@ -115,9 +114,9 @@ class ReplicaReports:
         directories = self._replicas.directories
         for directory in directories.all:
             self._has_room_since[directory] = loop.time()
-            marks = [self._broker_id in one.full for _, one in self._known(directories.held_by(directory))]
-            if marks and all(marks):  # one alone may have moved here from a full directory
-                directory.fill()  # it was when the process before this one ended; upkeep looks again
+            held = self._known(directories.held_by(directory))
+            if any(self._broker_id in one.full for _, one in held):
+                directories.fill_if_short(directory)  # it was full once; others may be new there
             directory.on_room = lambda one: loop.call_soon_threadsafe(self._room_changed, one)
         directories.on_moved = self._due.set
         loop.call_later(self._room_lasts_s, self._due.set)

@@ -81,7 +81,6 @@ class RaftCore:
         self._restored: Snapshot | None = None
         self._incoming = IncomingSnapshot(self._settings.snapshot_bytes)
         self._since_contact = 0  # ticks; as leader: since the last check of the quorum
-        self._since_heartbeat = 0
         self._patience = 0
         self._reset_patience()
 
@@ -480,7 +479,7 @@ class RaftCore:
 
     def _leave_role(self) -> None:
         self._votes, self.replication, self.transfer_to = {}, None, NOBODY
-        self._since_contact = self._since_heartbeat = 0
+        self._since_contact = 0
         self._reset_patience()
 
     def _follow(self, leader: int) -> None:
@@ -539,7 +538,6 @@ class RaftCore:
 
     def _tick_leader(self, replication: Replication) -> None:
         """Check-quorum: a leader that no majority answers steps down within an election timeout (6.2)."""
-        self._since_heartbeat += 1
         replication.tick()
         if self._since_contact >= self._settings.patience_ticks:
             self._since_contact = 0
@@ -547,8 +545,7 @@ class RaftCore:
             if not replication.hears_majority():
                 self._become_follower(self.term, NOBODY)
                 return
-        if self._since_heartbeat >= self._settings.heartbeat_ticks:
-            self._since_heartbeat = 0
+        if replication.since_heartbeat >= self._settings.heartbeat_ticks:
             replication.broadcast_heartbeats()
 
     def _append(self, payload: bytes, kind: int = PAYLOAD) -> int:

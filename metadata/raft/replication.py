@@ -30,6 +30,7 @@ class Replication:
         self._log, self._settings, self._send = log, settings, send
         self.reads = reads
         self.progress: dict[int, Progress] = {}
+        self.since_heartbeat = 0  # ticks; those that carry a question count
         self._track(configuration)
         self.stored(log.stable)
 
@@ -68,6 +69,7 @@ class Replication:
         return active >= majority(self._voters)
 
     def tick(self) -> None:
+        self.since_heartbeat += 1
         for learner in self._learners:
             self.progress[learner].waited(self._settings.election_ticks)
 
@@ -174,6 +176,7 @@ class Replication:
 
     def broadcast_heartbeats(self) -> None:
         self.reads.sent = self.reads.asked
+        self.since_heartbeat = 0
         for voter, progress in self._followers():
             progress.chunk_quiet = progress.state is Sending.SNAPSHOT
             commit = min(self._log.commit, progress.match_index)

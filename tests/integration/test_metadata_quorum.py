@@ -11,9 +11,15 @@ from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
 
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.api import STATUS_PATH, STEP_PATH, SUBMIT_PATH
-from tierlog.metadata.auth import MAX_BODY_BYTES, Envelope
+from tierlog.metadata.auth import MAX_BODY_BYTES, SIGNATURE, Envelope, is_answer
 from tierlog.metadata.node import MetadataUnavailable
-from tierlog.metadata.raft.messages import Heartbeat, encode_messages
+from tierlog.metadata.raft.messages import (
+    Heartbeat,
+    VoteReply,
+    VoteRequest,
+    decode_messages,
+    encode_messages,
+)
 
 
 @pytest.fixture
@@ -123,6 +129,20 @@ async def test_only_signed_messages_of_this_cluster_are_taken(
         session.post(quorum.urls[1] + STEP_PATH, data=body, headers=headers) as response,
     ):
         assert response.status == status
+
+
+async def test_what_there_is_at_once_comes_in_the_response_and_is_signed(quorum: Quorum) -> None:
+    await quorum.start(1)
+    body = encode_messages((VoteRequest(term=1, sender=2, to=1, last_index=0, last_term=0, pre_vote=True),))
+    headers = Envelope(CLUSTER_ID, 2, 1, nonce="once").headers(SECRET, STEP_PATH, body)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(quorum.urls[1] + STEP_PATH, data=body, headers=headers) as response,
+    ):
+        answer = await response.read()
+    assert is_answer(response.headers, SECRET, headers[SIGNATURE], 200, answer)
+    granted = VoteReply(term=1, sender=1, to=2, granted=True, pre_vote=True)
+    assert granted in decode_messages(answer)  # it may stand as well, and ask for this node's vote
 
 
 @pytest.mark.parametrize("path", [STEP_PATH, SUBMIT_PATH])

@@ -30,6 +30,7 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import BrokerImage, PartitionImage
 from tierlog.metadata.node import MetadataNode
 from tierlog.metadata.peers import NoPeers
+from tierlog.metadata.raft.messages import AnyMessage
 
 GROUP_APIS = (
     "DeleteGroups", "DescribeGroups", "FindCoordinator", "Heartbeat", "JoinGroup", "LeaveGroup", "ListGroups",
@@ -50,7 +51,11 @@ class ToldPeers(NoPeers):
     doubtful: frozenset[int] = frozenset()
 
     def start(
-        self, unreachable: Callable[[int], None], died: Callable[[int], None], met: Callable[[int], None]
+        self,
+        unreachable: Callable[[int], None],
+        died: Callable[[int], None],
+        met: Callable[[int], None],
+        answered: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
         self.died, self.met = died, met
 

@@ -96,7 +96,7 @@ class Node:
     def __init__(
         self, path: Path, disk: OsFiles | None = None, *, held_s: float = 30, again_s: float = 0.05
     ) -> None:
-        self.disk = Disk()
+        self.disk = disk if isinstance(disk, Disk) else Disk()
         self.path = path
         self.failures: list[BaseException] = []
         self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))

@@ -348,7 +348,7 @@ class SimBroker:
         groups = GroupService(settings, metadata, replicas, self.clock, rng, tasks, lease=lifecycle)
         handlers = build_handlers(deps, group_handlers(groups))
         paths = [directory.path for directory in self.directories.online]
-        lost = may_have_lost(self.files, paths, str(self.boot))
+        self.directories.may_have_lost = may_have_lost(self.files, paths, str(self.boot))
         lifecycle.present(
             Registration(
                 broker_id=self.node_id,
@@ -357,7 +357,7 @@ class SimBroker:
                 port=9092,
                 admin_url=self.url,
                 rack=None,
-                may_have_lost=lost,
+                may_have_lost=self.directories.may_have_lost,
                 min_in_sync=settings.min_insync_replicas,
             )
         )
@@ -380,7 +380,7 @@ class SimBroker:
             await tiering.start()
         self.replicas, self.lifecycle, self.tiering = replicas, lifecycle, tiering
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)
-        await reports.tell_first(lost=lost)
+        await reports.tell_first()
         await lifecycle.enter()
 
     async def _open(self, replicas: ReplicaManager, image: ClusterImage, reports: ReplicaReports) -> None:

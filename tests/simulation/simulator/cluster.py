@@ -375,9 +375,10 @@ class ClusterRun:
             self.faults.strike()
 
     def _powerless(self, struck: SimBroker) -> Sequence[SimBroker]:
-        """What is synced may lose power everywhere at once, unless a disk was wiped or damaged. Of what is
-        not, one disk may forget; the next one only after the first is in sync again."""
-        if self.flushes and (self._forgot is None or self._is_whole(self._forgot)):
+        """What is synced may lose power everywhere at once, unless a disk was wiped or damaged, and that is
+        not told yet: then nobody may be left to elect. Of what is not synced, one disk may forget; the next
+        one only after the first is in sync again."""
+        if self.flushes and (self._forgot is None or self.partitions.has_told(self._forgot)):
             return list(self.brokers.values()) if self.rng.random() < 0.2 else [struck]
         return [struck] if self._may_forget(struck) else []
 

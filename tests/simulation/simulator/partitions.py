@@ -60,6 +60,17 @@ class PartitionWitness:
             self._check_electable()
         return told
 
+    def has_told(self, broker: SimBroker) -> bool:
+        """What it lacks: it is let in, and all of its logs are open."""
+        known = None if self._image is None else self._image.brokers.get(broker.node_id)
+        return (
+            known is not None
+            and broker.broker_epoch == known.broker_epoch
+            and not known.fenced
+            and broker.replicas is not None
+            and not broker.replicas.offline_count
+        )
+
     def is_in_sync(self, victim: Victim) -> bool:
         """Whether it has caught up everywhere with all that is committed."""
         image = self._image

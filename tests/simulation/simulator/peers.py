@@ -52,7 +52,11 @@ class SimPeers:
         self._died: Callable[[int], None] = lambda peer: None
 
     def start(
-        self, unreachable: Callable[[int], None], died: Callable[[int], None], met: Callable[[int], None]
+        self,
+        unreachable: Callable[[int], None],
+        died: Callable[[int], None],
+        met: Callable[[int], None],
+        answered: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
         self._died = died
 
@@ -83,6 +87,9 @@ class SimPeers:
                 node.receive(decode_messages(body))
 
         self._network.post(address(self._node_id), address(message.to), deliver)
+
+    async def answers(self, peer: int) -> tuple[AnyMessage, ...]:
+        return ()
 
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
         body = encode_command(command)

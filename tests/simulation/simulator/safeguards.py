@@ -259,8 +259,10 @@ def _() -> Patches:
 
 @_safeguard("a damaged log counts for nothing", "a replica leads that lacks records")
 def _() -> Patches:
-    tell_first = ReplicaReports.tell_first
-    yield ReplicaReports, "tell_first", lambda reports, *, lost: tell_first(reports, lost=True)
+    async def without(reports: ReplicaReports, damaged: Any) -> None:
+        return
+
+    yield ReplicaReports, "_tell_damaged", without
 
 
 @_safeguard("flush.messages before the acknowledgement", "a loss of power takes acknowledged records along")

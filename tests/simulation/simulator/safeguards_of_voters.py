@@ -1,10 +1,12 @@
-"""More safeguards of the quorum: its log, and what its leader says."""
+"""More safeguards of the quorum: its log, what its leader says, and the leases it grants."""
 
 import asyncio
+from typing import Any
 
 from msgspec.structs import replace
 
 from simulator.switches import Patches, safeguard
+from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.log import RaftLog
@@ -56,3 +58,18 @@ def _() -> Patches:
         return done
 
     yield Leadership, "_applied", without
+
+
+# --- leases
+
+
+@safeguard("a new controller gives all a session", "a broker serves whose partitions were given to others")
+def _() -> Patches:
+    took_over = BrokerSessions.took_over
+
+    def without(sessions: BrokerSessions, image: Any, now_ms: int) -> None:
+        took_over(sessions, image, now_ms)
+        for session in sessions._sessions.values():
+            session.until_ms = now_ms
+
+    yield BrokerSessions, "took_over", without

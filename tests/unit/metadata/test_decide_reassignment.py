@@ -59,7 +59,7 @@ def test_a_throttle_comes_with_the_moves_that_begin_and_with_no_others(pair: Wor
 
 def test_without_its_throttle_no_move_begins(pair: World) -> None:
     [outcome] = pair.do(c.Reassign(changes=(("t", 0, (1, 3)),), throttle=-1)).partitions
-    assert outcome.error == E.INVALID_CONFIG and "throttle" in outcome.message
+    assert outcome.error == E.INVALID_REQUEST and "throttle" in outcome.message
     assert not pair.partition().is_reassigned and not any(pair.image.configs.values())
 
 

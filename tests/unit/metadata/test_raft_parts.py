@@ -180,9 +180,11 @@ def follower(*terms: int) -> RaftCore:
     return RaftCore(2, {1, 2, 3}, log(*terms), m.HardState(terms[-1] if terms else 0), random.Random(1))
 
 
-def leader(voters: frozenset[int] = frozenset({1, 2, 3}), quorum_ticks: int = 0) -> RaftCore:
+def leader(
+    voters: frozenset[int] = frozenset({1, 2, 3}), quorum_ticks: int = 0, heartbeat_ticks: int = 1
+) -> RaftCore:
     """Elected by 2, which holds all of its log; 3 has never answered."""
-    settings = RaftSettings(quorum_ticks=quorum_ticks)
+    settings = RaftSettings(quorum_ticks=quorum_ticks, heartbeat_ticks=heartbeat_ticks)
     core = RaftCore(1, voters, log(), m.HardState(), random.Random(1), settings=settings)
     core.campaign()
     for pre_vote in (True, False):
@@ -233,6 +235,21 @@ def test_a_learner_that_has_gone_silent_is_not_caught_up_any_more() -> None:
         core.step(m.HeartbeatReply(term=1, sender=2, to=1))
         core.tick()
     assert core.is_leader and not core.replication.progress[4].caught_up
+
+
+def heartbeats(core: RaftCore) -> list[int]:
+    return [told.to for told in core.take_hurried() if isinstance(told, m.Heartbeat)]
+
+
+def test_heartbeats_that_carry_a_question_put_the_next_ones_off() -> None:
+    core = leader(heartbeat_ticks=2)
+    core.tick()
+    core.request_read()
+    assert heartbeats(core) == [2, 3]
+    core.tick()
+    assert heartbeats(core) == []  # they would be due, had there been none since
+    core.tick()
+    assert heartbeats(core) == [2, 3]
 
 
 def test_an_idle_voter_that_could_not_be_reached_once_takes_over_all_the_same() -> None:

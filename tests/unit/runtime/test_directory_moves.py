@@ -6,16 +6,28 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from moving_node import EMPTY, NAME, Node, image_of
+from moving_node import EMPTY, NAME, Disk, Node, image_of
 from pump import until
 from structlog.testing import capture_logs
 
 from tierlog.broker.ports.clock import SystemClock
+from tierlog.broker.ports.files import Space
 from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.runtime.directory_moves import ROOM_LEFT_BYTES, SLOW_ENDS_MAX, MoveEnd
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage
+
+
+def unplug_c(path: Path) -> None:
+    (path / "c").rename(path / "unplugged")
+    (path / "c").write_text("no directory")
+
+
+def plug_c(path: Path) -> None:
+    (path / "c").unlink()
+    (path / "unplugged").rename(path / "c")
 
 
 async def test_a_log_moves_with_all_that_it_knows_while_appends_go_on(tmp_path: Path) -> None:
@@ -288,26 +300,93 @@ async def test_a_rate_holds_a_copy_back_until_it_is_raised(tmp_path: Path) -> No
     await node.stop()
 
 
-async def test_a_target_that_hangs_at_the_end_holds_up_no_flush(tmp_path: Path) -> None:
-    node = await Node(tmp_path, held_s=0.05).start(image_of(segment_bytes="100000"))
+async def hung_at_the_end(path: Path) -> Node:
+    """Its target hangs while flushes are held, for longer than they are held."""
+    node = await Node(path, held_s=0.05).start(image_of(segment_bytes="100000"))
     node.fill(0, 20)
     node.disk.closes_if = node.replica.log.flushing._lock.locked
+    await hang(node)
+    return node
+
+
+async def hang(node: Node) -> None:
+    """Appends, so that something is left for the end, until the target hangs."""
     while not node.disk.waits.is_set():
         node.to("b")  # again, if the machine was too busy for it
         node.append(node.replica.log_end_offset)
         await asyncio.sleep(0)
+
+
+async def test_a_target_that_hangs_at_the_end_holds_up_no_flush_and_costs_no_copy(tmp_path: Path) -> None:
+    node = await hung_at_the_end(tmp_path)
     await node.commits.flush(node.replica)
-    await until(lambda: not node.moves.under_way)
+    (move,) = node.moves.under_way
+    await until(lambda: move.slow_ends >= 1)
     end = node.append(node.replica.log_end_offset) + 1
+    assert node.moves.under_way == [move]
     node.disk.closes_if = lambda: False
     node.moves._held_s = 30
     node.disk.gate.set()
     await node.moved()
+    assert node.places() == ["b/t-0"]
+    assert node.values() == list(range(end))
+    await node.stop()
+
+
+async def test_a_target_that_is_too_slow_each_time_is_given_up(tmp_path: Path) -> None:
+    node = await hung_at_the_end(tmp_path)
+    (move,) = node.moves.under_way
+    while move.slow_ends < SLOW_ENDS_MAX:
+        if node.disk.waits.is_set():
+            await until(lambda: not node.disk.closes_if())  # flushes are held no more
+            node.disk.waits.clear()
+            node.disk.gate.set()
+        node.append(node.replica.log_end_offset)
+        await asyncio.sleep(0)
+    await node.commits.flush(node.replica)
+    node.disk.closes_if = lambda: False
+    node.disk.gate.set()
+    await node.moved()
     assert node.places() == ["a/t-0"]
+    assert (node.moves.failed, node.moves.ended) == ({NAME}, {MoveEnd.FAILED: 1})
+    node.moves._held_s = 30
     node.to("b")
     await node.moved()
     assert node.places() == ["b/t-0"]
-    assert node.values() == list(range(end))
+    assert (node.moves.failed, node.moves.ended[MoveEnd.MOVED]) == (set(), 1)
+    await node.stop()
+
+
+class Small(Disk):
+    """In each directory there is room for one of two logs, beside what has to stay free."""
+
+    def __init__(self, log_bytes: int) -> None:
+        super().__init__()
+        self.log_bytes = log_bytes
+
+    def space(self, path: Path) -> Space:
+        total = ROOM_LEFT_BYTES + self.log_bytes * 3 // 2
+        return Space(total, total - sum(one.stat().st_size for one in path.rglob("*.log")))
+
+
+async def test_a_move_waits_for_what_an_earlier_one_has_left_where_it_lacks_the_room(tmp_path: Path) -> None:
+    node = await Node(tmp_path, Small(20_000)).start(
+        image_of(segment_bytes="100000", file_delete_delay_ms="100")
+    )
+    while node.replica.log.size_bytes < 18_000:
+        node.append(node.replica.log_end_offset)
+    count = node.replica.log_end_offset
+    node.to("b")
+    await until(lambda: not node.moves.under_way)
+    assert node.replica.log.directory.parent.name == "b"
+    node.to("a")  # where its old directory still lies
+    await node.moved()
+    assert node.places() == ["a/t-0"]
+    assert node.values() == list(range(count))
+    node.disk.log_bytes = 100  # type: ignore[attr-defined]
+    node.to("b")
+    await node.moved()
+    assert node.places() == ["a/t-0"], "nothing more goes there, so it is given up"
     await node.stop()
 
 
@@ -370,7 +449,8 @@ async def test_what_a_move_could_not_take_away_the_next_one_does(tmp_path: Path,
     node.disk.stuck = {tmp_path / "a" / "t-0"}
     node.to("b")
     await node.moved()
-    assert node.places() == ["a/t-0", "a/t-0.moved-away", "b/t-0"]
+    note = f"a/t-0.{node.directories.all[1].directory_id.hex}.moved-away"  # type: ignore[union-attr]
+    assert node.places() == ["a/t-0", note, "b/t-0"]
     node.fill(20, 5)
     node.disk.stuck = set()
     node.directories.all[0].has_room()
@@ -391,15 +471,12 @@ async def test_an_unfinished_copy_waits_for_a_start_at_which_no_directory_is_off
     await node.copying()
     node.disk.gate.set()
     await node.stop()
-    (tmp_path / "a" / "t-0.moved-away").unlink(missing_ok=True)
-    (tmp_path / "c").rename(tmp_path / "unplugged")
-    (tmp_path / "c").write_text("no directory")
+    unplug_c(tmp_path)
     node = await Node(tmp_path).start(image_of())
     await node.moved()
     assert [place[:4] for place in node.places()] == ["a/t-", "b/t-"]
     await node.stop()
-    (tmp_path / "c").unlink()
-    (tmp_path / "unplugged").rename(tmp_path / "c")
+    plug_c(tmp_path)
     node = await Node(tmp_path).start(image_of())
     await node.moved()
     assert node.places() == ["b/t-0"]
@@ -415,8 +492,7 @@ async def test_found_twice_it_is_where_it_was_not_left(tmp_path: Path, place: st
     other = "b" if place == "a" else "a"
     shutil.copytree(tmp_path / place / "t-0", tmp_path / other / "t-0")
     (tmp_path / other / "t-0.moved-away").touch()
-    (tmp_path / "c").rename(tmp_path / "unplugged")
-    (tmp_path / "c").write_text("no directory")
+    unplug_c(tmp_path)
     node = await Node(tmp_path).start(image_of())
     assert node.values() == list(range(20)), "whatever is offline"
     assert node.directories.directory_of(NAME) is node.directories.all["abc".index(place)]
@@ -424,19 +500,39 @@ async def test_found_twice_it_is_where_it_was_not_left(tmp_path: Path, place: st
     assert node.places() == [f"{place}/t-0"]
 
 
-async def test_what_was_being_moved_stays_shut_while_the_target_may_be_offline(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("note", "target", "opens"), [
+    ("t-0.{}.moved-away", 1, True),
+    ("t-0.{}.moved-away", 2, False),
+    ("t-0.moved-away", 1, False),
+])  # fmt: skip
+async def test_what_was_being_moved_stays_shut_while_the_target_may_be_offline(
+    tmp_path: Path, note: str, target: int, opens: bool
+) -> None:
+    """The last note is one that does not say where it went, as they were once."""
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
+    directory_id = node.directories.all[target].directory_id
+    assert directory_id is not None
     await node.stop()
-    (tmp_path / "a" / "t-0.moved-away").touch()
-    (tmp_path / "c").rename(tmp_path / "unplugged")
-    (tmp_path / "c").write_text("no directory")
+    (tmp_path / "a" / note.format(directory_id.hex)).touch()
+    unplug_c(tmp_path)
     node = await Node(tmp_path).start(image_of())
-    assert node.manager.is_offline(NAME)
+    assert node.manager.is_offline(NAME) is not opens
+    assert not opens or node.values() == list(range(20))
     await node.stop()
-    (tmp_path / "c").unlink()
-    (tmp_path / "unplugged").rename(tmp_path / "c")
+    plug_c(tmp_path)
     node = await Node(tmp_path).start(image_of())
     assert node.values() == list(range(20))
     await node.stop()
     assert node.places() == ["a/t-0"]
+
+
+async def test_no_move_begins_once_a_directory_is_offline(tmp_path: Path) -> None:
+    """It may hold the log as it was before an earlier move, and a start would open that."""
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    node.to("b")
+    node.directories.all[2].fail("broken")
+    await node.moved()
+    assert node.places() == ["a/t-0"]
+    await node.stop()

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 from controlled import Controlled
+from power_loss_tree import PowerLossTree
 
 from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.files import OsFiles, Space
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.writer import NewRecord, encode_batch
@@ -241,16 +242,46 @@ async def test_room_that_does_not_last_is_not_told(tmp_path: Path, controller: T
     await life.stop()
 
 
-async def test_a_disk_that_was_full_is_taken_for_full_after_a_restart(
+class Short(OsFiles):
+    """Of the paths in `short` the disk has next to no room."""
+
+    def __init__(self, *short: Path) -> None:
+        super().__init__()
+        self.short = set(short)
+
+    def space(self, path: Path) -> Space:
+        return Space(1 << 40, 1 << 20 if path in self.short else 1 << 30)
+
+
+async def fill_b(path: Path, controller: Told) -> list[int]:
+    """In a first life that has ended."""
+    life = await first_life(path, controller)
+    held = life.lies_in("b")
+    life.directories.all[1].fill()
+    await until(lambda: full(controller) == held)
+    await life.stop()
+    return held
+
+
+async def test_a_disk_that_was_full_and_is_short_is_taken_for_full_after_a_restart(
     tmp_path: Path, controller: Told
 ) -> None:
-    life = await first_life(tmp_path, controller)
-    life.directories.all[1].fill()
-    await until(lambda: full(controller) == life.lies_in("b"))
-    await life.stop()
-    life = await Life(tmp_path, controller).start()
+    held = await fill_b(tmp_path, controller)
+    (tmp_path / "a" / "t-0").rename(tmp_path / "b" / "t-0")  # new there, so it is not told yet
+    life = await Life(tmp_path, controller, files=Short(tmp_path / "b")).start()
     assert [directory.is_full for directory in life.directories.all] == [False, True]
+    await until(lambda: full(controller) == [0, *held])
     life.directories.all[1].has_room()
+    await until(lambda: full(controller) == [])
+    await life.stop()
+
+
+async def test_a_disk_that_was_full_and_has_room_is_not_taken_for_full_after_a_restart(
+    tmp_path: Path, controller: Told
+) -> None:
+    await fill_b(tmp_path, controller)
+    life = await Life(tmp_path, controller, files=Short(tmp_path / "a")).start()
+    assert not life.directories.some_full, "nobody said of a that it was full"
     await until(lambda: full(controller) == [])
     await life.stop()
 
@@ -419,14 +450,52 @@ async def test_a_batch_that_a_killed_process_was_writing_is_no_damage(
     await life.stop()
 
 
-async def test_damage_after_the_power_went_is_no_news(tmp_path: Path, controller: Told) -> None:
+async def after_power(path: Path, controller: Told) -> Life:
+    """One that is open, after a loss of power."""
+    life = Life(path, controller)
+    life.directories.may_have_lost = True
+    await life.replicas.open_all(controller.image, life.reports.tell_empty)
+    return life
+
+
+async def test_what_a_loss_of_power_tore_is_no_news_then_and_later(tmp_path: Path, controller: Told) -> None:
+    log = await written(tmp_path, controller)
+    log.write_bytes(log.read_bytes()[:-1] + b"?")
+    await (await after_power(tmp_path, controller)).stop()  # before it could tell
+    await (await Life(tmp_path, controller).start()).stop()
+    assert not any(emptied(controller))
+
+
+async def test_damage_that_was_found_and_not_told_is_told_though_power_failed_since(
+    tmp_path: Path, controller: Told
+) -> None:
     log = await written(tmp_path, controller)
     log.write_bytes(log.read_bytes()[:-1] + b"?")
     life = Life(tmp_path, controller)
     await life.replicas.open_all(controller.image, life.reports.tell_empty)
-    await life.reports.tell_first(lost=True)
-    assert not any(emptied(controller))
     await life.stop()
+    for _ in range(2):  # the power may fail again and again
+        await (await after_power(tmp_path, controller)).stop()
+    life = await after_power(tmp_path, controller)
+    assert not any(emptied(controller))
+    await life.reports.tell_first()
+    assert emptied(controller)[-1] == [0]
+    assert leaders(controller)[0] == 2
+    await life.stop()
+
+
+async def test_damage_that_was_told_is_not_told_again_though_power_fails_then(
+    tmp_path: Path, controller: Told
+) -> None:
+    log = await written(tmp_path, controller)
+    log.write_bytes(log.read_bytes()[:-1] + b"?")
+    disk = PowerLossTree([tmp_path / "a", tmp_path / "b"])
+    life = await Life(tmp_path, controller, files=disk).start()
+    assert emptied(controller)[-1] == [0]
+    await life.stop()
+    disk.lose_power()
+    disk.close_held()
+    assert not list(tmp_path.rglob("damaged"))
 
 
 async def test_nothing_is_opened_where_every_directory_has_failed(tmp_path: Path, controller: Told) -> None:
