@@ -191,6 +191,20 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _milliseconds("kafka_log_logflushstats_logflushrateandtimems", "fsync of a log"),
         _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed"),
         _gauge("tierlog_log_directory_full", "1 while appends wait for room in it", "directory"),
+        _gauge("tierlog_log_open_files", "Files of logs that are kept open"),
+        _gauge("tierlog_log_open_files_limit", "How many may be (log.max.open.files)"),
+        _counter(
+            "tierlog_log_files_opened_total",
+            "Uses of a log's file that found it closed; all other uses found it open",
+        ),
+        _counter("tierlog_log_files_evicted_total", "Files of logs that were closed to open others"),
+        _gauge(
+            "kafka_log_logcleanermanager_uncleanable_partitions_count",
+            "Logs whose compaction failed, left alone until the next start",
+        ),
+        _gauge("kafka_log_logcleanermanager_max_dirty_percent", "Dirty share of the dirtiest log"),
+        _counter("tierlog_log_cleaner_read_bytes_total", "Bytes that compaction read"),
+        _counter("tierlog_log_cleaner_written_bytes_total", "Bytes that compaction kept"),
         _gauge(
             "kafka_server_replicaalterlogdirsmanager_maxlag",
             "Most offsets that a copy lacks which is to take its log's place in another directory (KIP-113)",
@@ -209,20 +223,6 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _gauge("tierlog_directory_moves", "Moves between log directories that are under way, or wait"),
         _counter("tierlog_directory_moves_ended_total", "Those that ended, by how", "end"),
         _counter("tierlog_directory_moves_copied_bytes_total", "Bytes that they copied"),
-        _gauge("tierlog_log_open_files", "Files of logs that are kept open"),
-        _gauge("tierlog_log_open_files_limit", "How many may be (log.max.open.files)"),
-        _counter(
-            "tierlog_log_files_opened_total",
-            "Uses of a log's file that found it closed; all other uses found it open",
-        ),
-        _counter("tierlog_log_files_evicted_total", "Files of logs that were closed to open others"),
-        _gauge(
-            "kafka_log_logcleanermanager_uncleanable_partitions_count",
-            "Logs whose compaction failed, left alone until the next start",
-        ),
-        _gauge("kafka_log_logcleanermanager_max_dirty_percent", "Dirty share of the dirtiest log"),
-        _counter("tierlog_log_cleaner_read_bytes_total", "Bytes that compaction read"),
-        _counter("tierlog_log_cleaner_written_bytes_total", "Bytes that compaction kept"),
     ),
     "The object store": (
         _gauge("kafka_log_remote_remote_log_size_bytes", "Bytes in the object store", *PARTITION),
