@@ -173,16 +173,21 @@ class TierManager:
     async def _put_root(
         self, where: TopicIdPartition, root: ManifestRoot, found: tuple[ManifestRoot, str] | None
     ) -> ManifestRoot | None:
-        """None if the condition failed: another write was first, or an earlier try of this one."""
+        """None if the condition failed, as another write was first, or an earlier try of this one; or if it
+        is not what the store has now: local data goes because the root names it.
+        """
         body = encode_root(root)
         condition: Condition = Absent() if found is None else found[1]
         self._roots.pop(where, None)
         try:
             key = self._keys.root(where)
-            info = await self._store.put(key, body, crc32c=crc32c.crc32c(body), condition=condition)
+            await self._store.put(key, body, crc32c=crc32c.crc32c(body), condition=condition)
         except PreconditionFailed:
             return None
-        self._roots[where] = root, info.etag
+        written = await self._read_root(where)
+        if written is None or written[0] != root:
+            return None
+        self._roots[where] = written
         self.counts.roots_written += 1
         return root
 

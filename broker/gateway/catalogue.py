@@ -191,24 +191,6 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _milliseconds("kafka_log_logflushstats_logflushrateandtimems", "fsync of a log"),
         _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed"),
         _gauge("tierlog_log_directory_full", "1 while appends wait for room in it", "directory"),
-        _gauge(
-            "kafka_server_replicaalterlogdirsmanager_maxlag",
-            "Most offsets that a copy lacks which is to take its log's place in another directory (KIP-113)",
-            "clientId",
-        ),
-        _gauge(
-            "kafka_server_replicaalterlogdirsmanager_failedpartitionscount",
-            "Partitions that could not move to another log directory, until they are moved again",
-            "clientId",
-        ),
-        _gauge(
-            "kafka_server_replicaalterlogdirsmanager_deadthreadcount",
-            "Moves that an error of the broker itself has ended",
-            "clientId",
-        ),
-        _gauge("tierlog_directory_moves", "Moves between log directories that are under way, or wait"),
-        _counter("tierlog_directory_moves_ended_total", "Those that ended, by how", "end"),
-        _counter("tierlog_directory_moves_copied_bytes_total", "Bytes that they copied"),
         _gauge("tierlog_log_open_files", "Files of logs that are kept open"),
         _gauge("tierlog_log_open_files_limit", "How many may be (log.max.open.files)"),
         _counter(
@@ -230,6 +212,24 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _counter("tierlog_log_damage_found_total", "Damaged ranges that were found in logs"),
         _counter("tierlog_log_damage_repaired_total", "Logs that were cut at damage, to be fetched again"),
         _gauge("tierlog_log_damaged_partitions", "Logs of which a range is damaged, and refused to readers"),
+        _gauge(
+            "kafka_server_replicaalterlogdirsmanager_maxlag",
+            "Most offsets that a copy lacks which is to take its log's place in another directory (KIP-113)",
+            "clientId",
+        ),
+        _gauge(
+            "kafka_server_replicaalterlogdirsmanager_failedpartitionscount",
+            "Partitions that could not move to another log directory, until they are moved again",
+            "clientId",
+        ),
+        _gauge(
+            "kafka_server_replicaalterlogdirsmanager_deadthreadcount",
+            "Moves that an error of the broker itself has ended",
+            "clientId",
+        ),
+        _gauge("tierlog_directory_moves", "Moves between log directories that are under way, or wait"),
+        _counter("tierlog_directory_moves_ended_total", "Those that ended, by how", "end"),
+        _counter("tierlog_directory_moves_copied_bytes_total", "Bytes that they copied"),
     ),
     "The object store": (
         _gauge("kafka_log_remote_remote_log_size_bytes", "Bytes in the object store", *PARTITION),

@@ -161,6 +161,8 @@ class TierDriver:
             now_ms, start = self._clock.now_ms(), replica.log_start_offset
             segments = local_segments(replica)
             kept_from = planner.follower_local_start(remote, segments, _policy(replica), start, now_ms)
+            # above what it knows to be committed its log may not be the one that was uploaded
+            kept_from = min(kept_from, replica.high_watermark)
             try:
                 replica.delete_local_before(kept_from, now_ms)
             except OSError as failure:
@@ -296,7 +298,13 @@ class TierDriver:
     async def _write_root(
         self, where: TopicIdPartition, state: _State, remote: RemotePartition, index: int
     ) -> ObjectStoreError | None:
-        """Brings the bucket's manifest up to the image. What failed is returned: retention can do without."""
+        """Brings the bucket's manifest up to the image. What failed is returned: retention can do without.
+
+        There is none before something was committed: only objects of which the quorum knows go with a topic
+        that was deleted before anybody described it.
+        """
+        if remote.copied_end_offset is None and not remote.log_start_offset:
+            return None
         try:
             state.root = await self._manager.write_root(where, remote, state.replica.leader_epoch, index)
         except ObjectStoreError as failure:

@@ -24,13 +24,17 @@ DONE = {
     "group commits",
     "voters let go",
     "voters taken in",
+    "segments tiered",
+    "pages",
+    "late uploads",
+    "objects deleted",
 }
 """What runs have beside records and faults: here it must come about."""
 
 OPERATOR_CALLS_MAX = 5
 """In a thousand seeds. Where more are left to an operator, the rest is not shown to come back by itself."""
 
-REPLAYED = "11,17,22,29,38,45,137,473"
+REPLAYED = "11,17,22,29,38,45,51,95,137,473"
 
 
 def simulate(seeds: int, first: int, hash_seed: str = "random") -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.net.dispatch import Dispatcher
+from tierlog.broker.partition.follower import StartFromTier
 from tierlog.broker.ports.files import FileSlice, Part
 from tierlog.broker.ports.network import Unreachable
 from tierlog.broker.ports.tasks import TaskGroup
@@ -40,6 +41,7 @@ from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.replica_reports import ReplicaReports
+from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.api import APIS, decode_response, encode_request
@@ -51,6 +53,7 @@ from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable
 from tierlog.metadata.observer import MetadataObserver
+from tierlog.tiering.object_store import ObjectStore
 
 DEATH_SEEN_S = 0.002
 """The kernel of a killed process closes its connections, and refuses others."""
@@ -79,9 +82,11 @@ class SimBroker:
         brokers: "dict[int, SimBroker]",
         rng: random.Random,
         observer: Observer,
+        objects: ObjectStore | None = None,
     ) -> None:
+        """`objects`: for tiered topics, if there are any."""
         self.node_id, self.name = node_id, address(node_id)
-        self.settings, self.disk = settings, disk
+        self.settings, self.disk, self.objects = settings, disk, objects
         self.clock = SimClock(loop)
         self.boot = 0  # of the machine: another after its power was lost
         self._loop, self._network, self._brokers, self._rng = loop, network, brokers, rng
@@ -91,6 +96,7 @@ class SimBroker:
         self.metadata: MetadataNode | MetadataObserver | None = None
         self.replicas: ReplicaManager | None = None
         self.lifecycle: BrokerLifecycle | None = None
+        self.tiering: Tiering | None = None
         self._known: dict[TopicPartition, Replica] = {}
         self._held: dict[TopicPartition, int] = {}
         self._checkpointed: dict[TopicPartition, tuple[Replica, int]] = {}
@@ -144,7 +150,7 @@ class SimBroker:
         }
         self.files.die()
         self.directories.release()
-        self.dispatcher = self.metadata = self.replicas = self.lifecycle = None
+        self.dispatcher = self.metadata = self.replicas = self.lifecycle = self.tiering = None
         return True
 
     @property
@@ -249,17 +255,22 @@ class SimBroker:
         def lower_checkpoint(replica: Replica) -> None:
             replicas.checkpoints.lower(replica)
 
+        async def start_from_tier(replica: Replica, step: StartFromTier) -> bool:
+            return tiering is not None and await tiering.follower_start.begin(replica, step)
+
         commits, purgatory = GroupCommit(), Purgatory(10_000)
+        network = SimDialler(self._network, self.name, self._brokers, rng)
         fetchers = ReplicaFetchers(
             FollowerDependencies(
                 settings=settings,
-                network=SimDialler(self._network, self.name, self._brokers, rng),
+                network=network,
                 clock=self.clock,
                 tasks=tasks,
                 rng=rng,
                 broker_epoch=broker_epoch,
                 image=lambda: node.image,
                 lower_checkpoint=lower_checkpoint,
+                from_tier=start_from_tier,
             )
         )
         replicas = ReplicaManager(
@@ -273,6 +284,7 @@ class SimBroker:
             flusher=commits.request,
             roles=PartitionRoles(self.node_id, self.clock, fetchers),
         )
+        tiering = self._build_tiering(metadata, replicas, network, rng)
         updater = IsrUpdater(settings, metadata, replicas, self.clock, tasks, broker_epoch=broker_epoch)
 
         async def allocate() -> tuple[ErrorCode, int, int]:
@@ -293,14 +305,42 @@ class SimBroker:
             producer_ids=ProducerIds(allocate),
             clock=self.clock,
             tasks=tasks,
+            remote=None if tiering is None else tiering.remote,
             lease=_WatchedLease(self, lifecycle, self._observer),
             isr_due=updater.due,
         )
         upkeep = Upkeep(settings, replicas, self.files, self.clock, tasks, commits, node)
-        await self._serve_with(dependencies, lifecycle, updater, upkeep)
+        await self._serve_with(dependencies, lifecycle, updater, upkeep, tiering)
+
+    def _build_tiering(
+        self, metadata: MetadataClient, replicas: ReplicaManager, network: "SimDialler", rng: random.Random
+    ) -> Tiering | None:
+        if self.objects is None:
+            return None
+        tiering = Tiering(
+            self.settings,
+            metadata,
+            replicas,
+            self.files,
+            self.clock,
+            rng,
+            self._report,
+            cluster_id=self.settings.cluster_id,
+            data_directory=self.directories.online[0].path,
+            objects=self.objects,
+            network=network,
+        )
+        replicas.went_offline.append(tiering.driver.wake_all)
+        replicas.came.append(tiering.driver.wake_all)
+        return tiering
 
     async def _serve_with(
-        self, deps: Dependencies, lifecycle: BrokerLifecycle, updater: IsrUpdater, upkeep: Upkeep
+        self,
+        deps: Dependencies,
+        lifecycle: BrokerLifecycle,
+        updater: IsrUpdater,
+        upkeep: Upkeep,
+        tiering: Tiering | None,
     ) -> None:
         """Joins the cluster, opens the logs, and answers once the controller has let it in."""
         settings, metadata, replicas, tasks = deps.settings, deps.metadata, deps.replicas, deps.tasks
@@ -336,7 +376,9 @@ class SimBroker:
         upkeep.start()
         updater.start()
         reports.start()
-        self.replicas, self.lifecycle = replicas, lifecycle
+        if tiering is not None:
+            await tiering.start()
+        self.replicas, self.lifecycle, self.tiering = replicas, lifecycle, tiering
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)
         await reports.tell_first()
         await lifecycle.enter()

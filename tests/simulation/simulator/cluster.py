@@ -31,6 +31,7 @@ from simulator.operators import move_partitions, pass_topics, retire
 from simulator.partitions import PartitionWitness
 from simulator.peers import address
 from simulator.splits import split
+from simulator.tiering import Tiering, read_back
 from simulator.witness import QuorumWitness, Violation
 from simulator.workload import TOPIC, Client, History, consume, produce, values_of
 from tierlog.broker.ports.types import InvariantViolation
@@ -58,6 +59,7 @@ HEAL_S = 30.0
 LATE_S = 1.0
 """Virtual seconds for what is still under way, when all is well and no client asks any more."""
 
+CLUSTER_ID = "simulated"
 PARTITIONS = 3
 MIN_IN_SYNC = 2
 CHECK_S = 0.05
@@ -155,6 +157,15 @@ class ClusterRun:
         self.brokers: dict[int, SimBroker] = {}
         self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
         self.history.given = self.partitions.given
+        self.tiering = Tiering(
+            seed,
+            CLUSTER_ID,
+            self.loop,
+            self.brokers,
+            self.outcome.done,
+            self._tiered,
+            self._violations.append,
+        )
         self._group_rng = random.Random(f"group {seed}")  # drawn apart, for the rest to stay
         self.group = GroupHistory(PARTITIONS) if self._group_rng.random() < GROUPED else None
         self._operators: list[asyncio.Task[None]] = []
@@ -164,7 +175,7 @@ class ClusterRun:
             path.mkdir()
             self.brokers[number] = SimBroker(
                 number, self._settings(number, voters), Disk(path), self.loop, self.network,
-                self.brokers, self._fork(), self,
+                self.brokers, self._fork(), self, self.tiering.store(address(number)),
             )  # fmt: skip
         self.faults_s = self.rng.choice(FAULTS_S)
         self.faults = _ClusterFaults(
@@ -182,13 +193,15 @@ class ClusterRun:
 
     def play(self) -> Outcome:
         try:
-            self.loop.run_for(self._main())
+            with self.tiering.small_pages():
+                self.loop.run_for(self._main())
         finally:
             self.outcome.virtual_s = self.loop.time()
         for broker in self.brokers.values():
             broker.kill()
         self.outcome.acknowledged = self.history.count
         self.outcome.done.update(self.history.done)
+        self.outcome.faults.update(self.tiering.faults)
         self.outcome.done["bits flipped"] = self.outcome.faults["flipped bit"]
         self.outcome.done["group commits"] = 0 if self.group is None else self.group.count
         self.outcome.trace = self._trace.hexdigest()
@@ -201,7 +214,7 @@ class ClusterRun:
         return settings_from(
             {
                 "node.id": str(number),
-                "cluster.id": "simulated",
+                "cluster.id": CLUSTER_ID,
                 "process.roles": "broker,controller" if number in voters else "broker",
                 "controller.quorum.voters": ",".join(f"{n}@{address(n)}:9644" for n in voters),
                 "controller.quorum.secret": "simulated",
@@ -215,6 +228,7 @@ class ClusterRun:
                 "min.insync.replicas": str(MIN_IN_SYNC),
                 "group.initial.rebalance.delay.ms": "100",
                 "group.min.session.timeout.ms": "500",
+                **self.tiering.settings(number),
             }
         )
 
@@ -247,15 +261,28 @@ class ClusterRun:
         await self._settle()
         clients.kill()
         await asyncio.sleep(LATE_S)
+        await self._end_tiering()
         checking.cancel()
         self._check_end()
+
+    async def _end_tiering(self) -> None:
+        """What is remote is read back by a consumer, from the start on."""
+        if not self.tiering.is_on:
+            return
+        await self.tiering.settle(self._raise_violation)
+        reader = Process(self.loop, "reader")
+        self.network.listen("reader", reader)
+        client = Client("reader", self.network, self.brokers, self.history, self._fork())
+        for partition in range(PARTITIONS):
+            end = max(self.history.acknowledged.get(partition, {-1: b""})) + 1
+            await reader.spawn(read_back(client, partition, end))
 
     def _operate(self, clients: Process) -> None:
         """In some runs more happens beside the writes; what that is, is drawn apart, for the rest to stay."""
         rng = random.Random(f"operators {self.outcome.seed}")
         for name, (share, work) in {
             "mover": (MOVED, lambda client: move_partitions(client, PARTITIONS)),
-            "passing": (PASSING, lambda client: pass_topics(client, self._configs, self._goes_on)),
+            "passing": (PASSING, self._pass_topics),
             "retiring": (RETIRING, self._retire),
             "decay": (DECAYING, self._decay),
             "splits": (SPLIT, self._split),
@@ -266,9 +293,16 @@ class ClusterRun:
                 client = Client(name, self.network, self.brokers, self.history, draws, name)
                 at_work = self._passing if name == "passing" else self._operators
                 at_work.append(clients.watch(work(client), self._violations))
+        if self.tiering.is_on:
+            self._operators.append(clients.watch(self.tiering.storms(), self._violations))
 
     def _goes_on(self) -> bool:
         return not self.faults.over
+
+    def _pass_topics(self, client: Client) -> Coroutine[Any, Any, None]:
+        tiered = self.tiering.configs
+        rolled = (("segment.bytes", "100"),) if tiered else ()  # with each batch, for something to be remote
+        return pass_topics(client, (*self._configs, *tiered, *rolled), self._goes_on)
 
     def _retire(self, client: Client) -> Coroutine[Any, Any, None]:
         return retire(
@@ -298,8 +332,13 @@ class ClusterRun:
         """It is a broker that calls, and would take what is raised for a failure of its own."""
         try:
             self.partitions.published(image)
+            self.tiering.published(image)
         except Violation as failure:
             self._violations.append(failure)
+
+    def _tiered(self, topic: str, partition: int, offset: int, kind: str) -> None:
+        if topic == TOPIC:
+            self.partitions.given(partition, offset, kind)
 
     def serves(self, broker: SimBroker) -> None:
         try:
@@ -310,7 +349,8 @@ class ClusterRun:
     # --- the topic
 
     async def _create_topic(self) -> None:
-        topic = NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3, configs=self._configs)
+        own = (*self._configs, *self.tiering.configs)
+        topic = NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3, configs=own)
         configs = (("cleanup.policy", "compact"), *self._configs)
         offsets = NewTopic(name=OFFSETS_TOPIC, partitions=1, replication_factor=3, configs=configs)
         command = CreateTopics(topics=(topic,) if self.group is None else (topic, offsets))
@@ -447,7 +487,7 @@ class ClusterRun:
 
     def _check(self) -> None:
         self._note_whole()
-        for line in self.partitions.check():
+        for line in (*self.partitions.check(), *self.tiering.check()):
             self._trace.update(f"{self.loop.time():.6f} {line}\n".encode())
         for broker in self.brokers.values():
             if isinstance(broker.metadata, MetadataNode) and broker.process is not None:
@@ -474,12 +514,12 @@ class ClusterRun:
             self._check_order(partition, [value for _, value in whole])
 
     def _logs(self, partition: int) -> list[bytes]:
-        """The batches of each replica, which are the same in all, to the byte."""
+        """The batches of each replica, the remote ones too, which are the same in all, to the byte."""
         replicas = [
             None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
             for broker in self.brokers.values()
         ]
-        return [b"".join(data for _, data in one.log.batches(0)) for one in replicas if one is not None]
+        return [log for one in replicas if one is not None for log in self.tiering.whole_logs(one)]
 
     def _check_order(self, partition: int, values: list[bytes]) -> None:
         last: dict[bytes, int] = {}

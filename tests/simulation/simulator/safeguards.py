@@ -20,12 +20,14 @@ from tierlog.broker.partition.leader import LeaderCore
 from tierlog.broker.partition.producers import ProducerState
 from tierlog.broker.ports.types import NO_EPOCH
 from tierlog.broker.records.batch import read_header
+from tierlog.broker.runtime import tier_driver
 from tierlog.broker.runtime.lifecycle import BrokerLifecycle
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_reports import ReplicaReports
+from tierlog.broker.settings.topic import MAX_LONG
 from tierlog.broker.wire.errors import ErrorCode
-from tierlog.metadata import wal
-from tierlog.metadata.controller import election, in_sync, settle
+from tierlog.metadata import evolve, wal
+from tierlog.metadata.controller import election, in_sync, remote, settle
 from tierlog.metadata.controller.rules import Rules
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.raft import messages as m
@@ -34,6 +36,7 @@ from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.messages import Entry
 from tierlog.metadata.raft.replication import Replication
 from tierlog.metadata.storage import MetadataStorage
+from tierlog.tiering import copier, planner
 
 __all__ = ["SAFEGUARDS", "safeguards_of_brokers", "safeguards_of_voters", "switched_off"]
 
@@ -297,3 +300,44 @@ def _() -> Patches:
         become(replica, leader_epoch, *rest, **named)
 
     yield Replica, "become_leader", without
+
+
+# --- the remote tier
+
+
+@_safeguard("a copy is committed by the leader of its epoch", "a deposed leader's upload enters the manifest")
+def _() -> Patches:
+    yield remote, "_check_leader", lambda *_: None
+
+
+@_safeguard("local segments stay until their copy is committed", "records are in neither tier")
+def _() -> Patches:
+    droppable = planner._droppable_end
+
+    def without(segments: Any, policy: Any, tiered_end: int, log_start: int, now_ms: int) -> int:
+        return droppable(segments, policy, MAX_LONG, log_start, now_ms)
+
+    yield planner, "_droppable_end", without
+
+
+@_safeguard("and until the bucket's manifest names it", "the bucket alone does not have what no disk has")
+def _() -> Patches:
+    yield tier_driver, "_end_of", lambda root: MAX_LONG
+
+
+@_safeguard("an upload is verified", "the manifest names an object that was torn")
+def _() -> Patches:
+    async def without(*_: object) -> None:
+        return
+
+    yield copier, "_verify", without
+
+
+@_safeguard("copies that are given up are deleted", "objects that nobody knows of")
+def _() -> Patches:
+    def without(image: Any, record: Any) -> Any:
+        kept = abandoned(image, record)
+        return replace(kept, delete_queue=image.delete_queue)
+
+    abandoned = evolve._copy_abandoned
+    yield evolve, "_copy_abandoned", without

@@ -56,7 +56,7 @@ def _() -> Patches:
 
 @safeguard("the leader epoch of a fetch", "a client reads from a leader that is none any more")
 def _() -> Patches:
-    read_one = fetch._Fetcher._read_one
+    read_one = fetch._Fetcher.read_one
 
     def without(fetcher: Any, asked: Any, item: Any, reading: Any) -> Any:
         said, item.current_leader_epoch = item.current_leader_epoch, -1
@@ -65,7 +65,7 @@ def _() -> Patches:
         finally:
             item.current_leader_epoch = said
 
-    yield fetch._Fetcher, "_read_one", without
+    yield fetch._Fetcher, "read_one", without
 
 
 @safeguard("consumers see what is committed", "a record that was seen is lost")

@@ -429,6 +429,21 @@ async def test_a_follower_drops_what_is_remote_and_uploads_nothing(pair: Pair, s
     pair.follower.check()
 
 
+async def test_a_follower_keeps_what_it_does_not_know_to_be_committed(pair: Pair) -> None:
+    """Its log may still have to be cut there; and elected, it would begin above its high watermark."""
+    pair.produce(60)
+    asked = pair.follower.fetch_position()
+    assert asked is not None
+    found = content(pair.leader.read_for_follower(0, 1 << 20))
+    assert pair.follower.take_fetched(asked, Fetched(ErrorCode.NONE, 12, 0), found, START_MS) == Append()
+    await pair.tier()
+    await pair.other.driver.trim_followers()
+    assert pair.follower.local_log_start_offset <= pair.follower.high_watermark == 12
+    catch_up(pair.follower, pair.leader)
+    await pair.other.driver.trim_followers()
+    assert pair.follower.local_log_start_offset > 12
+
+
 async def test_a_follower_keeps_what_local_retention_keeps(pair: Pair) -> None:
     pair.produce(60)
     catch_up(pair.follower, pair.leader)

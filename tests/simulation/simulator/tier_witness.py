@@ -1,0 +1,351 @@
+"""What must hold between the logs, the manifest and the bucket; looked at where one of them changes.
+
+It sees each image that any node publishes, each object as it is stored or removed, and where local logs
+begin. What a copy holds is compared with the replicas in sync at the moment in which the manifest names it.
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import crc32c
+
+from simulator.broker import SimBroker
+from simulator.object_store import Bucket
+from simulator.witness import Violation
+from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.broker.records.batch import BatchHeader, check_batch, iter_batches
+from tierlog.broker.records.errors import RecordsError
+from tierlog.broker.runtime.replica import Replica
+from tierlog.metadata.image import ClusterImage, QueuedDelete, RemotePartition
+from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.tiering.format.keys import Keys, parse_attempt
+from tierlog.tiering.format.manifest import ManifestError, ManifestRoot, decode_page, decode_root
+
+UUID_DIGITS = 36
+
+
+class TierWitness:
+    """`bucket` is set by who makes both. `given`: asked, as when a consumer sees a record, whether enough
+    replicas have it: topic, partition, offset, kind."""
+
+    bucket: Bucket
+
+    def __init__(
+        self,
+        brokers: Mapping[int, SimBroker],
+        keys: Keys,
+        done: Counter[str],
+        given: Callable[[str, int, int, str], None],
+    ) -> None:
+        self._brokers, self._keys, self._done, self._given = brokers, keys, done, given
+        self._image: ClusterImage | None = None  # the newest that any node has had
+        self._pages: dict[uuid.UUID, tuple[RemoteSegment, ...]] = {}
+        self._committed: set[uuid.UUID] = set()  # copies and pages that a manifest has ever named
+        self._named: dict[TopicIdPartition, frozenset[uuid.UUID]] = {}
+        self._roots: dict[TopicIdPartition, ManifestRoot] = {}  # the newest of the bucket that was whole
+        self._led: dict[tuple[int, TopicIdPartition], tuple[int, int]] = {}  # -> epoch, local start
+        self._removed: set[str] = set()
+        self._too_late: set[str] = set()
+        """Objects that arrived after their deletion: no store can refuse them."""
+
+    # --- the manifest
+
+    def published(self, image: ClusterImage) -> None:
+        """To some node. Raises Violation."""
+        before = self._image
+        if before is not None and image.index <= before.index:
+            return
+        self._image = image
+        if before is None or before.remote is image.remote:
+            return
+        for where in [where for where in self._named if where not in image.remote]:
+            del self._named[where]
+        for where, remote in image.remote.items():
+            known = before.remote_partition(*where)
+            if known is not remote:
+                self._check_manifest(where, known, remote, before)
+
+    def _check_manifest(
+        self, where: TopicIdPartition, before: RemotePartition, remote: RemotePartition, old: ClusterImage
+    ) -> None:
+        entries = self._entries(where, remote)
+        for one, following in pairwise(entries):
+            if following.base_offset != one.end_offset:
+                raise Violation(f"{where}: {following.base_offset} follows {one.end_offset} in the manifest")
+        if remote.log_start_offset < before.log_start_offset:
+            raise Violation(f"{where}: the log start went back to {remote.log_start_offset}")
+        for entry in entries:
+            if entry.uuid not in self._committed:
+                partition = old.partition(*where)
+                if partition is not None and entry.leader_epoch < partition.leader_epoch:
+                    raise Violation(
+                        f"{where}: what was begun in epoch {entry.leader_epoch} is committed in "
+                        f"{partition.leader_epoch}"
+                    )
+                self._check_copy(where, entry)
+                topic = old.topics.get(where.topic_id)
+                if topic is not None:
+                    self._given(topic.name, where.partition, entry.last_offset, "tiered")
+        named = frozenset(one.uuid for one in (*remote.pages, *entries))
+        self._committed |= named
+        self._named[where] = named
+
+    def _entries(self, where: TopicIdPartition, remote: RemotePartition) -> list[RemoteSegment]:
+        spilled = [entry for page in remote.pages for entry in self._page(where, page)]
+        return [*spilled, *remote.entries]
+
+    def _page(self, where: TopicIdPartition, page: PageRef) -> tuple[RemoteSegment, ...]:
+        if page.uuid not in self._pages:
+            content = self.bucket.content(self._keys.page(where, page))
+            if content is None:
+                raise Violation(f"{where}: the manifest names a page that is not there: {page}")
+            try:
+                self._pages[page.uuid] = decode_page(content, page).entries
+            except ManifestError as error:
+                raise Violation(f"{where}: {error}") from error
+            self._done["pages"] += 1
+        return self._pages[page.uuid]
+
+    def _check_copy(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
+        """The object is what the entry says, batch by batch, and what the replicas in sync have there."""
+        content = self._content(where, entry)
+        following, records = entry.base_offset, 0
+        for _, header in _batches(where, content):
+            if header.base_offset != following:
+                raise Violation(f"{where}: in the copy from {entry.base_offset} {header} is at {following}")
+            epoch = max(line for line in entry.leader_epochs if line[1] <= header.base_offset)[0]
+            if epoch != header.leader_epoch:
+                raise Violation(f"{where}: {header} is told to be of epoch {epoch}")
+            following, records = header.next_offset, records + header.record_count
+        if (following, records) != (entry.end_offset, entry.records):
+            raise Violation(f"{where}: the copy ends at {following} with {records} records: {entry}")
+        for node, replica in self._holders(where, entry):
+            if _local(replica, entry.base_offset, entry.end_offset) != content:
+                raise Violation(f"{where}: node {node} has other records than the copy {entry}")
+        self._done["segments tiered"] += 1
+
+    def _content(self, where: TopicIdPartition, entry: RemoteSegment) -> bytes:
+        key = self._keys.log(where, entry)
+        content = self.bucket.content(key)
+        index = self.bucket.content(self._keys.index(where, entry))
+        if content is None or index is None:
+            raise Violation(f"the manifest names {key}, which is not there")
+        if (crc32c.crc32c(content), crc32c.crc32c(index)) != (entry.log_crc32c, entry.index_crc32c):
+            raise Violation(f"{key} is not what the manifest says")
+        return content
+
+    def _holders(self, where: TopicIdPartition, entry: RemoteSegment) -> Iterator[tuple[int, Replica]]:
+        partition = None if self._image is None else self._image.partition(*where)
+        for node, broker in self._brokers.items() if partition is not None else ():
+            replica = None if broker.replicas is None else broker.replicas.get(*where)
+            if (
+                replica is not None
+                and replica.failed is None
+                and partition is not None
+                and node in partition.in_sync
+                and replica.local_log_start_offset <= entry.base_offset
+                and entry.end_offset <= replica.log_end_offset
+            ):
+                yield node, replica
+
+    # --- the bucket
+
+    def stored(self, key: str, content: bytes, before: bytes | None) -> None:
+        if key in self._removed or self._describes_what_is_gone(key):
+            self._too_late.add(key)
+        if key.endswith("/root"):
+            self._check_root(self._place(key), _root(content), None if before is None else _root(before))
+        elif not key.endswith(".json") and before is not None:
+            raise Violation(f"{key} is overwritten")
+        elif key.endswith(".log"):
+            partition = None if self._image is None else self._image.partition(*self._place(key))
+            if partition is not None and parse_attempt(key).leader_epoch < partition.leader_epoch:
+                self._done["late uploads"] += 1
+
+    def _describes_what_is_gone(self, key: str) -> bool:
+        """A request to describe a topic, later than its deletion: whoever sent it may be dead."""
+        name = key.removeprefix(self._keys.topics()).removesuffix(".json")
+        is_description = key == f"{self._keys.topics()}{name}.json"
+        return is_description and self._image is not None and uuid.UUID(name) not in self._image.topics
+
+    def _check_root(
+        self, where: TopicIdPartition, root: ManifestRoot | None, before: ManifestRoot | None
+    ) -> None:
+        if root is None:
+            return  # it was torn, and whoever wrote it finds that out
+        if before is not None and root.metadata_index < before.metadata_index:
+            raise Violation(
+                f"{where}: the bucket's manifest went from index {before.metadata_index} to "
+                f"{root.metadata_index}"
+            )
+        unknown = {one.uuid for one in (*root.pages, *root.entries)} - self._committed
+        if unknown:
+            raise Violation(f"{where}: the bucket's manifest names what was never committed: {unknown}")
+        self._roots[where] = root
+
+    def removes(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            stem = key.rpartition(".")[0]
+            if key.endswith("/root"):
+                where = self._place(key)
+                if self._image is not None and where.topic_id in self._image.topics:
+                    raise Violation(f"{key} is deleted, and its topic is there")
+                self._roots.pop(where, None)
+            elif not key.endswith(".json"):
+                if uuid.UUID(stem[-UUID_DIGITS:]) in self._named.get(self._place(key), ()):
+                    raise Violation(f"{key} is deleted, and the manifest names it")
+                self._done["objects deleted"] += self.bucket.content(key) is not None
+        self._removed.update(keys)
+
+    def _place(self, key: str) -> TopicIdPartition:
+        *_, topic_id, partition, _ = key.split("/")
+        return TopicIdPartition(uuid.UUID(topic_id), int(partition))
+
+    def orphans(self) -> list[str]:
+        """Objects that nothing knows of, but for those that came after their deletion."""
+        image = self._image
+        if image is None:
+            return []
+        known = {self._keys.cluster(), *map(self._keys.topic, image.topics)}
+        for topic in image.topics.values():
+            for number in range(len(topic.partitions)):
+                where = TopicIdPartition(topic.topic_id, number)
+                known.add(self._keys.root(where))
+                remote = image.remote_partition(*where)
+                known.update(self._keys.page(where, page) for page in remote.pages)
+                for entry in (*self._entries(where, remote), *remote.started):
+                    known.update(self._attempt(where, entry))
+        for line in image.delete_queue.values():
+            known.update(self._doomed(line))
+        return [key for key in self.bucket.names() if key not in known and key not in self._too_late]
+
+    def _attempt(self, where: TopicIdPartition, one: object) -> tuple[str, str]:
+        return self._keys.attempt(where, one.base_offset, one.last_offset, one.leader_epoch, one.uuid)  # type: ignore[attr-defined]
+
+    def _doomed(self, line: QueuedDelete) -> Iterable[str]:
+        where = TopicIdPartition(line.topic_id, line.partition)
+        yield self._keys.root(where)
+        if not line.is_page:
+            yield from self._attempt(where, line)
+            return
+        yield self._keys.page_of(where, line.base_offset, line.last_offset, line.uuid)
+        for entry in self._pages.get(line.uuid, ()):
+            yield from self._attempt(where, entry)
+
+    # --- logs
+
+    def check(self) -> list[str]:
+        """Where logs begin; what changed, a line each, for the trace. Raises Violation."""
+        image, told = self._image, []
+        for number, broker in self._brokers.items() if image is not None else ():
+            for replica in broker.replicas or ():
+                where = TopicIdPartition(replica.topic_id, replica.name.partition)
+                tiered = replica.config.remote_storage_enable and replica.failed is None
+                if tiered and image is not None and where.topic_id in image.topics:
+                    start = replica.local_log_start_offset
+                    before = self._led.get((number, where), (-1, -1))
+                    if start != before[1]:
+                        self._check_start(where, replica, image.remote_partition(*where))
+                        if before[0] == replica.leader_epoch:
+                            self._check_named_in_bucket(where, replica)
+                        told.append(f"{number} {replica.name} from {start}")
+                    self._led[number, where] = (replica.leader_epoch if replica.leads else -1, start)
+        return told
+
+    def _check_start(self, where: TopicIdPartition, replica: Replica, remote: RemotePartition) -> None:
+        gone = max(remote.end_offset or 0, remote.log_start_offset, replica.log_start_offset)
+        if replica.local_log_start_offset > gone:
+            raise Violation(
+                f"{replica.name} begins at {replica.local_log_start_offset}, and only {gone} is remote"
+            )
+
+    def _check_named_in_bucket(self, where: TopicIdPartition, replica: Replica) -> None:
+        """A leader drops only what the bucket alone is enough to find."""
+        end = max(_end_of(self._roots.get(where)), replica.log_start_offset)
+        if replica.local_log_start_offset > end:
+            raise Violation(
+                f"the leader of {replica.name} begins at {replica.local_log_start_offset}, and the bucket's "
+                f"manifest ends at {end}"
+            )
+
+    def whole_logs(self, replica: Replica) -> Iterator[bytes]:
+        """From the first remote record on: with as much of it local as can be, and with as much remote."""
+        where = TopicIdPartition(replica.topic_id, replica.name.partition)
+        remote = RemotePartition() if self._image is None else self._image.remote_partition(*where)
+        contents = [self._content(where, entry) for entry in self._entries(where, remote)]
+        start, end = replica.local_log_start_offset, remote.end_offset or 0
+        below = [
+            content[at : at + header.size]
+            for content in contents
+            for at, header in _batches(where, content)
+            if header.base_offset < start
+        ]
+        yield b"".join([*below, _local(replica, start)])
+        yield b"".join([*contents, _local(replica, max(start, end))])
+
+    def unsettled(self, grace_ms: int) -> str | None:
+        """What has still to be done, while all is well."""
+        image = self._image
+        for number, broker in self._brokers.items() if image is not None else ():
+            for replica in broker.replicas or ():
+                where = TopicIdPartition(replica.topic_id, replica.name.partition)
+                if not (replica.leads and replica.config.remote_storage_enable) or image is None:
+                    continue
+                end = image.remote_partition(*where).end_offset or 0
+                due = [
+                    part.end_offset
+                    for part in replica.segments
+                    if part.rolled and part.end_offset <= replica.high_watermark
+                ]
+                if max(due, default=0) > max(end, replica.log_start_offset):
+                    return f"{replica.name} of node {number} is remote up to {end} of {due}"
+                content = self.bucket.content(self._keys.root(where))
+                if _end_of(None if content is None else _root(content)) != end:
+                    return f"the bucket's manifest of {replica.name} does not end at {end}"
+            if broker.tiering is None or broker.tiering.driver.jobs():
+                return f"node {number} is at work"
+        now_ms = min(broker.clock.now_ms() for broker in self._brokers.values())
+        queue = () if image is None else image.delete_queue.values()
+        overdue = [line for line in queue if line.queued_ms + grace_ms <= now_ms]
+        if overdue:
+            return f"{len(overdue)} deletions are due"
+        orphans = self.orphans()
+        return f"nothing knows of {orphans}" if orphans else None
+
+
+def _root(content: bytes) -> ManifestRoot | None:
+    try:
+        return decode_root(content)
+    except ManifestError:
+        return None
+
+
+def _end_of(root: ManifestRoot | None) -> int:
+    newest = () if root is None else (root.entries[-1:] or root.pages[-1:])
+    return newest[0].last_offset + 1 if newest else 0
+
+
+def _batches(where: TopicIdPartition, content: bytes) -> Iterator[tuple[int, BatchHeader]]:
+    at = 0
+    while at < len(content):
+        try:
+            header = check_batch(content, at)
+        except RecordsError as error:
+            raise Violation(f"{where}: a copy is damaged: {error}") from error
+        yield at, header
+        at += header.size
+
+
+def _local(replica: Replica, start: int, end: int | None = None) -> bytes:
+    """Whole batches of a log from `start` on, read past the port, which may be armed to fail."""
+    parts = []
+    for part in replica.segments:
+        if not part.size_bytes or part.end_offset <= start or (end is not None and part.base_offset >= end):
+            continue
+        content = part.path_log.read_bytes()[: part.size_bytes]
+        for at, header in iter_batches(content):
+            if header.next_offset > start and (end is None or header.base_offset < end):
+                parts.append(content[at : at + header.size])
+    return b"".join(parts)

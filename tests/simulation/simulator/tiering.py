@@ -1,0 +1,150 @@
+"""Tiered topics of a run: its settings, its bucket with the faults of that, and what must hold in the end."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from simulator.broker import SimBroker
+from simulator.loop import SimLoop
+from simulator.object_store import Bucket, SimStore, storms
+from simulator.tier_witness import TierWitness
+from simulator.witness import Violation
+from simulator.workload import FETCH, Client, values_of
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tierlog.metadata.image import ClusterImage
+from tierlog.tiering import planner
+from tierlog.tiering.format.keys import Keys
+
+TIERED = 0.2
+"""Of the runs of a cluster: the share in which the topics are tiered."""
+
+SETTLED_S = 45.0
+"""Virtual seconds within which all is remote that shall be; a retry comes after thirty at the most."""
+
+LOOK_S = 0.2
+SEGMENT_BYTES = (500, 1000, 2000)
+LOCAL_BYTES = (0, 0, 1000)
+GRACE_MS = (1500, 3_600_000)
+"""A short one, for objects to be deleted in a run, or the default, which clocks that are wrong by ten minutes
+leave time enough to write a page."""
+
+SPILL_ABOVE, SPILL = 5, 3
+"""Entries in the quorum, and of a page: few, for pages to be written at all."""
+
+
+class Tiering:
+    """Of one run. Drawn apart from the rest of it, for other runs to stay as they are."""
+
+    def __init__(
+        self,
+        seed: int,
+        cluster_id: str,
+        loop: SimLoop,
+        brokers: Mapping[int, SimBroker],
+        done: Counter[str],
+        given: Callable[[str, int, int, str], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        rng = random.Random(f"tiering {seed}")
+        self.is_on = rng.random() < TIERED
+        self._rng, self._brokers, self._failed = rng, brokers, failed
+        self._segment_bytes = rng.choice(SEGMENT_BYTES), rng.choice(SEGMENT_BYTES)
+        self._local_bytes, self._grace_ms = rng.choice(LOCAL_BYTES), rng.choice(GRACE_MS)
+        self.witness = TierWitness(brokers, Keys(cluster_id), done, given)
+        self._bucket = Bucket(loop, random.Random(rng.random()), self.witness, failed)
+        self.witness.bucket = self._bucket
+
+    # --- what the run is made with
+
+    @property
+    def configs(self) -> Sequence[tuple[str, str]]:
+        """Of tiered topics."""
+        if not self.is_on:
+            return ()
+        return (("remote.storage.enable", "true"), ("local.retention.bytes", str(self._local_bytes)))
+
+    def settings(self, node: int) -> Mapping[str, str]:
+        """Of a broker; they roll at different places, so copies of one end within segments of the next."""
+        if not self.is_on:
+            return {}
+        return {
+            "log.segment.bytes": str(self._segment_bytes[node % 2]),
+            "remote.log.manager.task.interval.ms": "1000",
+            "remote.log.delete.grace.ms": str(self._grace_ms),
+        }
+
+    def store(self, broker: str) -> SimStore | None:
+        return SimStore(self._bucket, broker) if self.is_on else None
+
+    def storms(self) -> Coroutine[Any, Any, None]:
+        names = [broker.name for broker in self._brokers.values()]
+        return storms(self._bucket, names, random.Random(self._rng.random()))
+
+    @contextmanager
+    def small_pages(self) -> Iterator[None]:
+        """Not with a short grace: wrong clocks would delete a page before it is named."""
+        with ExitStack() as stack:
+            if self.is_on and self._grace_ms == max(GRACE_MS):
+                stack.enter_context(patch.object(planner, "SPILL_ABOVE_ENTRIES", SPILL_ABOVE))
+                stack.enter_context(patch.object(planner, "SPILL_ENTRIES", SPILL))
+            yield
+
+    @property
+    def faults(self) -> Mapping[str, int]:
+        return {f"store: {kind}": count for kind, count in self._bucket.told.items()}
+
+    # --- what must hold
+
+    def published(self, image: ClusterImage) -> None:
+        if self.is_on:
+            self.witness.published(image)
+
+    def check(self) -> list[str]:
+        return self.witness.check() if self.is_on else []
+
+    def whole_logs(self, replica: Replica) -> Iterator[bytes]:
+        """The log of a replica, with what of it is remote."""
+        if self.is_on:
+            return self.witness.whole_logs(replica)
+        return iter([b"".join(content for _, content in replica.log.batches(0))])
+
+    async def settle(self, raise_violation: Callable[[], None]) -> None:
+        """Nobody writes any more: all that is rolled becomes remote, what is given up goes."""
+        if not self.is_on:
+            return
+        deadline = asyncio.get_running_loop().time() + SETTLED_S
+        while why := self.witness.unsettled(self._grace_ms):
+            raise_violation()
+            if asyncio.get_running_loop().time() > deadline:
+                raise Violation(f"tiering does not end: {why}")
+            await asyncio.sleep(LOOK_S)
+
+
+async def read_back(client: Client, partition: int, end: int) -> None:
+    """All records of a partition, as any consumer gets them, over both tiers."""
+    offset = 0
+    while offset < end:
+        asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 16)
+        request = FetchRequest(
+            max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic=client.topic, partitions=[asked])]
+        )
+        answer = await client.ask_leader(partition, FETCH, 12, request)
+        if answer is None:
+            continue
+        told = answer.responses[0].partitions[0]  # type: ignore[attr-defined]
+        if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise Violation(f"partition {partition}: offset {offset} is out of range, and {end} is the end")
+        if told.error_code != ErrorCode.NONE:
+            await client.lost(partition)
+            continue
+        shown = [record for record in values_of(bytes(told.records or b"")) if record[0] >= offset]
+        if [number for number, _ in shown] != list(range(offset, offset + len(shown))):
+            raise Violation(f"partition {partition}: records are missing behind {offset}: {shown}")
+        client.history.note(partition, shown, "seen")
+        offset += len(shown)

@@ -1,0 +1,199 @@
+"""The store of the simulator, and who watches it: requests outlive who sent them, and may fail by halves."""
+
+import asyncio
+import random
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+from simulator.loop import Process, SimLoop
+from simulator.object_store import Bucket, SimStore, StoreWeather, at_once
+from simulator.tier_witness import TierWitness
+from simulator.witness import Violation
+
+from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.metadata.image import ClusterImage, RemotePartition
+from tierlog.metadata.records import RemoteSegment
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.format.manifest import ManifestRoot, encode_root
+from tierlog.tiering.object_store import Absent, ObjectStoreError, PreconditionFailed
+
+WHERE = TopicIdPartition(uuid.UUID(int=1), 0)
+KEYS = Keys("simulated")
+LOG, IDX = KEYS.attempt(WHERE, 0, 9, 1, uuid.UUID(int=2))
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.stored_keys: list[str] = []
+        self.removed: list[str] = []
+
+    def stored(self, key: str, content: bytes, before: bytes | None) -> None:
+        self.stored_keys.append(key)
+
+    def removes(self, keys: Sequence[str]) -> None:
+        self.removed += keys
+
+
+def _bucket(**weather: float) -> tuple[SimLoop, Bucket, Seen]:
+    loop, seen = SimLoop(random.Random(1)), Seen()
+    bucket = Bucket(loop, random.Random(2), seen, lambda failure: None)
+    bucket.weather = StoreWeather(**weather)
+    return loop, bucket, seen
+
+
+def test_what_a_dead_process_has_sent_is_carried_out() -> None:
+    loop, bucket, seen = _bucket(slow=1.0)
+    process, store = Process(loop, "a"), SimStore(bucket, "a")
+
+    async def main() -> None:
+        process.spawn(store.put(LOG, b"records"))
+        await asyncio.sleep(0.01)
+        process.kill()
+        assert bucket.content(LOG) is None
+        await asyncio.sleep(10)
+        assert bucket.content(LOG) == b"records"
+
+    loop.run_for(main())
+    assert seen.stored_keys == [LOG]
+
+
+@pytest.mark.parametrize(
+    ("weather", "stored"),
+    [({"refused": 1.0}, None), ({"lost": 1.0}, None), ({"unanswered": 1.0}, b"records")],
+)
+def test_whether_a_put_that_fails_was_carried_out(weather: dict[str, float], stored: bytes | None) -> None:
+    loop, bucket, _ = _bucket(**weather)
+
+    async def main() -> None:
+        with pytest.raises(ObjectStoreError):
+            await SimStore(bucket, "a").put(LOG, b"records")
+
+    loop.run_for(main())
+    assert bucket.content(LOG) == stored
+
+
+def test_a_store_may_call_a_torn_put_done() -> None:
+    loop, bucket, _ = _bucket(torn=1.0)
+    told = []
+
+    async def main() -> None:
+        for number in range(20):
+            key = KEYS.attempt(WHERE, 0, 9, 1, uuid.UUID(int=number))[0]
+            try:
+                told.append((await SimStore(bucket, "a").put(key, b"records")).size)
+            except ObjectStoreError:
+                told.append(-1)
+
+    loop.run_for(main())
+    assert -1 in told and any(0 <= size < len(b"records") for size in told)
+
+
+def test_conditions_hold_whoever_is_slow() -> None:
+    loop, bucket, _ = _bucket()
+
+    async def main() -> None:
+        bucket.weather.slow = 1.0
+        slow = asyncio.ensure_future(SimStore(bucket, "a").put("root", b"old", condition=Absent()))
+        await asyncio.sleep(0.01)
+        bucket.weather.slow = 0.0
+        await SimStore(bucket, "b").put("root", b"new", condition=Absent())
+        with pytest.raises(PreconditionFailed):
+            await slow
+
+    loop.run_for(main())
+    assert bucket.content("root") == b"new"
+
+
+def test_one_broker_alone_is_cut_off() -> None:
+    loop, bucket, _ = _bucket()
+    bucket.out_of_reach = {"a"}
+
+    async def main() -> None:
+        with pytest.raises(ObjectStoreError):
+            await SimStore(bucket, "a").put(LOG, b"records")
+        await SimStore(bucket, "b").put(LOG, b"records")
+
+    loop.run_for(main())
+
+
+# --- the witness
+
+
+def _witness() -> TierWitness:
+    witness = TierWitness({}, KEYS, Counter(), lambda topic, partition, offset, kind: None)
+    witness.bucket = _bucket()[1]
+    witness.published(ClusterImage(cluster_id="simulated", index=1))
+    return witness
+
+
+def _root(index: int) -> bytes:
+    return encode_root(
+        ManifestRoot(
+            topic_id=WHERE.topic_id,
+            partition=WHERE.partition,
+            version=1,
+            metadata_index=index,
+            leader_epoch=1,
+            log_start_offset=0,
+            pages=(),
+            entries=(),
+        )
+    )
+
+
+def test_an_object_that_is_overwritten_is_noticed() -> None:
+    witness = _witness()
+    witness.stored(IDX, b"one", None)
+    with pytest.raises(Violation, match="overwritten"):
+        witness.stored(IDX, b"two", b"one")
+
+
+def test_a_manifest_that_goes_back_is_noticed() -> None:
+    witness = _witness()
+    witness.stored(KEYS.root(WHERE), _root(7), None)
+    with pytest.raises(Violation, match="went from index 7 to 6"):
+        witness.stored(KEYS.root(WHERE), _root(6), _root(7))
+
+
+def test_a_manifest_that_names_what_is_not_there_is_noticed() -> None:
+    witness, entry = _witness(), _entry()
+    image = ClusterImage(cluster_id="simulated", index=2)
+    remote = image.remote.set(WHERE, RemotePartition(entries=(entry,)))
+    with pytest.raises(Violation, match="is not there"):
+        witness.published(replace(image, remote=remote))
+
+
+def test_an_object_that_nothing_knows_of_is_noticed() -> None:
+    witness = _witness()
+    at_once(witness.bucket.put(LOG, b"records", None, None))
+    assert witness.orphans() == [LOG]
+
+
+def test_what_comes_after_its_deletion_cannot_be_helped() -> None:
+    witness = _witness()
+    witness.removes([LOG])
+    at_once(witness.bucket.put(LOG, b"records", None, None))
+    witness.stored(LOG, b"records", None)
+    assert witness.orphans() == []
+
+
+def _entry() -> RemoteSegment:
+    return RemoteSegment(
+        uuid=uuid.UUID(int=2),
+        base_offset=0,
+        last_offset=9,
+        leader_epochs=((1, 0),),
+        log_bytes=7,
+        index_bytes=7,
+        records=10,
+        first_timestamp=0,
+        max_timestamp=0,
+        has_transactions=False,
+        has_aborts=False,
+        log_crc32c=0,
+        index_crc32c=0,
+        leader_epoch=1,
+    )
