@@ -1,5 +1,6 @@
 """What is said of a cluster's health, from answers made by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -201,3 +202,11 @@ def test_only_voters_count_for_the_majority() -> None:
     problem = judge(nobody, dict.fromkeys(URLS, DOWN), ROLES).problems[0]
     assert "0 of 2 voters answer, 2 are needed" in problem.what
     assert problem.next.endswith("node 2, node 3.")
+
+
+def test_a_damaged_log_is_named_with_its_broker() -> None:
+    damaged = {"broker": 2, "topic": "orders", "partition": 3, "first_offset": 7, "end_offset": 8}
+    health = judge(replace(cluster(), damaged=(damaged,)))
+    [problem] = health.problems
+    assert health.status is Status.UNAVAILABLE
+    assert "orders-3 of broker 2" in problem.what and "damaged-log.md" in problem.next

@@ -34,16 +34,17 @@ LENGTH_AT = 8
 
 
 class Node:
-    """Leads one partition, alone."""
+    """Broker 1 leads one partition, alone; or with broker 2 in a cluster, whose controller `told` is."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, in_sync: tuple[int, ...] = ()) -> None:
         settings, rng, self.clock = settings_from({"log.dirs": str(path)}), random.Random(1), Hands()
-        where = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
+        self.told: list[Any] = []
         self.image = evolve_all(
             ClusterImage(cluster_id="c"),
             [
+                *(change for broker_id in in_sync for change in registered(broker_id)),
                 r.CreateTopic(topic_id=TOPIC_ID, name="t"),
-                r.PartitionRecord(topic_id=TOPIC_ID, partition=0, **where),  # type: ignore[arg-type]
+                partition(1, in_sync or (1,), replicas=(1, 2) if in_sync else (1,)),
                 *(
                     r.ConfigRecord(scope=r.ConfigScope.TOPIC, name="t", key=key, value=value)
                     for key, value in CONFIG.items()
@@ -57,13 +58,22 @@ class Node:
         self.replicas = ReplicaManager(
             settings, self.directories, self.clock, self.tasks, rng, moved=lambda _: None
         )
-        self.repair = LogRepair(1, lambda: self.image, self.replicas, self.clock, self.tasks, None)
+        tell_lost = self._tell_lost if in_sync else None
+        self.repair = LogRepair(1, lambda: self.image, self.replicas, self.clock, self.tasks, tell_lost)
         self.scrubber = Scrubber(settings, self.replicas, self.tasks, rng, self._found)
         self.found = asyncio.Event()
 
     def _found(self, *found: Any) -> None:
         self.repair.found(*found)
         self.found.set()
+
+    async def _tell_lost(self, keys: Any) -> None:
+        """What the controller does then: broker 2 leads."""
+        self.told += keys
+        self.log_end_when_told = self.replica.log_end_offset
+        before = self.image
+        self.image = evolve_all(before, [partition(2, (2,), replicas=(1, 2), epoch=1)])
+        self.replicas.follow(before, self.image)
 
     async def start(self) -> "Node":
         await self.replicas.open_all(self.image)
@@ -87,6 +97,12 @@ class Node:
         assert found is not None
         return found
 
+    async def whole(self) -> None:
+        cut = asyncio.Event()
+        self.replica.listeners.append(lambda replica: replica.log.damage or cut.set())
+        await cut.wait()
+        await asyncio.sleep(0)  # and it fetches again
+
     def damage(self, offset: int, at: int = HEADER_SIZE + 5) -> None:
         """Flips a bit of the batch that holds an offset."""
         for position, path in self._batches(offset):
@@ -106,6 +122,28 @@ class Node:
 
     def read(self, offset: int) -> ReadResult:
         return self.replica.read(offset, 1 << 20)
+
+
+def registered(broker_id: int) -> list[r.AnyRecord]:
+    at = {"incarnation": uuid.UUID(int=broker_id), "host": "h", "port": 1, "admin_url": ""}
+    return [
+        r.RegisterBroker(broker_id=broker_id, broker_epoch=broker_id, **at),  # type: ignore[arg-type]
+        r.FenceBroker(broker_id=broker_id, broker_epoch=broker_id, fenced=False),
+    ]
+
+
+def partition(
+    leader: int, in_sync: tuple[int, ...], *, replicas: tuple[int, ...], epoch: int = 0
+) -> r.PartitionRecord:
+    return r.PartitionRecord(
+        topic_id=TOPIC_ID,
+        partition=0,
+        replicas=replicas,
+        in_sync=in_sync,
+        leader=leader,
+        leader_epoch=epoch,
+        partition_epoch=epoch,
+    )
 
 
 @pytest.fixture
@@ -223,3 +261,26 @@ async def test_a_pass_begins_when_it_is_asked_for(node: Node) -> None:
     node.scrubber.begin()
     await asyncio.wait_for(node.found.wait(), 30)
     assert node.repair.damaged == [node.replica]
+
+
+async def test_a_leader_hands_over_before_it_cuts_its_log_at_the_damage(tmp_path: Path) -> None:
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    node.damage(13)
+    await node.scrubber.scrub_all()
+    await asyncio.wait_for(node.whole(), 30)
+    assert node.told == [(TOPIC_ID, 0)]
+    assert node.log_end_when_told == BATCHES
+    assert (node.replica.log_end_offset, node.repair.repaired) == (13, 1)
+    position = node.replica.fetch_position()
+    assert position is not None and position.offset == 13
+    await node.stop()
+
+
+async def test_the_only_one_in_sync_cuts_nothing_and_leads_on(tmp_path: Path) -> None:
+    node = await Node(tmp_path, in_sync=(1,)).start()
+    node.damage(13)
+    await node.scrubber.scrub_all()
+    await asyncio.sleep(0)  # the repair looks
+    assert node.told == [] and node.replica.leads
+    assert offsets_served(node) == [one for one in range(BATCHES) if one != 13]
+    await node.stop()
