@@ -119,7 +119,8 @@ def plan(
         start = max(start, _retained_from(remote, segments, policy, view, now_ms))
         if start > remote.log_start_offset:
             actions.append(MoveLogStart(start))
-    tiered = min(remote.end_offset or 0, view.bucket_end or 0)
+    # a leader that has just come may know less to be committed than those before it uploaded
+    tiered = min(remote.end_offset or 0, view.bucket_end or 0, view.high_watermark)
     dropped = _droppable_end(segments, policy, tiered, min(start, view.high_watermark), now_ms)
     if segments and dropped > segments[0].base_offset:
         actions.append(DropLocal(dropped))

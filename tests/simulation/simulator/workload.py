@@ -79,11 +79,12 @@ class Client:
         self._dialler = SimDialler(network, name, brokers, rng)
         self._callers: dict[int, SimCaller] = {}
         self._leaders: dict[int, int] = {}
+        self._asked: dict[int, int] = {}
         self._epochs: dict[int, int] = {}  # the newest leader epoch that it has heard of
 
     async def ask_leader(self, partition: int, api_key: int, version: int, request: object) -> object | None:
         """The answer, or None after a pause: then the leader is looked for again."""
-        leader = self._leaders.get(partition) or self._look_up(partition)
+        self._asked[partition] = leader = self._leaders.get(partition) or self._look_up(partition)
         try:
             return await self.ask(leader, api_key, version, request)
         except Unreachable:
@@ -100,6 +101,15 @@ class Client:
     async def lost(self, partition: int) -> None:
         self._leaders.pop(partition, None)
         await asyncio.sleep(self.rng.uniform(*RETRY_S))
+
+    def asked_the_leader(self, partition: int) -> bool:
+        """Whether whom it asked last leads, in no epoch before the newest that it has heard of. Real clients
+        do not go back to such a one (KIP-320): what it says of later records means nothing."""
+        replicas = self._brokers[self._asked[partition]].replicas
+        replica = None if replicas is None else replicas.get(self.topic, partition)
+        return (
+            replica is not None and replica.leads and replica.leader_epoch >= self._epochs.get(partition, -1)
+        )
 
     def leader_epoch(self, partition: int) -> int:
         """What it says to whoever some node takes for the leader: the newest that it has heard of, even if
@@ -169,7 +179,8 @@ async def _send(client: Client, partition: int, batch: bytes) -> int:
         if told.error_code == ErrorCode.NONE:
             return int(told.base_offset)
         client.history.errors[ErrorCode(told.error_code).name] += 1
-        if told.error_code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
+        forgotten = told.error_code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+        if forgotten and client.asked_the_leader(partition):
             raise Violation(f"partition {partition} forgot what it acknowledged to {client.name}")
         await client.lost(partition)
 

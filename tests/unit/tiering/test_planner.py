@@ -129,6 +129,15 @@ def test_local_data_stays_until_the_manifest_in_the_bucket_has_it(bucket):
     assert plan(remote, [local(0, 10), active(10, 12)], policy, view(12, bucket=bucket), NOW) == []
 
 
+def test_local_data_stays_until_the_leader_knows_that_it_is_committed():
+    """A new leader's high watermark may be behind what another one uploaded."""
+    remote = RemotePartition(entries=(entry(0, 10), entry(10, 20)), copied_end_offset=20)
+    segments = [local(0, 10), local(10, 20), active(20, 22)]
+    policy = TierPolicy(local_retention_ms=0)
+    assert plan(remote, segments, policy, view(9, bucket=20), NOW) == []
+    assert plan(remote, segments, policy, view(15, bucket=20), NOW) == [DropLocal(10)]
+
+
 def test_local_data_goes_by_age_once_tiered():
     remote = RemotePartition(entries=(entry(0, 10), entry(10, 20)), copied_end_offset=20)
     segments = [local(0, 10, at=NOW - 101), local(10, 20, at=NOW - 99), active(20, 20)]
