@@ -13,6 +13,7 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.node import MetadataUnavailable
 
 RESERVE_CHECK_S = 1.0
+QUORUM_RETRY_S = 1.0
 _log = structlog.get_logger("tierlog")
 
 
@@ -37,6 +38,7 @@ class Voter(Foundation):
                 await self.metadata.current()
             except MetadataUnavailable as unavailable:
                 _log.info("waits for a quorum", node=self.settings.node_id, why=str(unavailable))
+                await asyncio.sleep(QUORUM_RETRY_S)  # a failure is told at once: it is to end the start
             else:
                 return
 

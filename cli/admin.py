@@ -70,6 +70,7 @@ class AdminApi:
                 _reason(refused),
                 code=code,
                 hint=HINTS.get(refused.code, ""),
+                status=refused.code,
             ) from None
         except (OSError, ValueError) as failure:
             raise unreachable(self.url, getattr(failure, "reason", failure)) from None

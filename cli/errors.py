@@ -17,13 +17,17 @@ class ExitCode(IntEnum):
 
 
 class CliError(Exception):
-    """Ends a command: `message` says what happened, `hint` what the user can do about it."""
+    """Ends a command: `message` says what happened, `hint` what the user can do about it. `status`: of the
+    HTTP answer that said so; 0: there was none."""
 
-    def __init__(self, message: str, *, hint: str = "", code: ExitCode = ExitCode.FAILED) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", code: ExitCode = ExitCode.FAILED, status: int = 0
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.code = code
+        self.status = status
 
 
 def unreachable(address: str, reason: object) -> CliError:

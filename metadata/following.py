@@ -30,7 +30,8 @@ _log = structlog.get_logger("tierlog.metadata")
 class LogReader:
     """`sources`: whom to ask, in this order. `position`: the last index that is here. `take`: is given each
     page, and the data of the snapshot that it names if the position is before that, else nothing; False if
-    that cannot be of the log that is here. `settings`: for the largest snapshot."""
+    that cannot be of the log that is here. `settings`: for the largest snapshot. `remedy`: for a log that is
+    another one, in words."""
 
     def __init__(
         self,
@@ -39,8 +40,11 @@ class LogReader:
         position: Callable[[], int],
         take: Callable[[LogPage, bytes], bool],
         settings: RaftSettings | None = None,
+        *,
+        remedy: str = "This node's metadata has to be deleted for it to follow that one",
     ) -> None:
         self._peers, self._sources, self._position, self._take = peers, sources, position, take
+        self._remedy = remedy
         self._asked = self._doubted = NOBODY
         self._patience: asyncio.Timeout | None = None
         self._most_bytes = (settings or RaftSettings()).snapshot_bytes
@@ -72,7 +76,7 @@ class LogReader:
             raise self._refusal(
                 source,
                 "its log is not the one that is here: it was recovered (`tierlog quorum recover`), or made "
-                "anew. This node's metadata has to be deleted for it to follow that one",
+                f"anew. {self._remedy}",
             )
         self._refused.pop(source, None)
         return page.leader != NOBODY and source in page.voters
@@ -155,9 +159,10 @@ class Following:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     def _take_own(self, page: LogPage, data: bytes) -> bool:
-        """Not by a voter what a recovered quorum goes on with: it may hold what that one has lost."""
+        """Not by a voter what a recovered quorum goes on with: it may hold what that one has lost, and have
+        seen terms of which that one had not heard."""
         core = self._core
-        if core.is_member and core.log.last_index and page.term - core.term >= TERM_GAP:
+        if core.is_member and core.log.last_index and page.term - core.term >= TERM_GAP // 2:
             return False
         return self._take(page, data)
 

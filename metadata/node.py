@@ -356,7 +356,9 @@ class MetadataNode:
         """Committed entries after that index, for observers. Raises MetadataUnavailable if it has failed:
         the leader that it names would be old news."""
         self._raise_failure()
-        return await read_page(self.core, self._feed, self.voters, after, wait_ms)
+        page = await read_page(self.core, self._feed, self.voters, after, wait_ms)
+        self._raise_failure()
+        return page
 
     def snapshot_chunk(self, index: int, offset: int) -> bytes | None:
         """Of the snapshot that a page named; None if there is a newer one by now."""

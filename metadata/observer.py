@@ -51,7 +51,13 @@ class MetadataObserver:
         self.leader = NOBODY
         self._tasks, self._peers = tasks, peers
         self._feed = ImageFeed(ClusterImage(cluster_id=cluster_id), node_id)
-        self._reader = LogReader(peers, self._candidates, lambda: self.image.index, self._take)
+        self._reader = LogReader(
+            peers,
+            self._candidates,
+            lambda: self.image.index,
+            self._take,
+            remedy="This broker has to be restarted to follow that one",
+        )
         self._following: asyncio.Task[None] | None = None
         self._paged = asyncio.Event()
         self._deaths = Deaths(self._feed)
@@ -150,12 +156,13 @@ class MetadataObserver:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    if self.leader != NOBODY:
+                    if (leader := self.leader) != NOBODY:
                         sent = True
                         try:
-                            return await ask(self.leader)
+                            return await ask(leader)
                         except MetadataUnavailable as unavailable:
-                            self._reader.doubt(self.leader)  # if it hangs, another leads by now
+                            if not unavailable.refused:
+                                self._reader.doubt(leader)  # if it hangs, another leads by now
                             if unavailable.applied_unknown:
                                 raise
                         sent = False

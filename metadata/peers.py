@@ -12,11 +12,12 @@ from tierlog.metadata.status import NodeStatus
 
 
 class MetadataUnavailable(Exception):
-    """No quorum answers now. `applied_unknown`: the command may have been, or may yet be, committed."""
+    """No quorum answers now. `applied_unknown`: the command may have been, or may yet be, committed.
+    `refused`: the node that was asked said so itself, hence does not hang."""
 
-    def __init__(self, message: str, *, applied_unknown: bool) -> None:
+    def __init__(self, message: str, *, applied_unknown: bool, refused: bool = False) -> None:
         super().__init__(message)
-        self.applied_unknown = applied_unknown
+        self.applied_unknown, self.refused = applied_unknown, refused
 
 
 class NotTheLeader(MetadataUnavailable):

@@ -1,8 +1,10 @@
 """The other members over HTTP: one connection and one bounded queue each; a slow peer delays nobody else.
 
 Raft tolerates loss: what does not fit or cannot be sent is dropped, and the core is told to probe. Messages
-that queued up while a request was under way travel together in the next. What is asked for besides is
-believed only if the answer is signed (`auth`).
+that queued up while a request was under way travel together in the next. What there is for a peer that has
+just called travels in the response, unless that would overtake a request; that a response is lost nobody
+tells the core, which finds it out by the next heartbeat. What is asked for besides is believed only if the
+answer is signed (`auth`).
 """
 
 import asyncio
@@ -138,7 +140,7 @@ class HttpPeers:
         queue.hold()
         try:
             await asyncio.sleep(0)
-            return queue.take()
+            return () if queue.is_busy else queue.take()
         finally:
             queue.let_go()
 
@@ -161,7 +163,9 @@ class HttpPeers:
             )
             return msgspec.msgpack.decode(answer, type=HeartbeatReply)
         except (MetadataUnavailable, msgspec.DecodeError) as failure:
-            raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=False) from failure
+            refused = isinstance(failure, MetadataUnavailable) and failure.refused
+            message = f"node {leader}: {failure}"
+            raise MetadataUnavailable(message, applied_unknown=False, refused=refused) from failure
 
     async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
         path, silence_s = f"{LOG_PATH}?after={after}&wait_ms={wait_ms}", wait_ms / 1000 + POLL_SILENCE_S
@@ -253,7 +257,10 @@ class HttpPeers:
         while not queue.left:
             await queue.filled.wait()
             batch = queue.take()
-            if (batch and not await self._step(peer, queue, encode_messages(batch))) or queue.overflowed:
+            queue.is_busy = True
+            arrived = not batch or await self._step(peer, queue, encode_messages(batch))
+            queue.is_busy = False
+            if not arrived or queue.overflowed:
                 queue.clear()
                 self._unreachable(peer)
 
@@ -267,6 +274,7 @@ class HttpPeers:
                 data=body,
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(STEP_TIMEOUT_S),
+                allow_redirects=False,
             ) as response:
                 if response.status != 204:
                     answers = decode_messages(await self._answer(peer, headers[SIGNATURE], response))
@@ -309,6 +317,7 @@ class _Queue:
         self.directory: UUID | None = None
         self.filled = asyncio.Event()
         self.overflowed = False
+        self.is_busy = False  # a request is under way: what is taken now would overtake it
         self._holds = 0
         self._leaving = False
         self._messages: deque[AnyMessage] = deque()
@@ -389,4 +398,5 @@ def _refusal(leader: int, status: int, answer: bytes) -> MetadataUnavailable:
         told = msgspec.json.decode(answer, type=Unavailable)
     except msgspec.DecodeError:
         return MetadataUnavailable(f"node {leader} answered {status}", applied_unknown=status >= 500)
-    return MetadataUnavailable(told.message, applied_unknown=told.applied_unknown)
+    unknown = told.applied_unknown
+    return MetadataUnavailable(told.message, applied_unknown=unknown, refused=not unknown)

@@ -205,18 +205,20 @@ def _scope(deps: Dependencies, resource_type: int, name: str, keys: Iterable[str
 
 
 def _fitting(deps: Dependencies, resource: ConfigResource) -> ConfigResource | Outcome:
-    """Settings of nodes must make sense beside those that this one was started with; the controller does not
-    know them."""
+    """Settings of nodes must make sense beside those that this one was started with, if they did; the
+    controller does not know them."""
     if resource.scope is ConfigScope.TOPIC:
         return resource
     image = deps.metadata.image
     try:
-        after = overrides_after(image, resource)
+        of_cluster, after = image.overrides(ConfigScope.CLUSTER, ""), overrides_after(image, resource)
         if resource.scope is ConfigScope.CLUSTER:
-            of_cluster, of_node = after, {}
+            before, now = settings_now(deps.settings, of_cluster, {}), settings_now(deps.settings, after, {})
         else:
-            of_cluster, of_node = dict(image.overrides(ConfigScope.CLUSTER, "")), after
-        check_together(settings_now(deps.settings, of_cluster, of_node))
+            of_node = image.overrides(ConfigScope.BROKER, resource.name)
+            before = settings_now(deps.settings, of_cluster, of_node)
+            now = settings_now(deps.settings, of_cluster, after)
+        check_together(now, before)
     except Refusal as refusal:
         return Outcome(error=refusal.error, message=refusal.message)
     except InvalidSetting as invalid:

@@ -113,7 +113,10 @@ def _completed(request: "_Request", result: "Future[Reply]") -> None:
 class _Request:
     """One request and its client's quotas: the Meter of its context."""
 
-    __slots__ = ("_client_id", "_connection", "_is_judged", "_is_told", "_produced", "_throttling", "_user")
+    __slots__ = (
+        "_client_id", "_connection", "_is_judged", "_is_replica", "_is_told", "_produced", "_throttling",
+        "_user",
+    )  # fmt: skip
 
     def __init__(self, throttling: Throttling, context: RequestContext, message: Any) -> None:
         self._throttling = throttling
@@ -122,12 +125,15 @@ class _Request:
         self._client_id = connection.client_id = counted_as(context.client_id or "")
         self._is_told = True
         self._is_judged = False  # of the time that it took
+        self._is_replica = False
         self._produced = 0
         if context.api == PRODUCE_KEY:
             self._produced = _size(message)
             self._is_told = message.acks != 0
         elif context.api == FETCH_KEY:
-            self._cap(message)
+            self._is_replica = max(message.replica_id, message.replica_state.replica_id) >= 0
+            if not self._is_replica:
+                self._cap(message)
 
     def fetched(self, size: int) -> int:
         """Bytes that are not sent are not counted, whichever quota is passed."""
@@ -142,6 +148,8 @@ class _Request:
 
     def answered(self, reply: Reply) -> None:
         """Tells the client how long it has to wait, for what it did or for what its handler says."""
+        if self._is_replica:
+            return  # of this cluster: anyone else's request as a replica has failed
         throttle_ms = max(self._judge(), getattr(reply, "throttle_time_ms", 0))
         if not throttle_ms or reply is CLOSE:
             return

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import structlog
+
 from tierlog.broker.ports.network import Unreachable
 from tierlog.broker.wire import replica_fetch
 from tierlog.broker.wire.api import APIS, FETCH_KEY, decode_response, encode_request
@@ -25,6 +27,8 @@ KEPT_BUFFER_BYTES = 16 << 20
 
 FRAME_BYTES_MAX = 1 << 30
 """No broker answers with more: it is no broker."""
+
+_log = structlog.get_logger("tierlog.fetchers")
 
 _SIZE = struct.Struct(">i").unpack_from
 
@@ -162,6 +166,11 @@ class BrokerConnection:
             self._refuse(call, f"{self._peer}: {fault}")
             self._give_up(f"{self._peer} sent a malformed response")
             return
+        except Exception as failure:  # a fault of ours; who called must not wait for ever
+            _log.error("a response cannot be read", peer=self._peer, exc_info=failure)
+            self._refuse(call, f"{self._peer}: a response cannot be read")
+            self._give_up(f"{self._peer} sent a response that cannot be read")
+            return
         if correlation_id != call.correlation_id:
             self._refuse(call, f"{self._peer} answered out of order")
             self._give_up(f"{self._peer} answered out of order")
@@ -180,11 +189,13 @@ class BrokerConnection:
             call.answer.set_result(message)
 
     def _make_room(self, at: int, needed: int) -> None:
-        """For a frame that begins at `at` and is not whole yet."""
-        if at + needed <= len(self._buffer) and at == 0:
-            return
-        size = needed if needed > len(self._buffer) else len(self._buffer)
-        self._move(at, size)
+        """For a frame that begins at `at` and is not whole yet. Its size is only what the peer says: memory
+        is taken as its bytes come, twice as much each time."""
+        size = len(self._buffer)
+        if at:
+            self._move(at, size)
+        elif self._filled == size:
+            self._move(at, min(needed, 2 * size))
 
     def _keep(self, at: int) -> None:
         """Bytes from `at` on are the beginning of the next frame. What was decoded before them stays where it

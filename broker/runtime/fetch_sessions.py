@@ -79,7 +79,10 @@ class SessionPartition:
         return self.topic, self.partition
 
     def ask(self, other: "SessionPartition") -> None:
-        """Takes over the position of a newer request."""
+        """Takes over the position of a newer request. A log that was cut must hear the high watermark
+        again, and so must one that follows in another epoch."""
+        if other.fetch_offset < self.fetch_offset or other.current_leader_epoch != self.current_leader_epoch:
+            self.told_high_watermark = -1
         self.fetch_offset = other.fetch_offset
         self.max_bytes = other.max_bytes
         self.current_leader_epoch = other.current_leader_epoch

@@ -32,8 +32,9 @@ class FetchingSession:
         self._epoch = INITIAL_EPOCH
 
     def reset(self) -> None:
-        """The leader has lost the session, or the connection broke: the next request names everything."""
-        self._id, self._epoch = NO_SESSION, INITIAL_EPOCH
+        """The leader has lost the session, or the connection broke: the next request names everything, and
+        the old session too, so that the leader, if it has it still, drops it for the new one."""
+        self._epoch = INITIAL_EPOCH
         self.asked = {}
 
     def fill(self, request: FetchRequest, changed: Mapping[Key, Asked], gone: Collection[Key]) -> None:
@@ -50,7 +51,7 @@ class FetchingSession:
         ]
         forgotten: dict[uuid.UUID, list[int]] = {}
         for key in gone:
-            if self.asked.pop(key, None) is not None and self._id != NO_SESSION:
+            if self.asked.pop(key, None) is not None and self.is_open:
                 forgotten.setdefault(key[0], []).append(key[1])
         request.forgotten_topics_data = [
             ForgottenTopic(topic_id=topic_id, partitions=partitions)
@@ -59,15 +60,15 @@ class FetchingSession:
 
     def answered(self, session_id: int) -> None:
         """A response without an error came; a leader without room for a session answers with none."""
+        self._id = session_id
         if session_id == NO_SESSION:
             self.reset()
         else:
-            self._id = session_id
             self._epoch = 1 if self._epoch == LAST_EPOCH else self._epoch + 1
 
     @property
     def is_open(self) -> bool:
-        return self._id != NO_SESSION
+        return self._epoch != INITIAL_EPOCH
 
     def _partition(self, number: int, asked: Asked) -> FetchPartition:
         position = asked.position

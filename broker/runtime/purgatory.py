@@ -5,8 +5,8 @@ loop together, so that a produce of many partitions wakes a fetch once. One that
 later, with what the sockets have brought by then, and, as long as each turn touches it anew, up to
 PATIENT_TURNS later: a follower's fetch costs the same for one batch as for ten. It is told which keys were
 touched, as it may watch thousands.
-Writes wait in line: of what was appended to a partition none is acknowledged before what was appended before
-it, so that a touch looks at the first of those that wait, and not at all of them.
+Writes wait in line, in the order of `wait_in_line`: of a partition none is acknowledged before those that
+came to wait before it, so that a touch looks at the first of those that wait, and not at all of them.
 At its deadline an operation completes with what there is. Called by handlers (wait) and by the replica
 manager (touch). Runs on the event loop only.
 """
@@ -279,8 +279,12 @@ class Purgatory:
         lanes = self._lines.get(write.key, {})
         line = lanes.get(write.lane)
         if line is not None and write in line:
+            was_first = line[0] is write
             line.remove(write)
-            if not line:
+            if line:
+                if was_first:
+                    self.touch(write.key)  # the next one may be settled, and nothing else may happen here
+            else:
                 del lanes[write.lane]
                 if not lanes:
                     del self._lines[write.key]

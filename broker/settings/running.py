@@ -4,7 +4,7 @@ What is set for one node wins over what is set for all of them, and that over wh
 The controller and the handlers check changes, and each node takes them in (`runtime.running_settings`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -45,10 +45,31 @@ def settings_now(
     return replace(at_start, explicit=at_start.explicit.union(values), **changes)  # type: ignore[arg-type]
 
 
-def check_together(settings: NodeSettings) -> None:
-    """What must hold between those that change, and within them. Raises InvalidSetting."""
+def check_together(settings: NodeSettings, before: NodeSettings | None = None) -> None:
+    """What must hold between those that change, and within them. Raises InvalidSetting. `before` a change:
+    what did not hold then, as by the node's own file, is no reason to refuse this one."""
+    for check in (_check_connections, _check_local_retention):
+        try:
+            check(settings)
+        except InvalidSetting:
+            if before is None or _holds(check, before):
+                raise
+
+
+def _check_connections(settings: NodeSettings) -> None:
     _ = settings.connections_per_address
+
+
+def _check_local_retention(settings: NodeSettings) -> None:
     check_local_retention(settings.topic_config({}), prefix="log.")
+
+
+def _holds(check: Callable[[NodeSettings], None], settings: NodeSettings) -> bool:
+    try:
+        check(settings)
+    except InvalidSetting:
+        return False
+    return True
 
 
 def why_fixed(name: str) -> str | None:

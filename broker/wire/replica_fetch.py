@@ -34,6 +34,7 @@ _NO_TAGS = b"\0"
 
 _ENVELOPE = struct.Struct(">iBihi").unpack_from  # correlation id, no tags, throttle time, error, session id
 _ENVELOPE_SIZE = 15
+_TOPIC_SIZE = 17  # its id; one byte for the number of partitions
 _ANSWER = struct.Struct(">ihqqqBi").unpack_from  # of a partition; one byte for aborted transactions
 _ANSWER_SIZE = 35
 
@@ -122,9 +123,11 @@ def _decode(view: memoryview, at: int, end: int) -> tuple[int, FetchResponse] | 
     if not 0 < count < 0x80:
         return None
     for _ in range(count - 1):
+        if end - at < _TOPIC_SIZE:
+            return None
         topic_id = read_uuid(bytes(view[at : at + 16]))
         many = view[at + 16]
-        at += 17
+        at += _TOPIC_SIZE
         if not 0 < many < 0x80:
             return None
         partitions: list[PartitionData] = []

@@ -47,7 +47,6 @@ def add(
     admin: AnyAdmin = None,
 ) -> None:
     """Take a node in that runs already: it becomes a voter once it has caught up. A voter is moved there."""
-    from tierlog.cli.admin import HINTS
     from tierlog.cli.errors import CliError
     from tierlog.cli.output import print_done
     from tierlog.cli.where import admin_api
@@ -57,7 +56,7 @@ def add(
     try:
         answer = api.post("/v1/quorum/voters", {"id": node, "url": url})
     except CliError as failure:
-        if failure.hint == HINTS[503]:
+        if failure.status == 503:
             failure.hint = (
                 f"Does node {node} run, with the same cluster.id and secret, and is it reached at {url}? "
                 f"The same again goes on; `tierlog quorum remove {node}` gives it up."

@@ -21,6 +21,7 @@ from tierlog.broker.app import Broker
 from tierlog.broker.foundation import NodeFailed
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.settings.node import settings_from
+from tierlog.broker.voter import Voter
 from tierlog.cli.errors import ExitCode
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.node import MetadataNode
@@ -125,8 +126,9 @@ async def test_a_node_whose_only_disk_fails_while_it_starts_does_not_serve(tmp_p
         await broker.start()
 
 
+@pytest.mark.parametrize("kind", [Broker, Voter])
 async def test_a_voter_whose_metadata_disk_fails_while_it_waits_ends(
-    tmp_path: Path, ports: list[int]
+    tmp_path: Path, ports: list[int], kind: type[Broker | Voter]
 ) -> None:
     files = Failing()
     more = {
@@ -134,8 +136,9 @@ async def test_a_voter_whose_metadata_disk_fails_while_it_waits_ends(
         "controller_quorum_voters": f"1@127.0.0.1:{ports[0]},2@127.0.0.1:{ports[1]}",
         "controller_quorum_secret": "s",
         "admin_listener": f"127.0.0.1:{ports[0]}",
+        "process_roles": "controller" if kind is Voter else "broker,controller",
     }
-    broker = Broker(settings_from(settings(tmp_path, **more)), files=files)
+    broker = kind(settings_from(settings(tmp_path, **more)), files=files)
     starting = asyncio.ensure_future(broker.start())
     async with asyncio.timeout(30):
         node = await waiting(broker)
@@ -146,7 +149,7 @@ async def test_a_voter_whose_metadata_disk_fails_while_it_waits_ends(
             await starting
 
 
-async def waiting(broker: Broker) -> MetadataNode:
+async def waiting(broker: Broker | Voter) -> MetadataNode:
     """Once its files are open; it has no quorum."""
     while True:
         node = getattr(broker, "metadata_node", None)

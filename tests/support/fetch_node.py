@@ -59,19 +59,20 @@ class Metadata:
             r.FenceBroker(broker_id=broker_id, broker_epoch=broker_id, fenced=False) for broker_id in RACKS
         ]
         changes.append(r.CreateTopic(topic_id=TOPIC, name="t"))
-        changes += [
-            r.PartitionRecord(
-                topic_id=TOPIC,
-                partition=number,
-                replicas=(1, 2, 3, 4),
-                in_sync=(1, 2, 3),
-                leader=leader,
-                leader_epoch=EPOCH,
-                partition_epoch=0,
-            )
-            for number, leader in ((LED, 1), (FOLLOWED, 2))
-        ]
+        changes += [_partition(number, leader, EPOCH) for number, leader in ((LED, 1), (FOLLOWED, 2))]
         self.image = evolve_all(ClusterImage(cluster_id="c"), changes)
+
+
+def _partition(number: int, leader: int, epoch: int) -> r.PartitionRecord:
+    return r.PartitionRecord(
+        topic_id=TOPIC,
+        partition=number,
+        replicas=(1, 2, 3, 4),
+        in_sync=(1, 2, 3),
+        leader=leader,
+        leader_epoch=epoch,
+        partition_epoch=epoch - EPOCH,
+    )
 
 
 class Node:
@@ -92,10 +93,17 @@ class Node:
         assert found is not None
         return found
 
-    def lead(self, records: int) -> None:
+    def lead(self, records: int, partition: int = LED) -> None:
         """So many records of one byte are in the log that this broker leads."""
         written = memoryview(encode_batch([NewRecord(0, None, b"v")] * records))
-        assert self.replica(LED).append(written, 0).error == 0
+        assert self.replica(partition).append(written, 0).error == 0
+
+    def take_lead(self, partition: int, epoch: int) -> None:
+        """The quorum has made this broker its leader, in that epoch."""
+        old = self.image
+        new = evolve_all(old, [_partition(partition, 1, epoch)])
+        self._deps.metadata.image = new  # type: ignore[misc]
+        self._deps.replicas.follow(old, new)
 
     def hear(self, follower: int, offset: int, log_start_offset: int = 0) -> None:
         now_ms = SystemClock().monotonic_ms()

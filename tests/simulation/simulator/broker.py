@@ -44,7 +44,8 @@ from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import NodeSettings
-from tierlog.broker.wire.api import APIS, decode_response, encode_request
+from tierlog.broker.wire import replica_fetch
+from tierlog.broker.wire.api import APIS, FETCH_KEY, decode_response, encode_request
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.messages.fetch import FetchRequest
 from tierlog.metadata.client import MetadataClient
@@ -499,7 +500,11 @@ class SimCaller:
         if not self.is_open:
             raise Unreachable("closed")
         api = APIS[api_key]
-        frame = encode_request(api, version, 7, "simulated", request)
+        by_hand = (api_key, version) == (FETCH_KEY, replica_fetch.VERSION)  # as broker connections do
+        if by_hand:
+            frame = replica_fetch.encode_fetch_request(7, "simulated", request)
+        else:
+            frame = encode_request(api, version, 7, "simulated", request)
         self._asking = asking = self._network.call(
             self._name, self._broker.name, self._connection, lambda: self._broker.serve(frame)
         )
@@ -514,7 +519,10 @@ class SimCaller:
             raise
         finally:
             deadline.cancel()
-        response = decode_response(api, version, bytearray(answer), 4, len(answer))[1]
+        if by_hand:
+            response = replica_fetch.decode_fetch_response(memoryview(bytearray(answer)), 4, len(answer))[1]
+        else:
+            response = decode_response(api, version, bytearray(answer), 4, len(answer))[1]
         if isinstance(request, FetchRequest) and request.replica_state.replica_id >= 0:
             self._network.garble(part.records for topic in response.responses for part in topic.partitions)
         return response

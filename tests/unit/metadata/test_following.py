@@ -125,8 +125,8 @@ async def test_nodes_that_only_the_settings_name_are_asked_after_the_voters() ->
 
 @pytest.mark.parametrize(
     ("terms", "voters", "takes"),
-    [((1,), (1, 2, 4), False), ((), (1, 2, 4), True), ((1,), (1, 2, 3), True)],
-    ids=["a voter", "one with an empty disk", "who was let go"],
+    [((1,), (1, 2, 4), False), ((9,), (1, 2, 4), False), ((), (1, 2, 4), True), ((1,), (1, 2, 3), True)],
+    ids=["a voter", "one of a later term", "one with an empty disk", "who was let go"],
 )
 async def test_only_a_voter_with_a_log_does_not_go_over_to_a_recovered_quorum(
     terms: tuple[int, ...], voters: tuple[int, ...], takes: bool

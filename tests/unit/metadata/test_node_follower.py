@@ -144,9 +144,13 @@ async def test_a_node_that_failed_takes_nothing_in_and_tells_nothing(tmp_path: P
     """Who reads on would get the same page for ever: its position does not move."""
     failures = Failures()
     async with follower(tmp_path, failures) as node:
+        asked = asyncio.ensure_future(node.log_page(0, 1))
+        await asyncio.sleep(0)
         with pytest.raises(InvariantViolation):
             node.receive((append(7, 7),))
         await failures.get()
+        with pytest.raises(MetadataUnavailable, match="failed"):
+            await asked
         page = LogPage(append(1, 2).entries, leader=LEADER, voters={}, term=1, after_term=0)
         with pytest.raises(MetadataUnavailable, match="failed"):
             node._take_page(page, b"")

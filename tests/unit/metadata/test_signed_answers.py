@@ -1,10 +1,14 @@
-"""Whose answers a node believes: those that are signed, with the secret, to this very question."""
+"""Whose answers a node believes: those that are signed, with the secret, to this very question.
 
+And how messages of Raft travel in such answers."""
+
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
 from aiohttp import web
+from pump import until
 from structlog.testing import capture_logs
 
 from tierlog.broker.ports.tasks import TaskGroup
@@ -14,6 +18,7 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.pages import LogPage, encode_page
 from tierlog.metadata.peers import MetadataUnavailable
 from tierlog.metadata.raft.membership import Member
+from tierlog.metadata.raft.messages import AnyMessage, Heartbeat, decode_messages, encode_messages
 from tierlog.metadata.transport import HttpPeers
 
 SECRET = b"a secret of the test"
@@ -27,6 +32,9 @@ class Voter:
     def __init__(self) -> None:
         self.answer: Answer = signed(encode_page(PAGE))
         self.paths: list[str] = []
+        self.bodies: list[bytes] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def start(self, tasks: TaskGroup) -> HttpPeers:
         application = web.Application()
@@ -41,10 +49,13 @@ class Voter:
         return peers
 
     async def stop(self) -> None:
+        self.answers.set()
         await self._runner.cleanup()
 
     async def _serve(self, request: web.Request) -> web.Response:
         self.paths.append(request.path)
+        self.bodies.append(await request.read())
+        await self.answers.wait()
         return self.answer(request)
 
 
@@ -159,6 +170,9 @@ async def test_a_refusal_says_why_signed_or_not(voter: Voter, peers: HttpPeers) 
     voter.answer = signed(msgspec.json.encode(told), status=503, says=503)
     with pytest.raises(MetadataUnavailable, match="there is a newer snapshot"):
         await peers.snapshot(2, 5, 0)
+    with pytest.raises(MetadataUnavailable) as refusal:
+        await peers.heartbeat(2, c.Heartbeat(broker_id=1, broker_epoch=1, image_index=1))
+    assert refusal.value.refused
 
 
 async def test_an_answer_is_read_up_to_a_bound_and_from_nowhere_else(
@@ -181,3 +195,60 @@ async def test_who_is_no_member_is_read_from_at_its_address(voter: Voter, peers:
     assert await peers.log(2, 0, 0) == PAGE
     with pytest.raises(MetadataUnavailable, match="no address of node 2"):
         await peers.submit(2, c.ConfirmRemoteDeleted(uuids=()))
+
+
+def beat(term: int, sender: int = 1, to: int = 2) -> AnyMessage:
+    return Heartbeat(term=term, sender=sender, to=to, commit=0, read=0)
+
+
+def told_to(peers: HttpPeers) -> tuple[list[AnyMessage], list[int]]:
+    """What came in responses to messages, and who could not be reached."""
+    answered: list[AnyMessage] = []
+    lost: list[int] = []
+    peers.start(lost.append, lambda peer: None, lambda peer: None, answered.extend)
+    return answered, lost
+
+
+async def test_messages_in_a_signed_answer_reach_the_node(voter: Voter, peers: HttpPeers) -> None:
+    answered, lost = told_to(peers)
+    voter.answer = signed(encode_messages((beat(3, 2, 1), beat(3, 7, 1))))
+    peers.send(beat(3))
+    await until(lambda: bool(answered))
+    assert (answered, lost) == ([beat(3, 2, 1)], [])  # node 7 did not sign
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda _: web.Response(body=encode_messages((beat(3, 2, 1),))),
+        signed(encode_messages((beat(3, 2, 1),)), secret=b"another"),
+        lambda _: web.Response(status=307, headers={"Location": "/elsewhere"}),
+    ],
+    ids=["unsigned", "another secret", "elsewhere"],
+)
+async def test_messages_in_another_answer_do_not(voter: Voter, peers: HttpPeers, answer: Answer) -> None:
+    answered, lost = told_to(peers)
+    voter.answer = answer
+    peers.send(beat(3))
+    await until(lambda: lost == [2])
+    assert (answered, voter.paths) == ([], ["/raft/v1/step"])
+
+
+async def test_messages_for_who_calls_travel_in_the_answer(peers: HttpPeers, voter: Voter) -> None:
+    asked = asyncio.ensure_future(peers.answers(2))
+    await asyncio.sleep(0)
+    peers.send(beat(3))
+    assert await asked == (beat(3),)
+    assert voter.paths == []
+
+
+async def test_messages_in_an_answer_do_not_overtake_a_request(voter: Voter, peers: HttpPeers) -> None:
+    voter.answers.clear()
+    voter.answer = lambda _: web.Response(status=204)
+    peers.send(beat(3))
+    await until(lambda: bool(voter.bodies))
+    peers.send(beat(4))
+    assert await peers.answers(2) == ()
+    voter.answers.set()
+    await until(lambda: len(voter.bodies) == 2)
+    assert [decode_messages(body) for body in voter.bodies] == [(beat(3),), (beat(4),)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tierlog.broker.net.bounds import COPIED_BYTES
+from tierlog.broker.net.bounds import COPIED_BYTES, LAST_BYTES
 from tierlog.broker.net.outbox import Outbox
 from tierlog.broker.ports.files import FileSlice, OsFiles, Part
 from tierlog.broker.ports.open_files import SharedFile
@@ -47,6 +47,34 @@ def test_an_answer_with_small_batches_leaves_in_one_piece(
     outbox.send()
     assert outbox.is_empty
     assert theirs.recv(1 << 20) == b"head" + CONTENT[7:1007] + b"between" + CONTENT[:2000] + b"tail"
+
+
+@pytest.mark.parametrize("ends", [socket.SOCK_SEQPACKET], indirect=True)
+def test_slices_that_are_read_into_one_buffer_leave_in_one_piece(
+    ends: tuple[socket.socket, socket.socket], file: SharedFile
+) -> None:
+    ours, theirs = ends
+    first, second = FileSlice(file, 7, 40 << 10), FileSlice(file, 300_000, 50 << 10)
+    outbox = queued(ours, b"head", first, b"between", second, b"tail")
+    outbox.send()
+    assert outbox.is_empty
+    assert theirs.recv(1 << 20) == b"head" + first.read() + b"between" + second.read() + b"tail"
+
+
+@pytest.mark.parametrize("ends", [socket.SOCK_SEQPACKET], indirect=True)
+def test_the_last_of_a_large_slice_leaves_with_what_comes_after_it(
+    ends: tuple[socket.socket, socket.socket], file: SharedFile
+) -> None:
+    ours, theirs = ends
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    outbox = queued(ours, b"head", FileSlice(file, 7, 200 << 10), b"tail")
+    outbox.send()
+    assert outbox.is_empty
+    packets = [b""]
+    while sum(map(len, packets)) < len(b"headtail") + (200 << 10):
+        packets.append(theirs.recv(1 << 20))
+    assert b"".join(packets) == b"head" + CONTENT[7 : 7 + (200 << 10)] + b"tail"
+    assert len(packets[-1]) == LAST_BYTES + len(b"tail")
 
 
 @pytest.mark.parametrize("around", [-1, 0, 1])

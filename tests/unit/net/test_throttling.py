@@ -16,7 +16,7 @@ from tierlog.broker.quotas.limits import OVERLONG
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.wire.api import APIS, encode_request
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.messages.fetch import FetchRequest, FetchResponse
+from tierlog.broker.wire.messages.fetch import FetchRequest, FetchResponse, ReplicaState
 from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tierlog.broker.wire.messages.metadata import MetadataRequest
 from tierlog.metadata.image import ClusterImage
@@ -115,6 +115,30 @@ async def test_a_fetch_over_the_quota_is_empty_and_asks_for_no_more_than_a_burst
     answer = await other.ask(FETCH, 12, FetchRequest(max_bytes=5_000))
     assert (answer.throttle_time_ms, answer.session_id, throttled.muted) == (7_000, 0, 1)
     assert throttled.sizes == [700, 1000]
+
+
+async def test_replicas_of_the_cluster_are_neither_capped_nor_judged_and_who_only_says_so_is(
+    broker: Broker,
+) -> None:
+    sizes: list[int] = []
+
+    def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
+        sizes.append(request.max_bytes)
+        if request.replica_state.replica_epoch != 2:
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no replica")
+        return FetchResponse()
+
+    throttled = Throttled(broker)
+    broker.handlers[FETCH] = fetch
+    await throttled.start(request_percentage=1, consumer_byte_rate=100)
+    throttled.quotas.note(REQUEST, "ANONYMOUS", "test", 1000.0, throttled.clock.now)
+    client = await broker.connect()
+    accepted = FetchRequest(max_bytes=5_000, replica_state=ReplicaState(replica_id=2, replica_epoch=2))
+    answer = await client.ask(FETCH, 17, accepted)
+    assert (answer.throttle_time_ms, throttled.muted, sizes) == (0, 0, [5_000])
+    assert throttled.quotas.throttled == {}
+    client.send(FETCH, 17, FetchRequest(replica_state=ReplicaState(replica_id=2, replica_epoch=1)))
+    await until(lambda: throttled.quotas.throttled == {REQUEST: 1})
 
 
 async def test_a_fetch_is_judged_once(broker: Broker) -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tierlog.broker.ports.network import Unreachable
-from tierlog.broker.runtime.broker_connection import KEPT_BUFFER_BYTES, BrokerConnection
+from tierlog.broker.runtime.broker_connection import BUFFER_BYTES, KEPT_BUFFER_BYTES, BrokerConnection
 from tierlog.broker.runtime.tcp_network import TcpNetwork
 from tierlog.broker.wire.api import APIS, FETCH_KEY, decode_request_header, encode_response
 from tierlog.broker.wire.messages.fetch import (
@@ -17,6 +17,7 @@ from tierlog.broker.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from tierlog.broker.wire.primitives import uvarint
 
 VERSION = 17
 Respond = Callable[[int, asyncio.StreamWriter], None]
@@ -181,3 +182,46 @@ async def test_nobody_there_is_unreachable():
     await server.wait_closed()
     with pytest.raises(Unreachable):
         await TcpNetwork().connect("127.0.0.1", port, "test")
+
+
+async def test_an_answer_that_ends_within_a_topic_fails_its_call():
+    """Where nothing else lies behind it in the buffer."""
+    frame = struct.pack(">iiBihiB", BUFFER_BYTES - 4, 1, 0, 0, 0, 7, 3)  # of two topics
+    frame += bytes(16) + b"\2" + struct.pack(">ihqqqBi", 0, 0, 0, 0, 0, 0, -1)
+    records = BUFFER_BYTES - len(frame) - 3 - 2 - 8  # their size before them, no tags after them, half an id
+    frame += uvarint(records + 1) + bytes(records) + b"\0\0" + bytes(8)
+    assert len(frame) == BUFFER_BYTES
+
+    async with connected(lambda _, writer: writer.write(frame)) as connection:
+        with pytest.raises(Unreachable, match="FetchResponse v17"):
+            await records_of(connection)
+        assert not connection.is_open
+
+
+async def test_a_response_that_cannot_be_read_by_a_fault_of_ours_fails_its_call():
+    def respond(correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        connection._calls[0].api_key = -1  # known to nobody
+        writer.write(response(correlation_id, b""))
+
+    async with connected(respond) as connection:
+        with pytest.raises(Unreachable, match="cannot be read"):
+            await records_of(connection)
+        assert not connection.is_open
+
+
+async def test_memory_for_an_answer_is_taken_as_it_comes_and_not_as_it_is_promised():
+    connection = BrokerConnection("peer", "test", asyncio.get_running_loop())
+    frame = struct.pack(">i", 10 * BUFFER_BYTES) + bytes(10 * BUFFER_BYTES - 1)
+    held, sizes = b"", []
+    for at in range(0, len(frame), 10_000):
+        rest = frame[at : at + 10_000]
+        while rest:
+            room = connection.get_buffer(-1)
+            count = min(len(rest), len(room))
+            room[:count] = rest[:count]
+            connection.buffer_updated(count)
+            rest, held = rest[count:], held + rest[:count]
+        sizes.append(len(connection._buffer))
+    assert sizes[0] == BUFFER_BYTES
+    assert sorted(set(sizes)) == [n * BUFFER_BYTES for n in (1, 2, 4, 8)] + [len(frame) + 1]
+    assert connection._buffer[: len(held)] == held == frame

@@ -117,6 +117,22 @@ def test_only_changes_are_told() -> None:
     assert not tell(high_watermark=6, log_start=1)
 
 
+@pytest.mark.parametrize(
+    ("offset", "epoch", "hears"), [(9, 4, True), (10, 5, True), (10, 4, False), (11, 4, False)]
+)
+def test_one_that_was_cut_or_follows_anew_hears_the_high_watermark_again(
+    offset: int, epoch: int, hears: bool
+) -> None:
+    partition = SessionPartition(TOPIC, 0, 10, 1000, 4)
+
+    def tell() -> bool:
+        return partition.tell(error=0, high_watermark=5, log_start_offset=0, noteworthy=False)
+
+    assert tell()
+    partition.ask(SessionPartition(TOPIC, 0, offset, 1000, epoch))
+    assert tell() is hears
+
+
 def test_those_that_got_records_go_to_the_end(sessions: FetchSessions) -> None:
     session_id = opened(sessions, 0, 1, 2)
     scope = step(sessions, session_id, 1)

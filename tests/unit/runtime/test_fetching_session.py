@@ -1,8 +1,10 @@
 """What a follower tells the leader in an incremental fetch session (KIP-227)."""
 
+import random
 import uuid
 
 from tierlog.broker.partition.follower import FetchPosition
+from tierlog.broker.runtime.fetch_sessions import FetchScope, FetchSessions, SessionPartition
 from tierlog.broker.runtime.fetching_session import LAST_EPOCH, Asked, FetchingSession
 from tierlog.broker.wire.messages.fetch import FetchRequest
 
@@ -61,3 +63,19 @@ def test_epochs_begin_again_at_one() -> None:
     session._epoch = LAST_EPOCH
     session.answered(77)
     assert filled(session, {ONE: at(5)}).session_epoch == 1
+
+
+def test_who_begins_anew_names_the_old_session_so_that_the_leader_drops_it() -> None:
+    leader = FetchSessions(10, random.Random(1))
+    session = FetchingSession(1000)
+    for _ in range(3):
+        request = filled(session, {ONE: at(5)})
+        assert (request.session_epoch, named(request)) == (0, {0: 5})
+        asked = [SessionPartition(TOPIC, number, 0, 1000) for number in named(request)]
+        scope = leader.begin(request.session_id, 0, asked, [], uses_topic_ids=True, now_ms=0)
+        assert isinstance(scope, FetchScope) and scope.may_open
+        session.answered(leader.open(asked, privileged=True, uses_topic_ids=True, now_ms=0))
+        assert session.is_open
+        session.reset()
+        assert not session.is_open
+    assert len(leader) == 1

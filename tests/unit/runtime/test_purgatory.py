@@ -181,6 +181,22 @@ async def test_one_that_gave_up_does_not_hold_up_those_behind_it() -> None:
     assert line.purgatory._lines == {}
 
 
+@pytest.mark.parametrize("how", ["cancelled", "expired"])
+async def test_when_the_first_in_line_gives_up_the_next_is_looked_at_at_once(
+    how: str,
+) -> None:
+    line = Line(Purgatory(10))
+    first, second = line.wait(5, wait_ms=1 if how == "expired" else LONG_MS), line.wait(3)
+    await line.reach(3)
+    if how == "cancelled":
+        assert not second.done()
+        first.cancel()
+    async with asyncio.timeout(20):
+        assert await second == "up to 3"
+    await asyncio.sleep(0)
+    assert line.purgatory._lines == {}
+
+
 async def test_a_write_that_cannot_be_judged_fails_its_own_produce_only() -> None:
     line = Line(Purgatory(10))
 

@@ -37,6 +37,27 @@ def test_what_makes_no_sense_together_is_refused(texts: dict[str, str]) -> None:
         check_together(settings_now(NodeSettings(), texts, {}))
 
 
+@pytest.mark.parametrize(
+    ("at_start", "change", "refused"),
+    [
+        ({}, {"message.max.bytes": "5"}, None),
+        ({}, {"max.connections.per.ip.overrides": "here:5"}, "max.connections.per.ip.overrides"),
+        ({"log.local.retention.ms": "5"}, {"log.retention.ms": "4"}, None),  # it did not fit before
+        ({"log.local.retention.ms": "1"}, {"log.retention.ms": "0"}, "log.local.retention.ms"),
+    ],
+)
+def test_what_did_not_fit_before_a_change_is_no_reason_to_refuse_it(
+    at_start: dict[str, str], change: dict[str, str], refused: str | None
+) -> None:
+    files = settings_from({"log.retention.ms": "2", "log.local.retention.ms": "3", **at_start})
+    before, after = settings_now(files, {}, {}), settings_now(files, change, {})
+    if refused is None:
+        check_together(after, before)
+    else:
+        with pytest.raises(InvalidSetting, match=refused):
+            check_together(after, before)
+
+
 def test_local_retention_may_be_all_that_is_kept() -> None:
     texts = {"log.retention.ms": "10", "log.local.retention.ms": "10", "log.local.retention.bytes": "5"}
     check_together(settings_now(NodeSettings(), texts, {}))

@@ -135,3 +135,11 @@ def test_a_response_that_is_cut_short_is_malformed_whatever_lies_behind_it(what:
             decode_fetch_response(view, 4, end)
     with pytest.raises(MalformedFrame):
         decode_fetch_response(view, 4, len(buffer) + 1)
+
+
+@pytest.mark.parametrize("what", ["records", "a diverging epoch", "nothing"])
+def test_a_response_that_is_cut_short_is_malformed_at_the_end_of_the_buffer_too(what: str) -> None:
+    buffer = frame(RESPONSES[what])
+    for end in (*range(4, min(len(buffer), 400)), len(buffer) - 1):
+        with pytest.raises(MalformedFrame):
+            decode_fetch_response(memoryview(bytearray(buffer[:end])), 4, end)

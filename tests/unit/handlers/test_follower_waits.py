@@ -1,0 +1,72 @@
+"""A follower's Fetch of several partitions that waits: only those that were touched are read again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from fetch_node import EPOCH, FOLLOWED, LED, NEWEST, TOPIC, Node, fetch_node
+from pump import until
+
+from tierlog.broker.runtime.purgatory import PATIENT_TURNS
+from tierlog.broker.wire.api import FETCH_KEY
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages import fetch
+
+FOLLOWER = 2
+LONG_MS, PATIENCE_S = 600_000, 20
+SECOND = FOLLOWED
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """It leads both partitions."""
+    async with fetch_node(tmp_path) as made:
+        made.take_lead(SECOND, EPOCH + 1)
+        yield made
+
+
+async def parked(node: Node, min_bytes: int) -> None:
+    both = [
+        fetch.FetchPartition(
+            partition=number, fetch_offset=0, partition_max_bytes=1_000_000, current_leader_epoch=epoch
+        )
+        for number, epoch in ((LED, EPOCH), (SECOND, EPOCH + 1))
+    ]
+    request = fetch.FetchRequest(
+        session_epoch=-1,
+        max_wait_ms=LONG_MS,
+        min_bytes=min_bytes,
+        topics=[fetch.FetchTopic(topic_id=TOPIC, partitions=both)],
+        replica_state=fetch.ReplicaState(replica_id=FOLLOWER, replica_epoch=FOLLOWER),
+    )
+    node.client.send(FETCH_KEY, NEWEST, request)
+    await until(lambda: len(node.purgatory) == 1)
+
+
+async def answered(node: Node) -> list[tuple[int, int, bool]]:
+    """Partition, error, and whether there are records."""
+    async with asyncio.timeout(PATIENCE_S):
+        _, answer = await node.client.receive(FETCH_KEY, NEWEST)
+    [topic] = answer.responses
+    return [(one.partition_index, one.error_code, bool(one.records)) for one in topic.partitions]
+
+
+async def test_what_is_appended_to_one_partition_is_answered_as_its_own(node: Node) -> None:
+    await parked(node, min_bytes=1)
+    node.lead(1, SECOND)
+    assert await answered(node) == [(LED, 0, False), (SECOND, 0, True)]
+
+
+@pytest.mark.parametrize("in_one_turn", [True, False])
+async def test_a_new_epoch_of_one_partition_is_told_with_what_the_other_has_meanwhile(
+    node: Node, in_one_turn: bool
+) -> None:
+    await parked(node, min_bytes=100_000)
+    node.lead(1, SECOND)
+    if not in_one_turn:
+        for _ in range(PATIENT_TURNS + 3):
+            await asyncio.sleep(0)
+        assert len(node.purgatory) == 1, "it is not enough"
+    node.take_lead(LED, EPOCH + 1)
+    assert await answered(node) == [(LED, ErrorCode.FENCED_LEADER_EPOCH, False), (SECOND, 0, True)]
