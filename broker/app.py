@@ -189,7 +189,7 @@ class Broker(Foundation):
     async def _start_replicas(self) -> None:
         opened = self.metadata.image
         await self.replicas.open_all(opened, None if self._is_alone else self.reports.tell_empty)
-        if not (self._is_alone or self.directories.offline):
+        if not (self._is_alone or self.directories.offline or self.replicas.offline_count):
             note_boot(self.files, [one.path for one in self.directories.online], boot_id())
         self._parts.callback(self.metadata.subscribe(self._follow))
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened

@@ -101,7 +101,7 @@ def load(
     """Opens or creates the segments of a directory; the last one is active.
 
     `may_have_lost`: what was not synced may be gone in parts, as after a loss of power. What is cut off then
-    is no damage; one that an earlier start has found still is.
+    is no damage; below the recovery point it is, and so is one that an earlier start has found.
 
     `gaps`: compaction may have removed records, in Kafka's logs the last ones of a segment too, so that it
     ends before the next one begins. Above the recovery point a segment that does was not written whole: our
@@ -117,6 +117,7 @@ def load(
         segment = Segment(files, directory, base, now_ms)
         segment.size = files.size_of(segment.path())
         synced = end is not None and recovery_point is not None and end <= recovery_point
+        excused = may_have_lost and not synced
         # One that ends there may have been rolled after that flush: then its indexes never were on the disk.
         intact = (clean or (synced and end != recovery_point)) and _load_segment(segment, end)
         if intact:
@@ -126,9 +127,7 @@ def load(
             continue
         loaded.rebuilt.append(base)
         loaded.epochs.truncate_from_end(base)  # the file may be older than a cut: the batches tell
-        cut, damaged = _rebuild(
-            segment, interval_bytes, loaded.epochs, gaps=gaps, may_have_lost=may_have_lost
-        )
+        cut, damaged = _rebuild(segment, interval_bytes, loaded.epochs, gaps=gaps, excused=excused)
         loaded.damaged = loaded.damaged or damaged
         loaded.segments.append(segment)
         may_end_early = gaps and (synced or recovery_point is None)
@@ -137,7 +136,7 @@ def load(
         ):
             loaded.cut_bytes += cut
             loaded.dropped = len(bases) - at - 1
-            if not may_have_lost:
+            if not excused:
                 loaded.damaged = True
                 _mark_damaged(files, directory)
             for later in reversed(bases[at + 1 :]):
@@ -443,10 +442,10 @@ def _last_entry(entry: struct.Struct, index: bytearray) -> tuple[int, ...] | Non
 
 
 def _rebuild(
-    segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gaps: bool, may_have_lost: bool
+    segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gaps: bool, excused: bool
 ) -> tuple[int, bool]:
     """Indexes, totals and epochs from the batches; returns the bytes cut off the end, and whether they are
-    more than a write that was not finished."""
+    more than a write that was not finished, or one that was `excused`."""
     segment.forget_indexes()
     good = 0
     for batch, header in verified_batches(segment, gaps=gaps):
@@ -454,7 +453,7 @@ def _rebuild(
         epochs.note(header.leader_epoch, header.base_offset)
         good = batch.position + header.size
     cut = segment.size - good
-    damaged = cut > 0 and not may_have_lost and not _is_torn(segment, good)
+    damaged = cut > 0 and not excused and not _is_torn(segment, good)
     if damaged:
         _mark_damaged(segment.files, segment.directory)
     segment.size = good

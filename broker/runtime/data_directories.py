@@ -126,11 +126,13 @@ class DataDirectories:
     # -- which partition lies where --
 
     def find(
-        self, wanted: Mapping[TopicPartition, uuid.UUID]
+        self, wanted: Mapping[TopicPartition, uuid.UUID], *, may_lack: bool = False
     ) -> tuple[dict[TopicPartition, str], list[Path]]:
         """Looks for these partitions, gives each a place; what is not wanted is set aside.
 
         Returns why some are refused, and what was set aside. A directory that cannot be read goes offline.
+        `may_lack`: others may have what is not here. Then what may have moved to a directory that `log.dirs`
+        does not name any more is set aside too, and the partition found nowhere; else it is refused.
         """
         found: dict[TopicPartition, list[DataDirectory]] = defaultdict(list)
         left = defaultdict[TopicPartition, dict[DataDirectory, set[uuid.UUID | None]]](dict)
@@ -159,10 +161,15 @@ class DataDirectories:
         for name in wanted:
             places = found.get(name, [])
             if name in left and len(places) > 1:
-                places = self._leave_moved(name, places, left[name].keys())
-            if len(places) == 1 and self._may_have_left(left.get(name, {}).get(places[0], ())):
+                places = self._leave_moved(name, places, left[name])
+            targets = left.get(name, {}).get(places[0], set()) if len(places) == 1 else set()
+            if self._may_have_left(targets):
                 refused[name] = self._may_lie_elsewhere("it was being moved, and may lie in")
                 self._held[places[0]].add(name)
+            elif name not in refused and (gone := self._gone(targets)):
+                if not may_lack or not self._set_stale_aside(name, places[0]):
+                    refused[name] = _may_have_gone(name, places[0], gone)
+                    self._held[places[0]].add(name)
             elif len(places) > 1:
                 paths = " and ".join(str(directory.directory(name)) for directory in places)
                 refused[name] = f"found twice, in {paths}: stop the node and move one of them away"
@@ -183,7 +190,10 @@ class DataDirectories:
         return refused, aside
 
     def _leave_moved(
-        self, name: TopicPartition, places: list[DataDirectory], left: Set[DataDirectory]
+        self,
+        name: TopicPartition,
+        places: list[DataDirectory],
+        left: Mapping[DataDirectory, Set[uuid.UUID | None]],
     ) -> list[DataDirectory]:
         """Where it lies, without the place that it was moved from when the node stopped: that is buried, once
         the name of the new one is sure to be durable, and for good before the note is taken away. If that
@@ -192,6 +202,8 @@ class DataDirectories:
         stayed = [directory for directory in places if directory not in left]
         if len(stayed) != 1:
             return places
+        if any(left[one].isdisjoint((stayed[0].directory_id, None)) for one in places if one in left):
+            return places  # it went to a third one
         try:
             stayed[0].sync_names()
         except OSError as failure:
@@ -216,6 +228,24 @@ class DataDirectories:
         """Whether what was to move there, and is in none that could be looked at, may be there."""
         seen = {directory.directory_id for directory in self.online}
         return bool(self.offline) and any(target is None or target not in seen for target in targets)
+
+    def _gone(self, targets: Set[uuid.UUID | None]) -> list[str]:
+        """Those that are not in `log.dirs`; nobody knows that of one that is offline."""
+        known = {None, *(directory.directory_id for directory in self.all)}
+        return sorted(encode_uuid(target) for target in targets if target not in known and target is not None)
+
+    def _set_stale_aside(self, name: TopicPartition, directory: DataDirectory) -> bool:
+        try:
+            path = directory.set_aside(name)
+        except OSError as failure:
+            directory.fail(failure.strerror or str(failure))
+            return False
+        _log.error(
+            "a partition may have moved to a directory that is not in log.dirs; what it left is kept aside",
+            partition=str(name),
+            directory=str(path),
+        )
+        return True
 
     def _may_lie_elsewhere(self, what: str) -> str:
         return f"{what} {', '.join(str(directory.path) for directory in self.offline)}, which is offline"
@@ -334,6 +364,14 @@ class DataDirectories:
             directory.note(failure)
             return False, 0, 0
         return not directory.is_full, usable // PLACEMENT_UNIT_BYTES, -len(self._held[directory])
+
+
+def _may_have_gone(name: TopicPartition, directory: DataDirectory, gone: Sequence[str]) -> str:
+    return (
+        f"{directory.directory(name)}: when the node stopped, the partition was being moved to the directory "
+        f"with the directory.id {' or '.join(gone)}, which is not in log.dirs, and may lie there. Add that "
+        f"one again, or remove {directory.path / str(name)}.*.moved-away to go on with what was left here"
+    )
 
 
 def _share_disk(one: Path, other: Path) -> bool:

@@ -81,7 +81,12 @@ CHANGES_MAX = 10
 """In a row, half a minute of them: then it is no compaction that was faster, but a file that is not there."""
 
 REST_S = 5.0
-"""The longest pause between two tries."""
+"""The longest pause between two tries; after flushes were held in vain, so that those who wait for one get
+it before they are held again.
+"""
+
+LOOK_S = 1.0
+"""Between two looks at whether a move that waits is still wanted."""
 
 ROOM_LEFT_BYTES = 64 << 20
 """Stay free in the target, or the move ends: others append there."""
@@ -159,10 +164,11 @@ class DirectoryMove:
         running.add_done_callback(self._at_work.discard)
         return await asyncio.shield(running)
 
-    async def rest(self) -> None:
-        """Returns once no thread is at it, however its work ended."""
+    async def rest(self, patience_s: float | None = None) -> bool:
+        """Returns once no thread is at it, however its work ended; False if that takes longer."""
         if self._at_work:
-            await asyncio.wait(self._at_work)
+            await asyncio.wait(self._at_work, timeout=patience_s)
+        return not self._at_work
 
     def bury(self) -> None:
         """What it left behind, once. Raises OSError."""
@@ -189,8 +195,9 @@ class DirectoryMoves:
         *,
         held_s: float = HELD_S,
         again_s: float = AGAIN_S,
+        rest_s: float = REST_S,
     ) -> None:
-        self._settings, self._again_s = settings, again_s
+        self._settings, self._again_s, self._rest_s = settings, again_s, rest_s
         self._held_s = min(held_s, settings.log_dirs_stop_timeout_ms / 2000)
         self._replicas = replicas
         self.directories = replicas.directories
@@ -311,7 +318,10 @@ class DirectoryMoves:
             self.ended[MoveEnd.MOVED if move.has_switched else MoveEnd.FAILED] += 1
             if not move.has_switched and self._replicas.holds(move.replica):
                 self.failed.add(move.name)
-            _log.error("a replica cannot move to another log directory", **where, error=str(failure))
+            what = "a replica cannot move to another log directory"
+            if move.has_switched:
+                what = "a replica has moved to another log directory; the next start takes the old one away"
+            _log.error(what, **where, error=str(failure))
         except Exception:
             self.dead += 1
             raise
@@ -334,11 +344,12 @@ class DirectoryMoves:
         start_offset = replica.local_log_start_offset
         move.future = FutureLog(path, target.files, move.source.files, start_offset)
         self._checkpoints.moving[move.name] = target
-        tries = 0
+        tries = slow_ends = 0
         while not await self._try_to_switch(move, move.future):
             tries += 1
-            await move.rest()
-            await asyncio.sleep(self._pause_s(tries))
+            await self._require_rest(move)
+            was_slow, slow_ends = move.slow_ends > slow_ends, move.slow_ends
+            await self._pause(move, self._rest_s if was_slow else self._pause_s(tries))
         await self._leave(move)
 
     async def _clear(self, directory: DataDirectory, name: TopicPartition) -> None:
@@ -383,6 +394,22 @@ class DirectoryMoves:
         if move.slow_ends >= SLOW_ENDS_MAX:
             raise OSError(errno.ETIMEDOUT, what, str(move.target.path)) from None
         _log.warning("a move between log directories is held up", partition=str(move.name), why=what)
+
+    async def _require_rest(self, move: DirectoryMove) -> None:
+        """Returns once no thread is at it. A disk that hangs costs it slow ends, and may be left alone."""
+        waited_s = 0.0
+        while not await move.rest(step_s := min(self._held_s, LOOK_S)):
+            self._require_going(move)
+            waited_s += step_s
+            if waited_s >= self._held_s:
+                waited_s = 0.0
+                self._note_slow_end(move)
+
+    async def _pause(self, move: DirectoryMove, left_s: float) -> None:
+        while left_s > 0:
+            self._require_going(move)
+            await asyncio.sleep(min(left_s, LOOK_S))
+            left_s -= LOOK_S
 
     def _pause_s(self, tries: int) -> float:
         return min(self._again_s * (1 << min(tries, 10)), REST_S)

@@ -162,7 +162,8 @@ class ReplicaManager:
             for number, partition in enumerate(topic.partitions)
             if self._settings.node_id in partition.replicas
         }
-        refused, aside = self.directories.find({name: topic.topic_id for name, topic in wanted.items()})
+        ids = {name: topic.topic_id for name, topic in wanted.items()}
+        refused, aside = self.directories.find(ids, may_lack=tell_empty is not None)
         for target in aside:
             _log.warning("the cluster does not know this partition; kept aside", directory=str(target))
         for name, why in refused.items():

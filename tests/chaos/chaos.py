@@ -141,7 +141,7 @@ def _remote(stage: Stage) -> int:
             if node.first_segment(TIERED_TOPIC, number) <= 0
         ]
 
-    until(lambda: not kept(), f"local segments go: {kept()}", rounds.TIERED_WITHIN_S)
+    until(lambda: not kept(), lambda: f"local segments go: {kept()}", rounds.TIERED_WITHIN_S)
     return sum(tier["local_log_start_offset"] for tier in stage.tiers())
 
 

@@ -13,7 +13,7 @@ from tierlog.testing import BrokerFailed, TierlogBroker, TierlogBrokerFactory
 
 def connects(broker: TierlogBroker) -> bool:
     try:
-        socket.create_connection((broker.host, broker.port), timeout=5).close()
+        socket.create_connection((broker.host, broker.port), timeout=60).close()
     except ConnectionRefusedError:
         return False
     return True

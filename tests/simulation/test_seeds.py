@@ -28,6 +28,7 @@ DONE = {
     "pages",
     "late uploads",
     "objects deleted",
+    "messages in responses",
 }
 """What runs have beside records and faults: here it must come about."""
 

@@ -5,6 +5,7 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from simulator.tier_witness import TierWitness
 from simulator.witness import Violation
 
 from tierlog.broker.ports.types import TopicIdPartition
-from tierlog.metadata.image import ClusterImage, RemotePartition
+from tierlog.metadata.image import BrokerImage, ClusterImage, QueuedDelete, RemotePartition
 from tierlog.metadata.records import RemoteSegment
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, encode_root
@@ -22,6 +23,17 @@ from tierlog.tiering.object_store import Absent, ObjectStoreError, PreconditionF
 
 WHERE = TopicIdPartition(uuid.UUID(int=1), 0)
 KEYS = Keys("simulated")
+HOUSEKEEPER = "node-1"
+BROKER = BrokerImage(
+    broker_id=1,
+    broker_epoch=1,
+    incarnation=uuid.UUID(int=3),
+    host=HOUSEKEEPER,
+    port=9092,
+    admin_url="",
+    rack=None,
+    fenced=False,
+)
 LOG, IDX = KEYS.attempt(WHERE, 0, 9, 1, uuid.UUID(int=2))
 
 
@@ -30,7 +42,7 @@ class Seen:
         self.stored_keys: list[str] = []
         self.removed: list[str] = []
 
-    def stored(self, key: str, content: bytes, before: bytes | None) -> None:
+    def stored(self, key: str, content: bytes, before: bytes | None, sender: str | None) -> None:
         self.stored_keys.append(key)
 
     def removes(self, keys: Sequence[str]) -> None:
@@ -122,10 +134,16 @@ def test_one_broker_alone_is_cut_off() -> None:
 # --- the witness
 
 
-def _witness() -> TierWitness:
-    witness = TierWitness({}, KEYS, Counter(), lambda topic, partition, offset, kind: None)
+class Housekeeper(NamedTuple):
+    name: str
+
+
+def _witness(*, keeps_house: bool = False) -> TierWitness:
+    brokers: Any = {1: Housekeeper(HOUSEKEEPER)}
+    witness = TierWitness(brokers, KEYS, Counter(), lambda topic, partition, offset, kind: None)
     witness.bucket = _bucket()[1]
-    witness.published(ClusterImage(cluster_id="simulated", index=1))
+    image = ClusterImage(cluster_id="simulated", index=1)
+    witness.published(replace(image, brokers=image.brokers.set(1, BROKER)) if keeps_house else image)
     return witness
 
 
@@ -178,6 +196,44 @@ def test_what_comes_after_its_deletion_cannot_be_helped() -> None:
     at_once(witness.bucket.put(LOG, b"records", None, None))
     witness.stored(LOG, b"records", None)
     assert witness.orphans() == []
+
+
+@pytest.mark.parametrize(("is_waiting", "orphans"), [(True, [KEYS.root(WHERE)]), (False, [])])
+def test_a_root_that_comes_back_is_deleted_while_anything_of_its_partition_is(
+    is_waiting: bool, orphans: list[str]
+) -> None:
+    """The queue is empty at the end; what counts is whether it was when the root came."""
+    witness, line = _witness(), _line()
+    queued = ClusterImage(cluster_id="simulated", index=2)
+    queued = replace(queued, delete_queue=queued.delete_queue.set(line.uuid, line))
+    witness.published(queued)
+    witness.removes([KEYS.root(WHERE)] if is_waiting else [KEYS.root(WHERE), LOG, IDX])
+    at_once(witness.bucket.put(KEYS.root(WHERE), _root(1), None, None))
+    witness.stored(KEYS.root(WHERE), _root(1), None)
+    witness.published(ClusterImage(cluster_id="simulated", index=3))
+    assert witness.orphans() == orphans
+
+
+def test_the_description_of_a_topic_that_is_gone_is_deleted_by_who_wrote_it() -> None:
+    witness, key = _witness(keeps_house=True), KEYS.topic(WHERE.topic_id)
+    at_once(witness.bucket.put(key, b"{}", None, None))
+    witness.stored(key, b"{}", None, HOUSEKEEPER)
+    assert witness.orphans() == [key]
+    witness.stored(key, b"{}", None, None)  # of a process that is dead
+    assert witness.orphans() == []
+
+
+def _line() -> QueuedDelete:
+    return QueuedDelete(
+        uuid=uuid.UUID(int=2),
+        is_page=False,
+        topic_id=WHERE.topic_id,
+        partition=WHERE.partition,
+        base_offset=0,
+        last_offset=9,
+        leader_epoch=1,
+        queued_ms=0,
+    )
 
 
 def _entry() -> RemoteSegment:

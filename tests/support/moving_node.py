@@ -19,7 +19,7 @@ from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.directory_moves import DirectoryMoves
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.broker.runtime.replica_manager import ReplicaManager, TellEmpty
 from tierlog.broker.settings.node import settings_from
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata import records as r
@@ -94,7 +94,13 @@ class Node:
     """One life of a node on the directories `a`, `b` and `c`. Leaving without `stop` is a SIGKILL."""
 
     def __init__(
-        self, path: Path, disk: OsFiles | None = None, *, held_s: float = 30, again_s: float = 0.05
+        self,
+        path: Path,
+        disk: OsFiles | None = None,
+        *,
+        held_s: float = 30,
+        again_s: float = 0.05,
+        rest_s: float = 0.05,
     ) -> None:
         self.disk = disk if isinstance(disk, Disk) else Disk()
         self.path = path
@@ -123,14 +129,17 @@ class Node:
             self.tasks,
             held_s=held_s,
             again_s=again_s,
+            rest_s=rest_s,
         )
 
-    async def start(self, image: ClusterImage, place: str = "a") -> "Node":
+    async def start(
+        self, image: ClusterImage, place: str = "a", tell_empty: TellEmpty | None = None
+    ) -> "Node":
         """The partition is made in `place` if it is new."""
         self.directories.claim(1, "c")
         self.image = image
         self.moves.move(NAME, str(self.path / place))
-        await self.manager.open_all(image)
+        await self.manager.open_all(image, tell_empty)
         self.moves.resume()
         return self
 

@@ -79,7 +79,7 @@ class Client:
         data = produce.PartitionProduceData(index=0, records=records)
         request = produce.ProduceRequest(
             acks=acks,
-            timeout_ms=5000,
+            timeout_ms=30_000,
             topic_data=[produce.TopicProduceData(name=topic, partition_data=[data])],
         )
         answer: produce.PartitionProduceResponse = (

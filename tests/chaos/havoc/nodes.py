@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -283,8 +283,8 @@ class Cluster:
         return list(self.ask("/v1/partitions", topic=topic)["partitions"])
 
 
-def until(holds: Any, what: str, within_s: float) -> float:
-    """Seconds until it held; raises ChaosFailed."""
+def until(holds: Any, what: str | Callable[[], str], within_s: float) -> float:
+    """Seconds until it held; raises ChaosFailed. `what` it was about, or what tells that once it failed."""
     began = time.monotonic()
     while True:
         try:
@@ -293,5 +293,5 @@ def until(holds: Any, what: str, within_s: float) -> float:
         except (CliError, OSError, ChaosFailed):
             pass
         if time.monotonic() - began > within_s:
-            raise ChaosFailed(f"not within {within_s:g} s: {what}")
+            raise ChaosFailed(f"not within {within_s:g} s: {what if isinstance(what, str) else what()}")
         time.sleep(0.2)

@@ -369,7 +369,7 @@ class SimBroker:
             self.node_id, metadata, replicas, tasks, broker_epoch=lambda: lifecycle.broker_epoch
         )
         await self._open(replicas, opened, reports)
-        if not self.directories.offline:
+        if not (self.directories.offline or replicas.offline_count):
             note_boot(self.files, paths, str(self.boot))
         metadata.subscribe(replicas.follow)
         replicas.follow(opened, metadata.image)

@@ -26,7 +26,7 @@ from simulator.disk import Disk
 from simulator.faults import DOWN_S, KINDS, Faults
 from simulator.groups import OFFSETS_TOPIC, GroupHistory, take_part
 from simulator.loop import Process, SimLoop
-from simulator.network import Network
+from simulator.network import Network, Responses
 from simulator.operators import move_partitions, pass_topics, retire
 from simulator.partitions import PartitionWitness
 from simulator.peers import address
@@ -135,6 +135,7 @@ class ClusterRun:
         self.loop = SimLoop(self._fork())
         self.network = Network(self.loop, self._fork())
         self.outcome = Outcome(seed)
+        self.network.responses = Responses(seed, self.outcome.done)
         self.history = History()
         self.flushes = self.rng.random() < 0.5
         self._configs = (("flush.messages", "1"),) if self.flushes else ()
@@ -383,8 +384,12 @@ class ClusterRun:
         return [struck] if self._may_forget(struck) else []
 
     def _may_wipe(self, struck: SimBroker) -> bool:
-        """Not what may be all that is left to elect: who lost power is not eligible, whatever it has."""
-        return self.partitions.all_in_sync() and self._may_forget(struck)
+        """Not what may be all that is left to elect: who lost power is not eligible, whatever it has. Nor
+        will be who is down by it and still counted as in sync, since no controller has noticed."""
+        settled = self.partitions.all_in_sync() and all(
+            map(self.partitions.is_in_sync, self.brokers.values())
+        )
+        return settled and self._may_forget(struck)
 
     def _may_forget(self, struck: SimBroker) -> bool:
         """Whether one disk may lose what it has, now that all others that did, or failed, have caught up."""

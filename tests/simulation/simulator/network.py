@@ -7,6 +7,7 @@ cut for long, or an end dies, and then nobody knows whether it was carried out.
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -51,11 +52,27 @@ class Weather:
     """Of fetched records: the checksums of TCP are weak."""
 
 
+class Responses:
+    """Which messages are answered at once with what waits for their sender. Drawn apart, and in some runs
+    only, for the others to stay."""
+
+    def __init__(self, seed: int, done: Counter[str]) -> None:
+        self._rng, self._done = random.Random(f"responses {seed}"), done
+        self._share = self._rng.choice((0.0, 0.0, 0.0, 0.2))
+
+    def drawn(self) -> bool:
+        return self._rng.random() < self._share
+
+    def brought(self, messages: int) -> None:
+        self._done["messages in responses"] += messages
+
+
 class Network:
     """Ends are known by name. Each has the process that listens there, or None while the host is up alone."""
 
     def __init__(self, loop: SimLoop, rng: random.Random) -> None:
         self.weather = Weather()
+        self.responses: Responses | None = None
         self._loop = loop
         self._rng = rng
         self._listening: dict[str, Process | None] = {}

@@ -15,7 +15,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from simulator.loop import SimLoop
+from simulator.loop import SimLoop, current_process
 from tierlog.tiering.memory_store import MemoryStore
 from tierlog.tiering.object_store import Condition, ObjectInfo, ObjectNotFound, ObjectStoreError
 
@@ -56,9 +56,10 @@ class StoreWeather:
 
 
 class StoreWitness(Protocol):
-    """Sees what the store does; raises what it has to say where `failed` hears it."""
+    """Sees what the store does; raises what it has to say where `failed` hears it. `sender`: None if it is
+    dead by then."""
 
-    def stored(self, key: str, content: bytes, before: bytes | None) -> None: ...
+    def stored(self, key: str, content: bytes, before: bytes | None, sender: str | None) -> None: ...
     def removes(self, keys: Sequence[str]) -> None: ...
 
 
@@ -88,10 +89,17 @@ class Bucket:
     async def listed(self, prefix: str) -> list[ObjectInfo]:
         return [info async for info in self._objects.list(prefix)]
 
-    async def put(self, key: str, content: bytes, checksum: int | None, condition: Condition) -> ObjectInfo:
+    async def put(
+        self,
+        key: str,
+        content: bytes,
+        checksum: int | None,
+        condition: Condition,
+        sender: Callable[[], str | None] = lambda: None,
+    ) -> ObjectInfo:
         before = self.content(key)
         info = await self._objects.put(key, content, crc32c=checksum, condition=condition)
-        self._watch(lambda: self._witness.stored(key, content, before))
+        self._watch(lambda: self._witness.stored(key, content, before, sender()))
         return info
 
     async def get(self, key: str, start: int, end: int | None) -> bytes:
@@ -147,12 +155,13 @@ class SimStore:
         self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
         content = body.read_bytes() if isinstance(body, Path) else bytes(body)
-        bucket = self._bucket
+        bucket, process = self._bucket, current_process()
+        sender = lambda: self._broker if process is not None and process.alive else None  # noqa: E731
         torn = None
         if key.endswith((".log", ".idx", ".page", "/root")):
             cut = bucket.rng.randrange(len(content))
-            torn = lambda: bucket.put(key, content[:cut], None, condition)  # noqa: E731
-        return await self._ask(lambda: bucket.put(key, content, crc32c, condition), torn)
+            torn = lambda: bucket.put(key, content[:cut], None, condition, sender)  # noqa: E731
+        return await self._ask(lambda: bucket.put(key, content, crc32c, condition, sender), torn)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         return await self._ask(lambda: self._bucket.get(key, start, end))

@@ -50,6 +50,8 @@ class SimPeers:
         self._nodes = nodes
         self._witness = witness
         self._died: Callable[[int], None] = lambda peer: None
+        self._answered: Callable[[tuple[AnyMessage, ...]], None] = lambda messages: None
+        self._held: dict[int, list[AnyMessage]] = {}  # for who gets a response now
 
     def start(
         self,
@@ -58,7 +60,7 @@ class SimPeers:
         met: Callable[[int], None],
         answered: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
-        self._died = died
+        self._died, self._answered = died, answered
 
     def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:
         return
@@ -79,17 +81,50 @@ class SimPeers:
         """As bytes: what a message holds is not shared by the ends."""
         body = encode_messages((message,))
         self._witness.leaves(message)
+        if message.to in self._held:
+            self._held[message.to].append(message)
+            return
+        asker = self._nodes[self._node_id].metadata
+        network = self._network
 
         def deliver() -> None:
             node = self._nodes[message.to].metadata
-            if node is not None:
-                self._witness.arrives(message)
-                node.receive(decode_messages(body))
+            if node is None:
+                return
+            if network.responses is not None and network.responses.drawn():
+                task = asyncio.get_running_loop().create_task(respond(node))
+                task.add_done_callback(lambda task: task.cancelled() or task.result())  # a failure is told
+            else:
+                take_in(node)
 
-        self._network.post(address(self._node_id), address(message.to), deliver)
+        def take_in(node: MetadataNode) -> None:
+            self._witness.arrives(message)
+            node.receive(decode_messages(body))
+
+        async def respond(node: MetadataNode) -> None:
+            take_in(node)
+            if answers := await node.answers(self._node_id):
+                back = lambda: self._hear(asker, encode_messages(answers))  # noqa: E731
+                network.post(address(message.to), address(self._node_id), back)
+
+        network.post(address(self._node_id), address(message.to), deliver)
+
+    def _hear(self, asker: MetadataNode | None, body: bytes) -> None:
+        """The connection ends with who asked: the next process of this node hears nothing of it."""
+        if asker is None or self._nodes[self._node_id].metadata is not asker:
+            return
+        messages = decode_messages(body)
+        for message in messages:
+            self._witness.arrives(message)
+        if self._network.responses is not None:
+            self._network.responses.brought(len(messages))
+        self._answered(messages)
 
     async def answers(self, peer: int) -> tuple[AnyMessage, ...]:
-        return ()
+        """What the node says to it in its next turn, as in the real transport."""
+        self._held.setdefault(peer, [])
+        await asyncio.sleep(0)
+        return tuple(self._held.pop(peer, ()))
 
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
         body = encode_command(command)

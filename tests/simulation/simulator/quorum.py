@@ -20,7 +20,7 @@ from simulator.disk import Disk, DiskFiles
 from simulator.faults import Faults, Victim
 from simulator.loop import Process, SimLoop
 from simulator.membership import OPERATOR, change_voters, present_voters
-from simulator.network import Broken, Network, Refused
+from simulator.network import Broken, Network, Refused, Responses
 from simulator.peers import SimPeers, address
 from simulator.splits import split
 from simulator.witness import QuorumWitness, Violation
@@ -147,6 +147,7 @@ class QuorumRun:
         nodes = POOL if self._changes else self.voters
         self.members = {number: Node(self, number, directory / str(number)) for number in nodes}
         self.outcome = Outcome(seed)
+        self.network.responses = Responses(seed, self.outcome.done)
         self.faults = Faults(
             self.rng, self.loop, self.network, self.members, self._powerless, self.outcome.faults
         )

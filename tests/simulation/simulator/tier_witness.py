@@ -47,8 +47,9 @@ class TierWitness:
         self._roots: dict[TopicIdPartition, ManifestRoot] = {}  # the newest of the bucket that was whole
         self._led: dict[tuple[int, TopicIdPartition], tuple[int, int]] = {}  # -> epoch, local start
         self._removed: set[str] = set()
+        self._removed_uuids: set[uuid.UUID] = set()  # of these, an object or more
         self._too_late: set[str] = set()
-        """Objects that arrived after their deletion: no store can refuse them."""
+        """Objects that arrived after their last deletion: no store can refuse them."""
 
     # --- the manifest
 
@@ -152,8 +153,8 @@ class TierWitness:
 
     # --- the bucket
 
-    def stored(self, key: str, content: bytes, before: bytes | None) -> None:
-        if key in self._removed or self._describes_what_is_gone(key):
+    def stored(self, key: str, content: bytes, before: bytes | None, sender: str | None = None) -> None:
+        if self._comes_too_late(key, sender):
             self._too_late.add(key)
         if key.endswith("/root"):
             self._check_root(self._place(key), _root(content), None if before is None else _root(before))
@@ -164,11 +165,29 @@ class TierWitness:
             if partition is not None and parse_attempt(key).leader_epoch < partition.leader_epoch:
                 self._done["late uploads"] += 1
 
+    def _comes_too_late(self, key: str, sender: str | None) -> bool:
+        """Nobody is left to delete it."""
+        if key.endswith(".json"):
+            return self._describes_what_is_gone(key) and not self._keeps_house(sender)
+        return key in self._removed and not (key.endswith("/root") and self._has_lines(self._place(key)))
+
     def _describes_what_is_gone(self, key: str) -> bool:
-        """A request to describe a topic, later than its deletion: whoever sent it may be dead."""
         name = key.removeprefix(self._keys.topics()).removesuffix(".json")
         is_description = key == f"{self._keys.topics()}{name}.json"
         return is_description and self._image is not None and uuid.UUID(name) not in self._image.topics
+
+    def _keeps_house(self, sender: str | None) -> bool:
+        """It deletes the descriptions that it wrote itself; whoever comes after it, those that it finds."""
+        live = () if self._image is None else self._image.live_brokers()
+        return sender is not None and bool(live) and self._brokers[live[0].broker_id].name == sender
+
+    def _has_lines(self, where: TopicIdPartition) -> bool:
+        """Of which no object has gone yet: with these, the root of a topic that is gone goes once more."""
+        queue = () if self._image is None else self._image.delete_queue.values()
+        return any(
+            (line.topic_id, line.partition) == where and line.uuid not in self._removed_uuids
+            for line in queue
+        )
 
     def _check_root(
         self, where: TopicIdPartition, root: ManifestRoot | None, before: ManifestRoot | None
@@ -194,8 +213,10 @@ class TierWitness:
                     raise Violation(f"{key} is deleted, and its topic is there")
                 self._roots.pop(where, None)
             elif not key.endswith(".json"):
-                if uuid.UUID(stem[-UUID_DIGITS:]) in self._named.get(self._place(key), ()):
+                removed = uuid.UUID(stem[-UUID_DIGITS:])
+                if removed in self._named.get(self._place(key), ()):
                     raise Violation(f"{key} is deleted, and the manifest names it")
+                self._removed_uuids.add(removed)
                 self._done["objects deleted"] += self.bucket.content(key) is not None
         self._removed.update(keys)
 

@@ -206,7 +206,7 @@ async def consume(client: Client, partition: int, pause_s: float) -> None:
         if told.error_code != ErrorCode.NONE:
             client.history.errors[ErrorCode(told.error_code).name] += 1
             if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset > 0 <= epoch:
-                _check_not_lost(client, partition, offset)
+                _check_not_lost(client, partition, offset, epoch)
             await client.lost(partition)
             continue
         records = bytes(told.records or b"")
@@ -224,11 +224,13 @@ async def consume(client: Client, partition: int, pause_s: float) -> None:
         await asyncio.sleep(client.rng.expovariate(1 / pause_s))
 
 
-def _check_not_lost(client: Client, partition: int, offset: int) -> None:
-    """A new leader may not know yet what is committed, but has it; a follower that is asked may not."""
+def _check_not_lost(client: Client, partition: int, offset: int, epoch: int) -> None:
+    """A new leader may not know yet what is committed, but has it; a follower that is asked may not, nor may
+    whoever leads on in an epoch before the client's."""
     for broker in client._brokers.values():
         replica = None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
-        if replica is not None and replica.leads and replica.log_end_offset < offset:
+        leads = replica is not None and replica.leads and replica.leader_epoch >= epoch
+        if leads and replica.log_end_offset < offset:
             raise Violation(
                 f"partition {partition}: a leader ends at {replica.log_end_offset}, and {offset} was seen"
             )

@@ -3,6 +3,7 @@
 import random
 from pathlib import Path
 
+import pytest
 from power_loss import LOST, PowerLoss
 
 from tierlog.broker.log.log import PartitionLog
@@ -18,11 +19,22 @@ TIME_INDEX_NAME = f"{0:020d}.timeindex"
 
 
 def open_log(
-    directory: Path, files: OsFiles, *, clean: bool = False, recovery_point: int = 0
+    directory: Path,
+    files: OsFiles,
+    *,
+    clean: bool = False,
+    recovery_point: int = 0,
+    may_have_lost: bool = False,
 ) -> PartitionLog:
-    config = TopicConfig(index_interval_bytes=0)
     return PartitionLog.open(
-        directory, config, files, NOW, clean=clean, recovery_point=recovery_point, rng=random.Random(1)
+        directory,
+        TopicConfig(index_interval_bytes=0),
+        files,
+        NOW,
+        clean=clean,
+        recovery_point=recovery_point,
+        may_have_lost=may_have_lost,
+        rng=random.Random(1),
     )
 
 
@@ -50,6 +62,17 @@ def test_a_time_index_that_lost_its_end_below_the_recovery_point_hides_no_record
     log = open_log(tmp_path, OsFiles(), recovery_point=4)
     found = log.offset_for_timestamp(NOW + 20)
     assert found is not None and found.offset == 2
+
+
+@pytest.mark.parametrize(("recovery_point", "damaged"), [(4, True), (3, False)])
+def test_what_was_synced_is_damaged_if_it_is_cut_though_power_failed(
+    tmp_path: Path, recovery_point: int, damaged: bool
+) -> None:
+    rolled_after_its_flush(tmp_path, OsFiles()).close(clean=False)
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    log = open_log(tmp_path, OsFiles(), recovery_point=recovery_point, may_have_lost=True)
+    assert (log.was_damaged, log.log_end_offset) == (damaged, 3)
 
 
 def test_indexes_that_a_start_had_to_rebuild_are_durable_after_a_clean_stop(tmp_path: Path) -> None:
