@@ -336,6 +336,34 @@ def test_who_is_full_neither_joins_nor_is_waited_for_before_it_has_room() -> Non
     assert core.isr_due and propose(core) == IsrProposal(4, 9, ((1, -1), (2, 12)))
 
 
+def test_who_gave_up_what_it_had_joins_by_what_it_fetches_from_then_on() -> None:
+    """A damaged log is cut after the controller has marked it: its leader must not go by an older fetch."""
+    core = leader(1, 2)
+    core.appended(5)
+    fetch(core, 2, 5)
+    core.become_leader(4, 8, [1, 2, 3], [1], 0, min_in_sync=1, emptied=[2])
+    core.set_live({1: 11, 2: 12, 3: 13})
+    assert core.followers[2].end_offset == -1 and propose(core) is None
+    fetch(core, 2, 3)
+    core.become_leader(4, 9, [1, 2], [1], 0, min_in_sync=1, emptied=[2])  # the mark is no news
+    assert core.followers[2].end_offset == 3 and propose(core) is None
+    assert core.appended(6)
+    fetch(core, 2, 6)
+    assert propose(core) == IsrProposal(4, 9, ((1, -1), (2, 12)))
+
+
+def test_who_gave_up_what_it_had_is_not_waited_for() -> None:
+    core = leader(1)
+    propose(core)
+    core.appended(5)
+    fetch(core, 2, 5)
+    core.appended(6)
+    assert core.high_watermark == 5
+    assert core.become_leader(4, 8, [1, 2, 3], [1], 0, min_in_sync=1, emptied=[2])
+    assert core.high_watermark == 6
+    core.check()
+
+
 def test_a_member_that_lost_what_it_had_is_proposed_to_leave_at_once() -> None:
     core = leader(1, 2)
     core.appended(5)
