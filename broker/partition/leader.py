@@ -166,7 +166,7 @@ class LeaderCore:
             for other in sorted((self._replicas | self.in_sync) - {self.broker_id})
         }
         self._full, self._emptied = frozenset(full), frozenset(emptied)
-        self._joining = (self._joining & known & self._followers.keys()) - self._full
+        self._joining = self._joining.intersection(known, self._followers) - self._full
         self.min_in_sync = min(min_in_sync, len(self._replicas))
         return self._recount()
 
