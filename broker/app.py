@@ -132,7 +132,7 @@ class Broker(Foundation):
         self._build_replicas(vital)
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
-        self._parts.push_async_callback(self.repair.stop)
+        self._parts.push_async_callback(self.repair.stop)  # after all who tell it of damage
         self.groups = GroupService(
             settings,
             self.metadata,
