@@ -81,7 +81,7 @@ def _settings(
     """The settings by name: defaults of `dev`, then the environment, then what the options say."""
     import os
 
-    from tierlog.broker.settings.node import read_environment
+    from tierlog.broker.settings.sources import read_environment
     from tierlog.cli.options import parse_pairs
 
     return {

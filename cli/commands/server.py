@@ -26,7 +26,7 @@ def server(
     """Run a node. Settings: the file, then TIERLOG_… in the environment, then --set; the later wins."""
     import os
 
-    from tierlog.broker.settings.node import read_environment, read_toml
+    from tierlog.broker.settings.sources import read_environment, read_toml
     from tierlog.cli.node import serve
     from tierlog.cli.options import parse_pairs
 

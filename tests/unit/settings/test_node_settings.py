@@ -5,12 +5,8 @@ from pathlib import Path
 import pytest
 
 from tierlog.broker.settings.definitions import InvalidSetting
-from tierlog.broker.settings.node import (
-    NODE_SETTINGS,
-    NodeSettings,
-    load_settings,
-    settings_from,
-)
+from tierlog.broker.settings.node import NODE_SETTINGS, NodeSettings, settings_from
+from tierlog.broker.settings.sources import load_settings
 from tierlog.broker.settings.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS
 
 
