@@ -10,21 +10,14 @@ from tierlog.broker.wire.messages.create_topics import (
     CreateTopicsRequest,
 )
 from tierlog.broker.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from tierlog.broker.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from tierlog.broker.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from tierlog.broker.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from tierlog.cli import configs
 from tierlog.cli.client import KafkaClient, raise_for
 
-TOPIC_RESOURCE = 2  # ConfigResource.Type.TOPIC
-SET, DELETE = 0, 1  # AlterConfigOp.OpType
 TOPIC_CONFIG_SOURCE = 1  # DescribeConfigs: set on the topic itself
 TIMEOUT_MS = 30_000
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
@@ -74,11 +67,7 @@ def add_partitions(client: KafkaClient, name: str, count: int) -> None:
 
 def alter(client: KafkaClient, name: str, sets: Mapping[str, str], unsets: list[str]) -> None:
     """Sets and unsets settings of a topic, all or none."""
-    changes = [AlterableConfig(name=key, config_operation=SET, value=value) for key, value in sets.items()]
-    changes += [AlterableConfig(name=key, config_operation=DELETE, value=None) for key in unsets]
-    resource = AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configs=changes)
-    for result in client.call(IncrementalAlterConfigsRequest(resources=[resource])).responses:
-        raise_for(result.error_code, result.error_message, f"topic {name}")
+    configs.alter(client, configs.TOPIC_RESOURCE, name, f"topic {name}", sets=sets, unsets=unsets)
 
 
 def rows(client: KafkaClient, *, internal: bool) -> list[Row]:
@@ -127,16 +116,11 @@ def partition_rows(client: KafkaClient, name: str) -> list[Row]:
 
 def config_rows(client: KafkaClient, name: str, *, everything: bool) -> list[Row]:
     """Settings of a topic: those set on it, or all with their defaults."""
-    resource = DescribeConfigsResource(
-        resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
-    )
     found = []
-    for result in client.call(DescribeConfigsRequest(resources=[resource])).results:
-        raise_for(result.error_code, result.error_message, f"topic {name}")
-        for config in sorted(result.configs, key=lambda config: config.name):
-            own = config.config_source == TOPIC_CONFIG_SOURCE
-            if own or everything:
-                found.append({"name": config.name, "value": config.value, "set_on_topic": own})
+    for config in configs.described(client, configs.TOPIC_RESOURCE, name, f"topic {name}"):
+        own = config.config_source == TOPIC_CONFIG_SOURCE
+        if own or everything:
+            found.append({"name": config.name, "value": config.value, "set_on_topic": own})
     return found
 
 

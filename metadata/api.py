@@ -40,6 +40,7 @@ HEARTBEAT_PATH = "/metadata/v1/heartbeat"
 LOG_PATH = "/metadata/v1/log"
 SNAPSHOT_PATH = "/metadata/v1/snapshot"
 QUORUM_PATH = "/v1/quorum"
+HEARTBEAT_TIMEOUT_S = 10.0  # who asks waits less, or for as long as its lease
 
 
 class NewVoter(msgspec.Struct, frozen=True):
@@ -93,7 +94,8 @@ def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
     async def heartbeat(request: web.Request) -> web.Response:
         _, body = await _authenticated(node, secret, request, HEARTBEAT_PATH)
         try:
-            reply = await node.heartbeat(_decoded(_heartbeats.decode, body), forward=False)
+            beat = _decoded(_heartbeats.decode, body)
+            reply = await node.heartbeat(beat, HEARTBEAT_TIMEOUT_S, forward=False)
         except MetadataUnavailable as unavailable:
             return _signed(secret, request, _told(unavailable), 503)
         return _signed(secret, request, msgspec.msgpack.encode(reply))

@@ -86,7 +86,8 @@ class MetadataClient:
     async def heartbeat(self, heartbeat: c.Heartbeat, timeout_s: float = 2.0) -> c.HeartbeatReply:
         """Tells the leader that this broker lives. Its lease ends `lease_ms` after this was called.
 
-        Raises MetadataUnavailable if no leader answered in time: the lease goes on as it was."""
+        One that does not answer within half of the time is asked again, or whoever leads by then. Raises
+        MetadataUnavailable if none answered in time: the lease goes on as it was."""
         return await self._node.heartbeat(heartbeat, timeout_s)
 
     async def quorum(self, timeout_s: float = 30.0) -> NodeStatus:

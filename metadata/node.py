@@ -291,7 +291,7 @@ class MetadataNode:
         """Tells the leader that a broker lives; raises MetadataUnavailable."""
         return await self._ask(
             lambda: self._heard(heartbeat),
-            lambda leader: self._peers.heartbeat(leader, heartbeat),
+            lambda leader: self._peers.heartbeat(leader, heartbeat, timeout_s / 2),
             timeout_s,
             forward,
         )

@@ -126,7 +126,9 @@ class MetadataObserver:
 
     async def heartbeat(self, heartbeat: Heartbeat, timeout_s: float = 2.0) -> HeartbeatReply:
         """Tells the leader that this broker lives. Raises MetadataUnavailable."""
-        return await self._ask(lambda leader: self._peers.heartbeat(leader, heartbeat), timeout_s)
+        return await self._ask(
+            lambda leader: self._peers.heartbeat(leader, heartbeat, timeout_s / 2), timeout_s
+        )
 
     async def quorum(self, timeout_s: float = 30.0) -> NodeStatus:
         """As its leader sees it. Raises MetadataUnavailable."""

@@ -63,7 +63,9 @@ class Peers(Protocol):
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
         """Forwards to the leader: its reply, and the log index that holds what it says."""
 
-    async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply: ...
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
+        """Safe to repeat, whatever became of it."""
+
     async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
         """Committed entries after that index, as observers read them; whatever directory that node has."""
 
@@ -107,7 +109,7 @@ class NoPeers:
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
         raise _alone()
 
-    async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply:
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
         raise _alone()
 
     async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:

@@ -50,7 +50,6 @@ MESSAGE_OVERHEAD = 128
 STEP_TIMEOUT_S = 5.0
 SUBMIT_TIMEOUT_S = 30.0
 POLL_SILENCE_S = 1.0  # beyond the wait that was asked for: brokers know nothing new as long as it lasts
-HEARTBEAT_TIMEOUT_S = 1.0  # a lease is worth more than this answer: rather ask again
 ANSWER_BYTES = 64 << 20  # more than any entry, chunk or reply
 NONCE_BYTES = 16
 
@@ -155,12 +154,9 @@ class HttpPeers:
         except (msgspec.DecodeError, KeyError, ValueError) as failure:
             raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=True) from failure
 
-    async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Safe to repeat, whatever became of it."""
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
         try:
-            answer, _ = await self._post(
-                leader, HEARTBEAT_PATH, msgspec.msgpack.encode(heartbeat), HEARTBEAT_TIMEOUT_S
-            )
+            answer, _ = await self._post(leader, HEARTBEAT_PATH, msgspec.msgpack.encode(heartbeat), timeout_s)
             return msgspec.msgpack.decode(answer, type=HeartbeatReply)
         except (MetadataUnavailable, msgspec.DecodeError) as failure:
             refused = isinstance(failure, MetadataUnavailable) and failure.refused

@@ -47,6 +47,7 @@ _IMAGE_TELLS = frozenset(
 
 class LeaderCore:
     __slots__ = (
+        "_emptied",
         "_followers",
         "_full",
         "_in_sync",
@@ -100,6 +101,7 @@ class LeaderCore:
         """Whether it leads, and enough are in sync for the high watermark to move."""
         self._joining: frozenset[int] = frozenset()  # not in sync, and near enough that they soon will be
         self._live: Mapping[int, int] = {}
+        self._emptied: frozenset[int] = frozenset()  # marked as having lost what they had
         self._full: frozenset[int] = frozenset()  # without room: the controller lets them in later
         self._lag_max_ms = 0
         self._waits_for_image = False
@@ -136,9 +138,11 @@ class LeaderCore:
         min_in_sync: int,
         epoch_start_offset: int | None = None,
         full: Collection[int] = (),
+        emptied: Collection[int] = (),
     ) -> bool:
         """Begins to lead, or takes new replicas or another in-sync set. True if the high watermark moved.
-        Older epochs are ignored. `full`: replicas without room, which do not join for now.
+        Older epochs are ignored. `full`: replicas without room, which do not join for now. `emptied`: those
+        that gave up what they had; what they fetch from then on tells what they have.
         """
         if leader_epoch < self.leader_epoch or partition_epoch < self.partition_epoch:
             return False
@@ -154,12 +158,15 @@ class LeaderCore:
             self._waits_for_image = False
         self.leads, self.leader_epoch, self._replicas = True, leader_epoch, frozenset(replicas)
         self._in_sync.commit(partition_epoch, in_sync)
+        known = self._followers.keys() - (frozenset(emptied) - self._emptied)
         self._followers = {
-            other: self._followers.get(other) or Follower(other, now_ms if other in in_sync else NEVER_MS)
+            other: self._followers[other]
+            if other in known
+            else Follower(other, now_ms if other in in_sync else NEVER_MS)
             for other in sorted((self._replicas | self.in_sync) - {self.broker_id})
         }
-        self._full = frozenset(full)
-        self._joining = frozenset(filter(self._followers.__contains__, self._joining - self._full))
+        self._full, self._emptied = frozenset(full), frozenset(emptied)
+        self._joining = self._joining.intersection(known, self._followers) - self._full
         self.min_in_sync = min(min_in_sync, len(self._replicas))
         return self._recount()
 

@@ -24,6 +24,13 @@ from tierlog.metadata.node import MetadataUnavailable
 REGISTER_TIMEOUT_S = 60.0
 """A node that starts with its whole cluster waits for a quorum to come together."""
 
+ANSWER_TIMEOUT_S = 2.0
+ANSWER_TIMEOUT_MAX_S = 8.0
+ANSWER_TIMES = 4
+"""How long an answer to a heartbeat may take: so many times as long as the last one, and twice as long as
+before where none came. Who gave each answer of a busy machine up would be heard, hence not fenced, and hold
+no lease."""
+
 RETRIES_AN_INTERVAL = 4
 """A heartbeat that failed is repeated after this part of the interval."""
 
@@ -72,6 +79,7 @@ class BrokerLifecycle:
         self._tasks = tasks
         self._registration: Registration | None = None
         self._interval_s = interval_ms / 1000
+        self._timeout_s = ANSWER_TIMEOUT_S
         self._alone = alone
         self._replaced = replaced
         self._lease_until_ms = NEVER_MS if alone else 0
@@ -180,7 +188,7 @@ class BrokerLifecycle:
             want_stop=self._wants_out,
         )
         try:
-            reply = await self._metadata.heartbeat(heartbeat)
+            reply = await self._metadata.heartbeat(heartbeat, self._timeout_s)
             if reply.error is ErrorCode.STALE_BROKER_EPOCH:
                 self.fenced, self._lease_until_ms = True, 0
                 self._replaced(f"another process is registered as this broker: {reply.message}")
@@ -189,6 +197,7 @@ class BrokerLifecycle:
                 await self._register_anew(reply)
                 return False
         except MetadataUnavailable as failure:
+            self._allow_s(self._timeout_s * 2)
             _log.info("no controller answers", error=str(failure), holds_lease=self.holds_lease())
             return False
         except RegistrationRefused as failure:
@@ -200,9 +209,13 @@ class BrokerLifecycle:
         self._take(reply, sent_ms)
         return True
 
+    def _allow_s(self, timeout_s: float) -> None:
+        self._timeout_s = min(max(timeout_s, ANSWER_TIMEOUT_S), ANSWER_TIMEOUT_MAX_S)
+
     def _take(self, reply: HeartbeatReply, sent_ms: int) -> None:
         was_fenced = self.fenced
         self.fenced = reply.fenced
+        self._allow_s((self._clock.monotonic_ms() - sent_ms) / 1000 * ANSWER_TIMES)
         self._lease_until_ms = sent_ms + reply.lease_ms if reply.lease_ms else 0
         if self.holds_lease():
             self._let_in.set()

@@ -12,9 +12,10 @@ those that are eligible, and that only where another one that lives is in it. So
   the range, or somebody decides what to do about it.
 
 From before the report until the cut a follower does not fetch: its fetch offset would tell the leader that it
-has what it is about to give up, and the leader would take it in again. Where that was under way already, the
-image shows it, and it is reported again; what the leader counts it for, the first fetch behind the cut puts
-right. Owned by the composition root; the scrubber calls `found`.
+has what it is about to give up, and the leader would take it in again. What it had told before, a leader
+forgets with the image that marks it, before which the controller takes no proposal of that leader.
+
+Owned by the composition root; the scrubber calls `found`.
 """
 
 import asyncio

@@ -34,6 +34,7 @@ class PartitionRoles:
                 partition.replicas,
                 now_ms,
                 full=partition.full,
+                emptied=partition.emptied,
             )
             if replica.followers:
                 replica.set_live(self._live)

@@ -153,11 +153,12 @@ class ReplicaRoles(ABC):
         *,
         min_in_sync: int | None = None,
         full: Collection[int] = (),
+        emptied: Collection[int] = (),
     ) -> None:
         """This broker leads in that epoch, with these replicas in sync, of these (those in sync, if none are
         given). `now_ms` is monotonic. `min_in_sync`: min.insync.replicas of the same image, if it may differ
         from that of the settings at hand: below it nothing is committed, which the controller relies upon.
-        `full`: replicas without room.
+        `full`: replicas without room; `emptied`: those that gave up what they had.
         """
         core, log = self._core, self.log
         least = log.config.min_insync_replicas if min_in_sync is None else min_in_sync
@@ -179,6 +180,7 @@ class ReplicaRoles(ABC):
             min_in_sync=least,
             epoch_start_offset=log.log_end_offset,
             full=full,
+            emptied=emptied,
         )
         if began:
             log.assign_epoch(leader_epoch, log.log_end_offset)

@@ -7,10 +7,8 @@ import typer
 from tierlog.cli.options import Bootstrap, Json, parse_pairs
 
 if TYPE_CHECKING:
-    from tierlog.broker.wire.messages.incremental_alter_configs import AlterableConfig
     from tierlog.cli.client import KafkaClient
 
-BROKER_RESOURCE, SET, DELETE = 4, 0, 1
 SOURCES = {2: "this broker", 3: "all brokers", 4: "its start", 5: "default"}
 """Where a value comes from, by Kafka's numbers."""
 
@@ -52,7 +50,7 @@ def alter(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Change settings while brokers run: of all, or of one, whose value wins. They outlive restarts."""
-    from tierlog.broker.wire.messages.incremental_alter_configs import AlterableConfig
+    from tierlog.cli import configs
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.errors import usage
     from tierlog.cli.output import print_done
@@ -60,24 +58,26 @@ def alter(
     if not config and not unset:
         raise usage("nothing to change", hint="Give --config KEY=VALUE or --unset KEY.")
     sets = parse_pairs(config, "--config")
-    changes = [AlterableConfig(name=key, config_operation=SET, value=value) for key, value in sets.items()]
-    changes += [AlterableConfig(name=key, config_operation=DELETE, value=None) for key in unset or ()]
     with KafkaClient(bootstrap) as client:
-        _alter(client, broker, changes)
+        _require(client, broker)
+        configs.alter(
+            client,
+            configs.BROKER_RESOURCE,
+            _name(broker),
+            "not altered",
+            sets=sets,
+            unsets=unset or (),
+            broker=broker,
+        )
     who = "all brokers" if broker is None else f"broker {broker}"
     print_done(f"altered {who}", {"broker": broker, "set": sets, "unset": unset or []}, as_json=as_json)
 
 
 def _rows(client: "KafkaClient", broker: int | None) -> list[dict[str, Any]]:
-    from tierlog.broker.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-    from tierlog.cli.client import raise_for
+    from tierlog.cli import configs
 
     _require(client, broker)
-    asked = DescribeConfigsResource(
-        resource_type=BROKER_RESOURCE, resource_name=_name(broker), configuration_keys=None
-    )
-    [result] = client.call(DescribeConfigsRequest(resources=[asked]), broker).results
-    raise_for(result.error_code, result.error_message, f"settings of broker {broker}")
+    kind, what = configs.BROKER_RESOURCE, f"settings of broker {broker}"
     return [
         {
             "name": config.name,
@@ -85,23 +85,8 @@ def _rows(client: "KafkaClient", broker: int | None) -> list[dict[str, Any]]:
             "source": SOURCES.get(config.config_source, str(config.config_source)),
             "runs": not config.read_only,
         }
-        for config in sorted(result.configs, key=lambda config: config.name)
+        for config in configs.described(client, kind, _name(broker), what, broker=broker)
     ]
-
-
-def _alter(client: "KafkaClient", broker: int | None, changes: "list[AlterableConfig]") -> None:
-    from tierlog.broker.wire.messages.incremental_alter_configs import (
-        AlterConfigsResource,
-        IncrementalAlterConfigsRequest,
-    )
-    from tierlog.cli.client import raise_for
-
-    _require(client, broker)
-    resource = AlterConfigsResource(
-        resource_type=BROKER_RESOURCE, resource_name=_name(broker), configs=changes
-    )
-    [result] = client.call(IncrementalAlterConfigsRequest(resources=[resource]), broker).responses
-    raise_for(result.error_code, result.error_message, "not altered")
 
 
 def _require(client: "KafkaClient", broker: int | None) -> None:

@@ -137,7 +137,10 @@ def killed_after(process: "subprocess.Popen[str]") -> Iterator[None]:
 def test_an_interrupted_cluster_leaves_nothing_behind(directory: Path) -> None:
     """In a pipe: a line for each change, and no table."""
     command = [sys.executable, "-m", "tierlog.cli.main", "cluster", "up", "--nodes", "1", "--port", "0"]
+    # a shell that runs the tests in the background has them, and all that they start, ignore SIGINT
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as up, killed_after(up):
+        signal.signal(signal.SIGINT, before)
         assert up.stdout is not None
         lines = iter(up.stdout.readline, "")
         assert "node 1: up, leader\n" in lines  # read up to it

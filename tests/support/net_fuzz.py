@@ -43,7 +43,9 @@ TURNS = 6
 WAITING_MAX = 192
 REUSED_MAX = 32
 SAMPLED_EVERY = 61
-"""Of so many cases one runs alone, and its work and its memory are measured."""
+"""Of so many cases one runs alone, and its work or its memory is measured."""
+
+MEASURED_MAX = 3
 
 CALLS_MAX = 20_000
 CALLS_PER_BYTE = 40
@@ -226,11 +228,11 @@ class NetFuzz:
         sent = []
         for number in self.current:
             stream = self._stream(number)
-            client = self._reusable.pop() if self._reusable and number % 2 else self.arena.connect()
             if number % SAMPLED_EVERY == 0:
-                await self._measured(client, number, stream)
-            else:
-                client.send(number, stream)
+                sent += await self._measured(number, stream)
+                continue
+            client = self._reusable.pop() if self._reusable and number % 2 else self.arena.connect()
+            client.send(number, stream)
             sent.append(client)
         for _ in range(TURNS):
             await asyncio.sleep(0)
@@ -267,39 +269,32 @@ class NetFuzz:
                 )
         self.logged.clear()
 
-    async def _measured(self, client: Client, number: int, stream: bytes) -> None:
-        """One case alone: how many calls it costs, or how many bytes are allocated for it at most."""
-        for _ in range(TURNS):
-            await asyncio.sleep(0)  # what came before it is no part of it
-        if number // SAMPLED_EVERY % 2:
-            calls = 0
+    async def _measured(self, number: int, stream: bytes) -> list[Client]:
+        """One case alone: how many calls it costs, or how many bytes are allocated for it at most.
 
-            def count(*_: object) -> None:
-                nonlocal calls
-                calls += 1
-
-            sys.setprofile(count)
-            try:
-                client.send(number, stream)
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-            finally:
-                sys.setprofile(None)
-            self.most_calls = max(self.most_calls, calls)
-            if calls > CALLS_MAX + CALLS_PER_BYTE * len(stream):
-                raise Unsound(f"case {number}: {calls} calls for {len(stream)} bytes")
-            return
-        tracemalloc.start()
-        try:
-            client.send(number, stream)
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        self.most_memory = max(self.most_memory, peak)
-        if peak > MEMORY_MAX + MEMORY_PER_BYTE * len(stream):
-            raise Unsound(f"case {number}: {peak} bytes of memory for {len(stream)} bytes")
+        An answer that a thread prepared for an earlier case may come in between and count too: only
+        what is too much each time is the case's own.
+        """
+        counts_calls = bool(number // SAMPLED_EVERY % 2)
+        if counts_calls:
+            measure, what, most = _calls_of, "calls", CALLS_MAX + CALLS_PER_BYTE * len(stream)
+        else:
+            measure, what, most = _memory_of, "bytes of memory", MEMORY_MAX + MEMORY_PER_BYTE * len(stream)
+        clients = []
+        for _ in range(MEASURED_MAX):
+            for _ in range(TURNS):
+                await asyncio.sleep(0)  # what came before it is no part of it
+            clients.append(self.arena.connect())
+            cost = await measure(clients[-1], number, stream)
+            if cost <= most:
+                break
+        else:
+            raise Unsound(f"case {number}: {cost} {what} for {len(stream)} bytes")
+        if counts_calls:
+            self.most_calls = max(self.most_calls, cost)
+        else:
+            self.most_memory = max(self.most_memory, cost)
+        return clients
 
     # -- what is around them --
 
@@ -354,6 +349,35 @@ class NetFuzz:
         self._waiting.clear()
         self._reusable.clear()
         self._look_at_log()
+
+
+async def _calls_of(client: Client, number: int, stream: bytes) -> int:
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        client.send(number, stream)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+async def _memory_of(client: Client, number: int, stream: bytes) -> int:
+    """At most, in bytes."""
+    tracemalloc.start()
+    try:
+        client.send(number, stream)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def _compile_all() -> None:

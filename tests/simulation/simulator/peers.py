@@ -139,7 +139,7 @@ class SimPeers:
         answer, index = await self._ask(leader, serve)
         return decode_reply(answer), index
 
-    async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply:
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
         body = msgspec.msgpack.encode(heartbeat)
 
         async def serve() -> bytes:
@@ -148,7 +148,11 @@ class SimPeers:
             return msgspec.msgpack.encode(await node.heartbeat(asked, forward=False))
 
         self._echo(leader, serve)
-        return msgspec.msgpack.decode(await self._ask(leader, serve), type=HeartbeatReply)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return msgspec.msgpack.decode(await self._ask(leader, serve), type=HeartbeatReply)
+        except TimeoutError:
+            raise MetadataUnavailable("no answer in time", applied_unknown=False) from None
 
     async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
         return await self._ask(voter, lambda: self._node(voter).log_page(after, wait_ms))

@@ -32,7 +32,7 @@ class Voters(NoPeers):
             await asyncio.Event().wait()
         return LogPage((), 2 if 3 in self.hung else 3, VOTERS)
 
-    async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply:
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
         if leader in self.hung:
             raise MetadataUnavailable("timed out", applied_unknown=False)
         return HeartbeatReply(lease_ms=1000)
@@ -70,7 +70,7 @@ class Refusing(Voters):
         super().__init__()
         self.refused = asyncio.Event()
 
-    async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply:
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
         self.refused.set()
         raise MetadataUnavailable("does not lead", applied_unknown=False, refused=True)
 
@@ -101,7 +101,7 @@ class Late(Voters):
             await asyncio.Event().wait()
         return LogPage((), 2 if self.news.is_set() else 3, VOTERS)
 
-    async def heartbeat(self, leader: int, heartbeat: Heartbeat) -> HeartbeatReply:
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
         if leader == 3:
             self.asked.set()
             await self.gives_up.wait()

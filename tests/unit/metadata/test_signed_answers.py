@@ -134,7 +134,7 @@ async def test_what_is_not_signed_as_it_should_be_is_not(
             await peers.submit(2, c.ConfirmRemoteDeleted(uuids=()))
         assert unknown.value.applied_unknown
         with pytest.raises(MetadataUnavailable, match="not believed"):
-            await peers.heartbeat(2, c.Heartbeat(broker_id=1, broker_epoch=1, image_index=1))
+            await peers.heartbeat(2, c.Heartbeat(broker_id=1, broker_epoch=1, image_index=1), 1.0)
     assert [line["event"] for line in told] == ["a node of the quorum is not believed"]
 
 
@@ -171,7 +171,7 @@ async def test_a_refusal_says_why_signed_or_not(voter: Voter, peers: HttpPeers) 
     with pytest.raises(MetadataUnavailable, match="there is a newer snapshot"):
         await peers.snapshot(2, 5, 0)
     with pytest.raises(MetadataUnavailable) as refusal:
-        await peers.heartbeat(2, c.Heartbeat(broker_id=1, broker_epoch=1, image_index=1))
+        await peers.heartbeat(2, c.Heartbeat(broker_id=1, broker_epoch=1, image_index=1), 1.0)
     assert refusal.value.refused
 
 

@@ -33,6 +33,16 @@ def propose(core: LeaderCore, now_ms: int = 0, live: dict[int, int] | None = Non
     return proposal
 
 
+def with_one_joining() -> LeaderCore:
+    """Alone in sync, with six records; it waits for broker 2, which is about to join and has five of them."""
+    core = leader(1)
+    propose(core)
+    core.appended(5)
+    fetch(core, 2, 5)
+    assert not core.appended(6) and core.high_watermark == 5
+    return core
+
+
 def test_alone_it_commits_what_it_appends() -> None:
     core = LeaderCore(1, 5, 0)
     assert core.become_leader(0, 0, [1], [1], 0, min_in_sync=1) and core.high_watermark == 5
@@ -281,11 +291,7 @@ def test_after_a_wrong_partition_epoch_it_waits_for_the_image() -> None:
 
 def test_the_high_watermark_waits_for_who_is_about_to_join() -> None:
     """Else a leader that is alone commits every append at once, and nobody ever reaches it."""
-    core = leader(1)
-    propose(core)
-    core.appended(5)
-    fetch(core, 2, 5)
-    assert not core.appended(6) and core.high_watermark == 5
+    core = with_one_joining()
     assert core.set_live({1: 11}) and core.high_watermark == 6, "not once it is fenced"
     core.set_live({1: 11, 3: 13})
     fetch(core, 3, 6)
@@ -296,22 +302,14 @@ def test_the_high_watermark_waits_for_who_is_about_to_join() -> None:
 
 
 def test_it_does_not_wait_for_who_is_no_replica_any_more() -> None:
-    core = leader(1)
-    propose(core)
-    core.appended(5)
-    fetch(core, 2, 5)
-    core.appended(6)
+    core = with_one_joining()
     assert core.become_leader(4, 8, [1, 3], [1], 0, min_in_sync=1) and core.high_watermark == 6
     assert not core.set_live({1: 11}) and not core.knows(2, 12)
     core.check()
 
 
 def test_it_does_not_wait_for_who_has_lagged_too_long() -> None:
-    core = leader(1)
-    propose(core)
-    core.appended(5)
-    fetch(core, 2, 5)
-    core.appended(6)
+    core = with_one_joining()
     core.appended(7)
     fetch(core, 2, 4, now_ms=LAG_MS)
     assert core.high_watermark == 5
@@ -320,12 +318,7 @@ def test_it_does_not_wait_for_who_has_lagged_too_long() -> None:
 
 
 def test_who_is_full_neither_joins_nor_is_waited_for_before_it_has_room() -> None:
-    core = leader(1)
-    propose(core)
-    core.appended(5)
-    fetch(core, 2, 5)
-    core.appended(6)
-    assert core.high_watermark == 5
+    core = with_one_joining()
     assert core.become_leader(4, 8, [1, 2, 3], [1], 0, min_in_sync=1, full=[2]) and core.high_watermark == 6
     assert propose(core) is None
     fetch(core, 2, 6)
@@ -334,6 +327,29 @@ def test_who_is_full_neither_joins_nor_is_waited_for_before_it_has_room() -> Non
     core.become_leader(4, 9, [1, 2, 3], [1], 0, min_in_sync=1)
     fetch(core, 2, 7)
     assert core.isr_due and propose(core) == IsrProposal(4, 9, ((1, -1), (2, 12)))
+
+
+def test_who_gave_up_what_it_had_joins_by_what_it_fetches_from_then_on() -> None:
+    """A damaged log is cut after the controller has marked it: its leader must not go by an older fetch."""
+    core = leader(1, 2)
+    core.appended(5)
+    fetch(core, 2, 5)
+    core.become_leader(4, 8, [1, 2, 3], [1], 0, min_in_sync=1, emptied=[2])
+    core.set_live({1: 11, 2: 12, 3: 13})
+    assert core.followers[2].end_offset == -1 and propose(core) is None
+    fetch(core, 2, 3)
+    core.become_leader(4, 9, [1, 2], [1], 0, min_in_sync=1, emptied=[2])  # the mark is no news
+    assert core.followers[2].end_offset == 3 and propose(core) is None
+    assert core.appended(6)
+    fetch(core, 2, 6)
+    assert propose(core) == IsrProposal(4, 9, ((1, -1), (2, 12)))
+
+
+def test_who_gave_up_what_it_had_is_not_waited_for() -> None:
+    core = with_one_joining()
+    assert core.become_leader(4, 8, [1, 2, 3], [1], 0, min_in_sync=1, emptied=[2])
+    assert core.high_watermark == 6
+    core.check()
 
 
 def test_a_member_that_lost_what_it_had_is_proposed_to_leave_at_once() -> None:

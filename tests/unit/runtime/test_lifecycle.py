@@ -1,5 +1,6 @@
 """How a broker stands with the controller, on virtual time: heartbeats, lease, controlled shutdown."""
 
+import asyncio
 import itertools
 import random
 import uuid
@@ -13,6 +14,7 @@ from tierlog.broker.runtime.lifecycle import BrokerLifecycle, Registration
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.node import MetadataUnavailable
 
 LEASE_MS = 2700
 BROKER = Registration(
@@ -35,6 +37,7 @@ class Controller:
         self.clock = clock
         self.heard: list[tuple[int, c.Heartbeat]] = []
         self.leads = 0  # partitions that it leads; one less with each heartbeat of a broker that stops
+        self.takes_s = 0.0  # to answer
 
     def subscribe(self, subscriber: object) -> None:
         raise NotImplementedError
@@ -44,6 +47,9 @@ class Controller:
 
     async def heartbeat(self, beat: c.Heartbeat, timeout_s: float = 2.0) -> c.HeartbeatReply:
         self.heard.append((self.clock.monotonic_ms(), beat))
+        await reach(self.heard[-1][0] + int(min(self.takes_s, timeout_s) * 1000))
+        if self.takes_s > timeout_s / 2:  # half of it for each try
+            raise MetadataUnavailable("no answer in time", applied_unknown=False)
         if beat.want_stop:
             self.leads -= 1
         return c.HeartbeatReply(
@@ -75,10 +81,12 @@ class Bench:
         self.lifecycle.start()
         await self.lifecycle.enter()
 
-    async def until(self, at_ms: int) -> None:
-        reached = self.loop.create_future()
-        self.loop.call_at(at_ms / 1000, reached.set_result, None)
-        await reached
+
+async def reach(at_ms: int) -> None:
+    loop = asyncio.get_running_loop()
+    reached = loop.create_future()
+    loop.call_at(at_ms / 1000, reached.set_result, None)
+    await reached
 
 
 @pytest.mark.parametrize("interval_ms", [50, 500, 2000])
@@ -87,7 +95,7 @@ def test_the_controller_hears_of_a_broker_each_interval(interval_ms: int) -> Non
 
     async def main() -> None:
         await bench.enter()
-        await bench.until(20_000)
+        await reach(20_000)
         assert bench.lifecycle.holds_lease()
         await bench.lifecycle.stop()
         assert not bench.lifecycle.holds_lease()
@@ -97,6 +105,23 @@ def test_the_controller_hears_of_a_broker_each_interval(interval_ms: int) -> Non
     gaps = {after - before for before, after in itertools.pairwise(times)}
     assert gaps and max(gaps) - interval_ms <= 1 and min(gaps) >= interval_ms - 1
     assert bench.failures == []
+
+
+def test_a_broker_whose_heartbeats_are_answered_late_keeps_its_lease() -> None:
+    bench = Bench(500)
+
+    async def main() -> list[bool]:
+        await bench.enter()
+        bench.controller.takes_s = 1.05  # longer than it waits for at first
+        await reach(10_000)
+        held = []
+        for at_ms in range(10_000, 20_000, 50):
+            await reach(at_ms)
+            held.append(bench.lifecycle.holds_lease())
+        await bench.lifecycle.stop()
+        return held
+
+    assert all(bench.loop.run_for(main()))
 
 
 def test_a_broker_that_leaves_asks_until_it_leads_nothing() -> None:
