@@ -509,21 +509,21 @@ def settings_from(texts: Mapping[str, str]) -> NodeSettings:
 
 
 def without_aliases(texts: Mapping[str, str]) -> dict[str, str]:
-    """Under the names used here; of two that say the same, the finer unit wins, as in Kafka."""
+    """Under the names used here; of several that say the same the finest unit wins, as in Kafka."""
     found: dict[str, str] = {}
-    for name, text in texts.items():
-        if name not in ALIASES:
-            found[name] = text
-            continue
-        real, factor = ALIASES[name]
-        if real in texts:
-            continue
-        if factor == 1:
-            found[real] = text
-            continue
-        number = int(Setting(name=name, type=SettingType.LONG, default=0, doc="").parse(text))  # type: ignore[arg-type]
-        found[real] = str(number if number < 0 else number * factor)
+    for name in sorted(texts, key=_coarseness, reverse=True):
+        real, factor = ALIASES.get(name, (name, 1))
+        found[real] = texts[name] if factor == 1 else _times(name, texts[name], factor)
     return found
+
+
+def _coarseness(name: str) -> int:
+    return ALIASES[name][1] if name in ALIASES else 0
+
+
+def _times(name: str, text: str, factor: int) -> str:
+    number = int(Setting(name=name, type=SettingType.LONG, default=0, doc="").parse(text))  # type: ignore[arg-type]
+    return str(number if number < 0 else number * factor)
 
 
 def _host_and_port(name: str, address: str) -> tuple[str, int]:

@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tierlog.broker.settings.definitions import InvalidSetting, find_setting
-from tierlog.broker.settings.node import (
-    ALIASES,
-    NODE_SETTINGS,
-    NodeSettings,
-    settings_from,
-    without_aliases,
-)
+from tierlog.broker.settings.node import ALIASES, NODE_SETTINGS, without_aliases
 
 ENVIRONMENT_PREFIX = "TIERLOG_"
 NOT_SETTINGS = frozenset(
@@ -28,24 +22,16 @@ NOT_SETTINGS = frozenset(
 """Variables with the prefix that the command line, Spark and the tests read."""
 
 
-def load_settings(
-    file: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    overrides: Mapping[str, str] | None = None,
-) -> NodeSettings:
-    """The settings from all sources; raises InvalidSetting (also for a file that is not TOML)."""
+def merged(*sources: Mapping[str, str]) -> dict[str, str]:
+    """The later source wins, by whichever of its names it calls a setting."""
     texts: dict[str, str] = {}
-    for source in (
-        read_toml(file) if file is not None else {},
-        read_environment(environment or {}),
-        overrides or {},
-    ):
-        texts.update(without_aliases(source))
-    return settings_from(texts)
+    for source in sources:
+        texts |= without_aliases(source)
+    return texts
 
 
 def read_toml(file: Path) -> dict[str, str]:
-    """Dotted keys and tables of a TOML file, flattened to setting names and texts."""
+    """Dotted keys and tables of a TOML file, flattened to setting names and texts; raises InvalidSetting."""
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as failure:
@@ -54,7 +40,7 @@ def read_toml(file: Path) -> dict[str, str]:
 
 
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """`TIERLOG_LOG_DIRS` is `log.dirs`; a TIERLOG_ variable that names no setting is an error."""
+    """`TIERLOG_LOG_DIRS` is `log.dirs`; raises InvalidSetting for a TIERLOG_ variable that names none."""
     found = {}
     for variable, text in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in NOT_SETTINGS:
