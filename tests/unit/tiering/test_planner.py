@@ -3,6 +3,7 @@
 import uuid
 
 import pytest
+from remote_segments import remote_segment
 
 from tierlog.metadata.image import RemotePartition, StartedCopy
 from tierlog.metadata.records import PageRef, RemoteSegment
@@ -27,22 +28,7 @@ KEEP = TierPolicy()
 
 
 def entry(base: int, end: int, *, size: int = 100, at: int = 0) -> RemoteSegment:
-    return RemoteSegment(
-        uuid=uuid.UUID(int=base + 1),
-        base_offset=base,
-        last_offset=end - 1,
-        leader_epochs=((0, 0),),
-        log_bytes=size,
-        index_bytes=1,
-        records=end - base,
-        first_timestamp=at,
-        max_timestamp=at,
-        has_transactions=False,
-        has_aborts=False,
-        log_crc32c=0,
-        index_crc32c=0,
-        leader_epoch=0,
-    )
+    return remote_segment(base, end - 1, log_bytes=size, first_timestamp=at, max_timestamp=at)
 
 
 def page(base: int, end: int, *, size: int, at: int = 0) -> PageRef:
