@@ -8,7 +8,7 @@ are in `membership`. Subscribers see committed images only. Failure of the stora
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
@@ -39,6 +39,7 @@ from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.records import NoOp, decode_records, encode_records
 from tierlog.metadata.status import NodeStatus
 from tierlog.metadata.storage import MetadataStorage
+from tierlog.metadata.worker import FileWorker
 
 __all__ = [
     "LeadershipLost",
@@ -54,6 +55,8 @@ __all__ = [
 TICK_MS = 100  # elections after 1 to 2 s without a leader
 SNAPSHOT_ENTRIES = 10_000  # applied since the last snapshot
 SNAPSHOT_BYTES = 16 << 20
+DISK_TIMES_PATIENCE = 2
+"""A write that takes so many times as long as a leader bears no majority is of a disk that hangs."""
 KEEP_ENTRIES = 1_000  # in memory behind a snapshot, for followers that lag a little
 
 R = TypeVar("R")
@@ -109,8 +112,8 @@ class MetadataNode:
             reserve_bytes=reserve_bytes,
             short_of_room=short_of_room,
         )
-        self._own_worker = None if worker else ThreadPoolExecutor(1, f"metadata-{node_id}")
-        self._worker = worker or self._own_worker
+        self._worker = FileWorker(clock, worker, f"metadata-{node_id}")
+        self._hangs_after_ms = (settings or RaftSettings()).patience_ticks * tick_ms * DISK_TIMES_PATIENCE
         self._core: RaftCore | None = None
         self._feed = ImageFeed(ClusterImage(cluster_id=cluster_id), node_id)
         self._leadership: Leadership | None = None
@@ -186,7 +189,7 @@ class MetadataNode:
 
         Raises DamagedLog, ForeignDirectory, ValueError (several members and no peers).
         """
-        loaded = await self._in_worker(self._storage.open)
+        loaded = await self._worker.run(self._storage.open)
         if loaded.snapshot.index:
             self._feed.image = decode_image(loaded.snapshot.data)
             self._feed.term = loaded.snapshot.term
@@ -226,9 +229,8 @@ class MetadataNode:
             await asyncio.gather(self._encoding, return_exceptions=True)
         await self._peers.close()
         self._fail(MetadataUnavailable("the metadata node stopped", applied_unknown=True))
-        await self._in_worker(self._storage.close)
-        if self._own_worker is not None:
-            self._own_worker.shutdown()
+        await self._worker.run(self._storage.close)
+        self._worker.close()
 
     @property
     def has_reserve(self) -> bool:
@@ -237,7 +239,7 @@ class MetadataNode:
 
     async def keep_reserve(self) -> bool:
         """Sets room aside again if there is any. Raises OSError."""
-        return await self._in_worker(self._storage.keep_reserve)
+        return await self._worker.run(self._storage.keep_reserve)
 
     def receive(self, messages: tuple[AnyMessage, ...]) -> None:
         """Raft messages from peers, whose sender has been authenticated."""
@@ -353,9 +355,11 @@ class MetadataNode:
         return reply
 
     async def log_page(self, after: int, wait_ms: int) -> LogPage:
-        """Committed entries after that index, for observers. Raises MetadataUnavailable if it has failed:
-        the leader that it names would be old news."""
+        """Committed entries after that index, for observers. Raises MetadataUnavailable if it has failed, or
+        its disk hangs: what it knows would be old news."""
         self._raise_failure()
+        if self._disk_hangs:
+            raise MetadataUnavailable("the disk of this voter hangs", applied_unknown=False)
         page = await read_page(self.core, self._feed, self.voters, after, wait_ms)
         self._raise_failure()
         return page
@@ -414,7 +418,9 @@ class MetadataNode:
         """The order is the contract of Ready."""
         self._send(ready.hurried)
         if ready.writes:
-            await self._in_worker(lambda: self._storage.save(ready.snapshot, ready.entries, ready.hard_state))
+            await self._worker.run(
+                lambda: self._storage.save(ready.snapshot, ready.entries, ready.hard_state)
+            )
         self.core.persisted(ready)
         self._send(ready.messages)
         if ready.snapshot is not None:
@@ -487,11 +493,18 @@ class MetadataNode:
         await happens(self._standing_changed, at_most_s)
 
     async def _tick(self) -> None:
-        """A node that failed falls silent: it is not to lead on for as long as its process takes to end."""
+        """A node that failed falls silent: it is not to lead on for as long as its process takes to end. So
+        does one whose disk hangs, until that goes on: the others elect one of theirs."""
         while True:
             await asyncio.sleep(self._tick_ms / 1000)
             if self._failure is not None:
                 return
+            if self._disk_hangs:
+                if self.core.is_leader:
+                    self.core.tick()  # it steps down, as no majority answers what it does not send
+                    self.core.take_hurried()
+                self._note_standing()
+                continue
             self.core.tick()
             self._send(self.core.take_hurried())
             self._started(self._membership).tick()
@@ -523,21 +536,12 @@ class MetadataNode:
         if snapshot is None:
             return
         if snapshot.index > self.core.log.snapshot.index:
-            await self._in_worker(lambda: self._storage.save_snapshot(snapshot))
+            await self._worker.run(lambda: self._storage.save_snapshot(snapshot))
             if snapshot.index >= self.core.log.snapshot.index:  # else the leader's came meanwhile
                 self.core.compact(snapshot, self._keep_entries)
         self._encoding = None
 
     # --- small things
-
-    async def _in_worker(self, work: Callable[[], R]) -> R:
-        """Not given up half way: a cancelled caller still waits for the disk."""
-        future = asyncio.get_running_loop().run_in_executor(self._worker, work)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            await asyncio.gather(future, return_exceptions=True)
-            raise
 
     def _stop_serving(self, failure: BaseException) -> None:
         """For good; who waits learns it."""
@@ -546,6 +550,10 @@ class MetadataNode:
         self._standing_changed.set()
         self._feed.wake()
         self._work.set()
+
+    @property
+    def _disk_hangs(self) -> bool:
+        return self._worker.busy_ms >= self._hangs_after_ms
 
     def _raise_broken(self) -> None:
         if self._failure is not None:
