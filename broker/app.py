@@ -132,6 +132,7 @@ class Broker(Foundation):
         self._build_replicas(vital)
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
+        self._parts.push_async_callback(self.repair.stop)  # after all who tell it of damage
         self.groups = GroupService(
             settings,
             self.metadata,
@@ -149,6 +150,7 @@ class Broker(Foundation):
             self.clock,
             self.rng,
             self._report,
+            found_damage=self.repair.found,
             cluster_id=self.identity.cluster_id,
             data_directory=settings.data_directory,
             cache_directory=self.directories.online[0].path,
@@ -185,6 +187,14 @@ class Broker(Foundation):
         self.reports = ReplicaReports(
             settings.node_id, self.metadata, self.replicas, vital, broker_epoch=self._broker_epoch
         )
+        self.repair = LogRepair(
+            settings.node_id,
+            lambda: self.metadata.image,
+            self.replicas,
+            self.clock,
+            self.tasks,
+            None if self._is_alone else self.reports.tell_empty,
+        )
 
     async def _start_replicas(self) -> None:
         opened = self.metadata.image
@@ -210,15 +220,6 @@ class Broker(Foundation):
         self.cleaner = LogCleaner(settings, self.replicas, self.clock, self.tasks, self.commits)
         self._parts.push_async_callback(self.cleaner.stop)
         self.cleaner.start()
-        self.repair = LogRepair(
-            settings.node_id,
-            lambda: self.metadata.image,
-            self.replicas,
-            self.clock,
-            self.tasks,
-            None if self._is_alone else self.reports.tell_empty,
-        )
-        self._parts.push_async_callback(self.repair.stop)
         self.scrubber = Scrubber(settings, self.replicas, self.tasks, self.rng, self.repair.found)
         self._parts.push_async_callback(self.scrubber.stop)
         self.scrubber.start()

@@ -6,23 +6,38 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tierlog.cli.errors import CliError, usage
 from tierlog.cli.output import print_json
 from tierlog.cli.readiness import notify
 
+if TYPE_CHECKING:
+    from tierlog.broker.settings.node import NodeSettings
 
-def serve(texts: Mapping[str, str], *, as_json: bool) -> None:
-    """Runs until SIGTERM or SIGINT; raises CliError if a setting is wrong or the node cannot start."""
+
+def read_settings(
+    *, file: Path | None = None, defaults: Mapping[str, str] | None = None, options: Mapping[str, str]
+) -> "NodeSettings":
+    """The defaults, the file, TIERLOG_… in the environment, then the options: the later wins. Raises
+    CliError.
+    """
     from tierlog.broker.settings.definitions import InvalidSetting
     from tierlog.broker.settings.node import settings_from
+    from tierlog.broker.settings.sources import merged, read_environment, read_toml
 
     try:
-        settings = settings_from(texts)
+        of_file = {} if file is None else read_toml(file)
+        return settings_from(merged(defaults or {}, of_file, read_environment(os.environ), options))
     except InvalidSetting as wrong:
         raise usage(
             str(wrong), hint="docs/reference/settings.md lists every setting with its default."
         ) from None
+
+
+def serve(settings: "NodeSettings", *, as_json: bool) -> None:
+    """Runs until SIGTERM or SIGINT; raises CliError if the node cannot start."""
 
     def announce(bootstrap: str, admin: str) -> None:
         does = f"serves Kafka clients at {bootstrap}" if bootstrap else "votes in the metadata quorum"

@@ -2,7 +2,8 @@
 
 One task takes `ready()` after `ready()` and does it in order; fsyncs run in a worker thread, and whatever was
 proposed meanwhile shares the next one (group commit). What leading means is in `leadership`, who the members
-are in `membership`. Subscribers see committed images only. Failure of the storage stops the node.
+are in `membership`, when the log is cut in `own_snapshots`. Subscribers see committed images only. Failure of
+the storage stops the node.
 """
 
 import asyncio
@@ -25,9 +26,10 @@ from tierlog.metadata.feed import ImageFeed, Subscriber, happens
 from tierlog.metadata.fencing import Fencing
 from tierlog.metadata.following import Following
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.image_codec import decode_image, encode_image
+from tierlog.metadata.image_codec import decode_image
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.membership import Membership
+from tierlog.metadata.own_snapshots import KEEP_ENTRIES, SNAPSHOT_BYTES, SNAPSHOT_ENTRIES, OwnSnapshots
 from tierlog.metadata.pages import LogPage, read_chunk, read_page
 from tierlog.metadata.peers import LeadershipLost, MetadataUnavailable, NoPeers, NotTheLeader, Peers
 from tierlog.metadata.raft.core import RaftCore
@@ -53,11 +55,8 @@ __all__ = [
 ]
 
 TICK_MS = 100  # elections after 1 to 2 s without a leader
-SNAPSHOT_ENTRIES = 10_000  # applied since the last snapshot
-SNAPSHOT_BYTES = 16 << 20
 DISK_TIMES_PATIENCE = 2
 """A write that takes so many times as long as a leader bears no majority is of a disk that hangs."""
-KEEP_ENTRIES = 1_000  # in memory behind a snapshot, for followers that lag a little
 
 R = TypeVar("R")
 
@@ -101,8 +100,6 @@ class MetadataNode:
         self.has_peers = peers is not None
         self._clock, self._rng, self._tasks = clock, rng, tasks
         self._tick_ms, self._settings = tick_ms, settings
-        self._snapshot_entries, self._snapshot_bytes = snapshot_entries, snapshot_bytes
-        self._keep_entries = keep_entries
         self._storage = MetadataStorage(
             files,
             directory,
@@ -129,9 +126,9 @@ class MetadataNode:
         self._standing_changed = asyncio.Event()
         self._ticking = False
         self._running: list[asyncio.Task[None]] = []
-        self._bytes_since_snapshot = 0
-        self._encoding: asyncio.Task[None] | None = None
-        self._encoded: Snapshot | None = None
+        self._snapshots = OwnSnapshots(
+            self._feed, tasks, self._work.set, snapshot_entries, snapshot_bytes, keep_entries
+        )
         self._failure: BaseException | None = None
 
     # --- what others call
@@ -225,8 +222,7 @@ class MetadataNode:
         await asyncio.gather(*self._running, return_exceptions=True)
         if self._following is not None:
             await self._following.stop()
-        if self._encoding is not None:
-            await asyncio.gather(self._encoding, return_exceptions=True)
+        await self._snapshots.stop()
         await self._peers.close()
         self._fail(MetadataUnavailable("the metadata node stopped", applied_unknown=True))
         await self._worker.run(self._storage.close)
@@ -402,9 +398,9 @@ class MetadataNode:
             while True:
                 await self._work.wait()
                 self._work.clear()
-                while self._failure is None and (self.core.has_ready() or self._encoded is not None):
+                while self._failure is None and (self.core.has_ready() or self._snapshots.is_encoded):
                     await self._do(self.core.ready())
-                    await self._keep_snapshot()
+                    await self._snapshots.keep(self.core, self._save_snapshot)
                 self._raise_broken()
                 self._note_standing()
                 self._started(self._membership).turned()
@@ -440,10 +436,9 @@ class MetadataNode:
         for entry in committed:
             records = () if entry.kind == CONFIGURATION else decode_records(entry.payload)
             image = apply_entry(image, entry.index, records)
-            self._bytes_since_snapshot += len(entry.payload)
         self._feed.publish(image, committed[-1].term)
         self._started(self._leadership).applied(committed)
-        self._begin_snapshot()
+        self._snapshots.applied(self.core, committed)
 
     def _install(self, snapshot: Snapshot) -> None:
         self._feed.publish(decode_image(snapshot.data), snapshot.term)
@@ -513,35 +508,10 @@ class MetadataNode:
             self._balancing.tick(self._started(self._leadership))
             self._work.set()
 
-    # --- snapshots of its own
-
-    def _begin_snapshot(self) -> None:
-        """Encodes in a thread: the image is immutable, so the node goes on meanwhile."""
-        entries = self.image.index - self.core.log.snapshot.index
-        due = entries >= self._snapshot_entries or self._bytes_since_snapshot >= self._snapshot_bytes
-        if due and self._encoding is None:
-            self._bytes_since_snapshot = 0
-            self._encoding = self._tasks.spawn(
-                f"metadata {self.node_id} snapshot", self._encode(self.image, self._feed.term)
-            )
-
-    async def _encode(self, image: ClusterImage, term: int) -> None:
-        configuration = self.core.log.configuration_at(image.index)
-        data = await asyncio.to_thread(encode_image, image)
-        self._encoded = Snapshot(image.index, term, data, configuration)
-        self._work.set()
-
-    async def _keep_snapshot(self) -> None:
-        snapshot, self._encoded = self._encoded, None
-        if snapshot is None:
-            return
-        if snapshot.index > self.core.log.snapshot.index:
-            await self._worker.run(lambda: self._storage.save_snapshot(snapshot))
-            if snapshot.index >= self.core.log.snapshot.index:  # else the leader's came meanwhile
-                self.core.compact(snapshot, self._keep_entries)
-        self._encoding = None
-
     # --- small things
+
+    async def _save_snapshot(self, snapshot: Snapshot) -> None:
+        await self._worker.run(lambda: self._storage.save_snapshot(snapshot))
 
     def _stop_serving(self, failure: BaseException) -> None:
         """For good; who waits learns it."""

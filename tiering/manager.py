@@ -55,6 +55,7 @@ class TierLimits:
     """Bounds of the work on the bucket."""
 
     copies_at_once: int = 2
+    check_seconds: float = 120.0  # of any segment before its copy, and besides as much as the copy gets
     copy_seconds: float = 120.0  # of any copy, and besides
     copy_seconds_per_mib: float = 1.0  # a link slower than 1 MiB/s does not carry a log
     stall_seconds: float = 30.0  # a copy that takes longer than this and its size's share is reported
@@ -92,13 +93,17 @@ class TierManager:
 
     # -- copies --
 
+    def check_s(self, size_bytes: int) -> float:
+        """How long the check of so many bytes may keep the slot of a copy."""
+        return self._limits.check_seconds + self._share_s(size_bytes)
+
     async def copy(self, source: SegmentSource, attempt: Attempt) -> RemoteSegment:
         """Uploads and verifies one segment, within the caller's slot of `copying`.
 
         Raises ObjectStoreError, OSError for the local file.
         """
         limits = self._limits
-        share = limits.copy_seconds_per_mib * source.size_bytes / (1 << 20)
+        share = self._share_s(source.size_bytes)
         async with self._alarm(attempt, limits.stall_seconds + share):
             self.counts.uploading += 1
             try:
@@ -112,6 +117,9 @@ class TierManager:
         self.counts.copies += 1
         self.counts.copied_bytes += entry.log_bytes
         return entry
+
+    def _share_s(self, size_bytes: int) -> float:
+        return self._limits.copy_seconds_per_mib * size_bytes / (1 << 20)
 
     @asynccontextmanager
     async def _alarm(self, attempt: Attempt, seconds: float) -> AsyncIterator[None]:

@@ -1,11 +1,11 @@
 """What to copy, drop and forget of one partition: image + local segments + policy -> actions (DESIGN 6).
 
 What holds of every plan: copies come in offset order, without gaps, of rolled segments wholly below the high
-watermark and the last stable offset; local data is dropped only where a finished entry stands in the quorum
-and, by the leader, in the manifest in the bucket; the log start never passes the high watermark. Retention
-counts disjoint ranges: pages, entries, then local segments above them, so that it works with uploads failing
-too. Replicas roll their logs each for itself, so what is remote may end within a segment of the leader of
-today. Called by the runtime; pure.
+watermark and the last stable offset, and of nothing that is known to be damaged; local data is dropped only
+where a finished entry stands in the quorum and, by the leader, in the manifest in the bucket; the log start
+never passes the high watermark. Retention counts disjoint ranges: pages, entries, then local segments above
+them, so that it works with uploads failing too. Replicas roll their logs each for itself, so what is remote
+may end within a segment of the leader of today. Called by the runtime; pure.
 """
 
 import uuid
@@ -24,13 +24,16 @@ SPILL_ENTRIES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSegment:
-    """A segment on the leader's disk; `end_offset` exclusive, `max_timestamp` -1 if no record has one."""
+    """A segment on the leader's disk; `end_offset` exclusive, `max_timestamp` -1 if no record has one. Below
+    `damaged_end` some of it is known to be damaged; -1 if none is.
+    """
 
     base_offset: int
     end_offset: int
     size_bytes: int
     max_timestamp: int
     rolled: bool
+    damaged_end: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +167,11 @@ def _copies(
         if following is not None and base > following and not _bridged(remote, segment, log_start):
             yield Blocked(f"the next copy must start at {following}, the local segment starts at {base}")
             return
-        yield Copy(segment, following if following is not None and base < following else None)
+        start = following if following is not None and base < following else None
+        if segment.damaged_end > (base if start is None else start):
+            yield Blocked(f"the local segment from {base} is damaged")
+            return
+        yield Copy(segment, start)
         following = segment.end_offset
 
 

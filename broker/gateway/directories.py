@@ -11,7 +11,8 @@ import msgspec
 from aiohttp import web
 
 from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.runtime.directory_moves import DirectoryMove, DirectoryMoves
+from tierlog.broker.runtime.directory_move import DirectoryMove
+from tierlog.broker.runtime.directory_moves import DirectoryMoves
 from tierlog.broker.wire.errors import ErrorCode
 
 

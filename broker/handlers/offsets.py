@@ -2,12 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, NamedTuple
 
 from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.log.found import FoundTimestamp
 from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.errors import RecordsError
@@ -146,18 +148,16 @@ def _at(replica: Replica, offset: int) -> _Found:
 
 
 def _local_by_timestamp(replica: Replica, timestamp: int, committed_only: bool) -> _Found | ErrorCode:
-    try:
-        found = replica.offset_for_timestamp(timestamp, committed_only=committed_only)
-    except OSError:
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    except UNREADABLE:
-        return ErrorCode.CORRUPT_MESSAGE
-    return NOTHING if found is None else _Found(found.offset, found.timestamp, found.leader_epoch)
+    return _local(partial(replica.offset_for_timestamp, timestamp, committed_only=committed_only))
 
 
 def _local_max(replica: Replica) -> _Found | ErrorCode:
+    return _local(replica.max_timestamp)
+
+
+def _local(find: Callable[[], FoundTimestamp | None]) -> _Found | ErrorCode:
     try:
-        found = replica.max_timestamp()
+        found = find()
     except OSError:
         return ErrorCode.KAFKA_STORAGE_ERROR
     except UNREADABLE:

@@ -83,4 +83,5 @@ def info_of(segment: Segment, leader_epochs: tuple[EpochEntry, ...]) -> SegmentI
         has_aborts=segment.has_aborts,
         leader_epochs=leader_epochs,
         path_log=segment.path(LOG),
+        damaged_end=segment.damage[-1].end_offset if segment.damage else -1,
     )

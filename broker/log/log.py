@@ -503,9 +503,9 @@ class PartitionLog:
         return self._graveyard.take_due(now_ms)
 
     def export_segment(self, base_offset: int) -> SegmentExport | None:
-        """A rolled segment and all that goes with it; None if no whole one has that base. Raises OSError."""
+        """A rolled segment and all that goes with it; None if none has that base. Raises OSError."""
         segment = self._segments[self._index_of(base_offset)]
-        if segment.base_offset != base_offset or not segment.rolled or segment.damage:
+        if segment.base_offset != base_offset or not segment.rolled:
             return None
         segment.look_for_transactions()
         aborted = self.aborted(base_offset, segment.end_offset)

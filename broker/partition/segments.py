@@ -23,6 +23,8 @@ class SegmentInfo:
     has_aborts: bool
     leader_epochs: tuple[EpochEntry, ...]
     path_log: PurePath
+    damaged_end: int = -1
+    """Below it, offsets are known to be damaged; -1 if none are."""
 
     @property
     def records(self) -> int:

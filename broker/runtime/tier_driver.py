@@ -2,10 +2,11 @@
 
 Per partition one job at a time: plan, carry out the first action, plan again, until nothing is left to do. A
 rolled segment, a change of the remote state and a timer wake it. The order that keeps every offset readable:
-StartCopy committed -> objects put and verified -> FinishCopy committed -> root of the bucket written -> local
-start raised -> files unlinked; deleting goes log start first, objects after the grace. A failure is told in
-the status, and the job tries again after a growing, jittered pause; produce and fetch never wait for any of
-it, and retention goes on without the store. Called by app.py and by the admin API.
+batches of the segment held to their CRCs -> StartCopy committed -> objects put and verified -> FinishCopy
+committed -> root of the bucket written -> local start raised -> files unlinked; deleting goes log start
+first, objects after the grace. A failure is told in the status, and the job tries again after a growing,
+jittered pause; produce and fetch never wait for any of it, and retention goes on without the store. Called by
+app.py and by the admin API.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicIdPartition, random_uuid
 from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.scrubber import FoundDamage
 from tierlog.broker.runtime.tier_views import (
     OffsetPlace,
     PartitionTier,
@@ -35,6 +37,7 @@ from tierlog.broker.runtime.tier_views import (
     find_place,
     local_segments,
 )
+from tierlog.broker.runtime.upload_check import may_be_uploaded
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
@@ -87,6 +90,7 @@ class _State:
     copying: UUID | None = None
     failures: int = 0
     error: str | None = None
+    blocked: bool = False  # not by trouble that may pass
     rolled_at: int = -1  # base of the active segment at the last wake
     progress: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # the topic was deleted, or leadership lost
@@ -108,9 +112,11 @@ class TierDriver:
         clock: Clock,
         rng: random.Random,
         tasks: TaskGroup,
+        found_damage: FoundDamage,
         interval_ms: int,
         first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
+        """`found_damage`: told of damage that an upload would have taken along; notes it in the segment."""
         self._broker_id = broker_id
         self._metadata = metadata
         self._replicas = replicas
@@ -120,6 +126,7 @@ class TierDriver:
         self._clock = clock
         self._rng = rng
         self._tasks = tasks
+        self._found_damage = found_damage
         self._interval_s = interval_ms / 1000
         self._first_pause_s = first_pause_s
         self._states: dict[TopicIdPartition, _State] = {}
@@ -239,9 +246,9 @@ class TierDriver:
 
     async def _run(self, where: TopicIdPartition, state: _State) -> None:
         for _ in range(STEPS_AT_A_TIME):
-            if self._states.get(where) is not state or not state.replica.leads:
+            if not self._is_due(where, state):
                 return
-            state.again, trouble = False, state.error
+            state.again, state.blocked, trouble = False, False, state.error
             try:
                 worked = await self._step(where, state)
             except (ObjectStoreError, OSError, CorruptLog, CommandRefused, MetadataUnavailable) as failure:
@@ -252,6 +259,10 @@ class TierDriver:
                 self._tell(where)
             if not worked and not state.again:
                 return
+
+    def _is_due(self, where: TopicIdPartition, state: _State) -> bool:
+        """Whether the work is still this broker's."""
+        return self._states.get(where) is state and state.replica.leads
 
     def _tell(self, where: TopicIdPartition) -> None:
         for listener in self.listeners:
@@ -349,7 +360,7 @@ class TierDriver:
             case planner.Blocked(reason):
                 if state.error != reason:
                     _log.error("tiering is blocked", partition=str(state.replica.name), reason=reason)
-                state.error = reason
+                state.error, state.blocked = reason, True
 
     async def _spill(self, where: TopicIdPartition, epoch: int, entries: tuple[RemoteSegment, ...]) -> None:
         """Announced first, as copies are: a page whose commit fails is found in the delete queue."""
@@ -384,10 +395,19 @@ class TierDriver:
 
     async def _copy(self, where: TopicIdPartition, state: _State, action: planner.Copy) -> None:
         """Within the slot from StartCopy on, so that no copy is announced long before its objects are put."""
-        replica = state.replica
-        if self._states.get(where) is not state or not replica.leads:
+        replica, segment = state.replica, action.segment
+        if not self._is_due(where, state):
             return  # lost while it waited for the slot
-        exported = replica.export_segment(action.segment.base_offset)
+        if not await may_be_uploaded(
+            replica,
+            segment.base_offset,
+            segment.base_offset if action.start_offset is None else action.start_offset,
+            self._found_damage,
+            partial(self._is_due, where, state),
+            self._manager.check_s(segment.size_bytes),
+        ):
+            return
+        exported = replica.export_segment(segment.base_offset)
         if exported is None:
             return  # dropped meanwhile
         if action.start_offset is None:
@@ -464,6 +484,8 @@ class TierDriver:
                 return
             if state.replica.config.remote_log_copy_disable:
                 raise TierRefused(f"{state.replica.name}: remote.log.copy.disable is set")
+            if state.blocked:
+                raise TierRefused(f"{state.replica.name}: {state.error}")
             state.progress.clear()
             await state.progress.wait()
 

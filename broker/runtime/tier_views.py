@@ -113,6 +113,7 @@ def local_segments(replica: Replica) -> list[planner.LocalSegment]:
             size_bytes=info.size_bytes,
             max_timestamp=info.max_timestamp,
             rolled=info.rolled,
+            damaged_end=info.damaged_end,
         )
         for info in replica.segments
     ]

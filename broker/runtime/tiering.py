@@ -13,6 +13,7 @@ from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.network import Network
 from tierlog.broker.ports.tasks import Report, TaskGroup
+from tierlog.broker.runtime.scrubber import FoundDamage
 from tierlog.broker.runtime.tier_driver import Replicas, TierDriver
 from tierlog.broker.runtime.tier_housekeeper import TierHousekeeper
 from tierlog.broker.runtime.tier_start import TierStart
@@ -36,6 +37,7 @@ NOT_NAMED = "object.store.url is not set: topics of a cluster need a store that 
 
 class Tiering:
     """The remote tier of one broker. `objects`: a store to use instead of the one the settings name.
+    `found_damage`: told of what the disk has changed in a segment that was to be uploaded.
     `network`: to the other brokers; None if there are none, and then a directory of its own will do.
     """
 
@@ -49,6 +51,7 @@ class Tiering:
         rng: random.Random,
         report: Report,
         *,
+        found_damage: FoundDamage,
         cluster_id: str,
         data_directory: Path,
         cache_directory: Path | None = None,
@@ -89,6 +92,7 @@ class Tiering:
             clock=clock,
             rng=rng,
             tasks=self._tasks,
+            found_damage=found_damage,
             interval_ms=settings.remote_log_manager_task_interval_ms,
         )
         self.housekeeper = TierHousekeeper(

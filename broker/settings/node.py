@@ -1,11 +1,10 @@
 """Settings of a node: Kafka's names, defaults and meaning, as one frozen value, validated once.
 
-Sources, the later one wins: TOML file (dotted keys), `TIERLOG_…` in the environment, `--set key=value`.
 A field's name is the setting's name with `_` for `.`; its definition lives in the field's metadata, so that
-type, default, bounds and documentation stand in one place. Called by the CLI and by the composition root.
+type, default, bounds and documentation stand in one place. Where their texts come from is in `sources`.
+Called by the CLI and by the composition root.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from ipaddress import ip_address
@@ -15,15 +14,6 @@ from typing import Any
 from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, Value, find_setting
 from tierlog.broker.settings.topic import MAX_LONG, TOPIC_DEFAULTS, TOPIC_SETTINGS, TopicConfig
 
-ENVIRONMENT_PREFIX = "TIERLOG_"
-NOT_SETTINGS = frozenset(
-    {
-        "TIERLOG_BOOTSTRAP", "TIERLOG_ADMIN", "TIERLOG_CONFIG",
-        "TIERLOG_ADMIN_CA", "TIERLOG_ADMIN_CERTIFICATE", "TIERLOG_ADMIN_KEY",
-        "TIERLOG_SPARK_JAVA", "TIERLOG_CACHE", "TIERLOG_TEST_MINIO",
-    }
-)  # fmt: skip
-"""Variables with the prefix that the command line, Spark and the tests read."""
 BROKER, CONTROLLER = "broker", "controller"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 KIB, MIB = 1 << 10, 1 << 20
@@ -509,87 +499,31 @@ ALIASES: dict[str, tuple[str, int]] = {
 """Kafka's other names of a setting, and the factor to the unit of the one used here."""
 
 
-def load_settings(
-    file: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    overrides: Mapping[str, str] | None = None,
-) -> NodeSettings:
-    """The settings from all sources; raises InvalidSetting (also for a file that is not TOML)."""
-    texts: dict[str, str] = {}
-    for source in (
-        read_toml(file) if file is not None else {},
-        read_environment(environment or {}),
-        overrides or {},
-    ):
-        texts.update(_without_aliases(source))
-    return settings_from(texts)
-
-
 def settings_from(texts: Mapping[str, str]) -> NodeSettings:
     """Settings from Kafka's names and texts."""
-    texts = _without_aliases(texts)
+    texts = without_aliases(texts)
     values = {
         name.replace(".", "_"): find_setting(NODE_SETTINGS, name).parse(text) for name, text in texts.items()
     }
     return replace(NodeSettings(**values), explicit=frozenset(texts)).validate()  # type: ignore[arg-type]
 
 
-def read_toml(file: Path) -> dict[str, str]:
-    """Dotted keys and tables of a TOML file, flattened to setting names and texts."""
-    try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as failure:
-        raise InvalidSetting(f"{file}: {failure}") from None
-    return dict(_flatten("", tables))
-
-
-def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """`TIERLOG_LOG_DIRS` is `log.dirs`; a TIERLOG_ variable that names no setting is an error."""
-    found = {}
-    for variable, text in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in NOT_SETTINGS:
-            continue
-        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
-        if name not in ALIASES:
-            try:
-                find_setting(NODE_SETTINGS, name)
-            except InvalidSetting as unknown:
-                raise InvalidSetting(f"{variable} in the environment: {unknown}") from None
-        found[name] = text
-    return found
-
-
-def _without_aliases(texts: Mapping[str, str]) -> dict[str, str]:
+def without_aliases(texts: Mapping[str, str]) -> dict[str, str]:
+    """Under the names used here; of several that say the same the finest unit wins, as in Kafka."""
     found: dict[str, str] = {}
-    for name, text in texts.items():
-        if name not in ALIASES:
-            found[name] = text
-            continue
-        real, factor = ALIASES[name]
-        if real in texts:
-            continue  # as in Kafka, the finer unit wins
-        if factor == 1:
-            found[real] = text
-            continue
-        number = int(Setting(name=name, type=SettingType.LONG, default=0, doc="").parse(text))  # type: ignore[arg-type]
-        found[real] = str(number if number < 0 else number * factor)
+    for name in sorted(texts, key=_coarseness, reverse=True):
+        real, factor = ALIASES.get(name, (name, 1))
+        found[real] = texts[name] if factor == 1 else _times(name, texts[name], factor)
     return found
 
 
-def _flatten(prefix: str, tables: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = []
-    for key, value in tables.items():
-        if isinstance(value, Mapping):
-            found += _flatten(f"{prefix}{key}.", value)
-        else:
-            found.append((prefix + key, _text(value)))
-    return found
+def _coarseness(name: str) -> int:
+    return ALIASES[name][1] if name in ALIASES else 0
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+def _times(name: str, text: str, factor: int) -> str:
+    number = int(Setting(name=name, type=SettingType.LONG, default=0, doc="").parse(text))  # type: ignore[arg-type]
+    return str(number if number < 0 else number * factor)
 
 
 def _host_and_port(name: str, address: str) -> tuple[str, int]:

@@ -10,19 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tierlog.broker.wire.primitives import read_tag, read_uuid, read_uvarint, refuse, skip_tags
-from tierlog.broker.wire.schema import Field, Struct
-
-FIXED = {
-    "int8": "b",
-    "int16": "h",
-    "uint16": "H",
-    "int32": "i",
-    "uint32": "I",
-    "int64": "q",
-    "float64": "d",
-    "bool": "?",
-    "uuid": "16s",
-}
+from tierlog.broker.wire.schema import FIXED, Field, Struct, pieces, plain_fields, tagged_fields
 
 
 def compile_reader(message: type[Struct], version: int, flexible: bool) -> Callable[..., Any]:
@@ -36,11 +24,8 @@ def compile_reader(message: type[Struct], version: int, flexible: bool) -> Calla
 
 def least_size(kind: type[Struct], version: int, flexible: bool) -> int:
     """The fewest bytes that a struct takes at a version."""
-    size = 1 if flexible else 0
-    for field in kind.FIELDS:
-        if field.exists_in(version) and not field.is_tagged_in(version):
-            size += _least_field_size(field, version, flexible)
-    return size
+    sizes = (_least_field_size(field, version, flexible) for field in plain_fields(kind, version))
+    return sum(sizes, 1 if flexible else 0)
 
 
 def _least_field_size(field: Field, version: int, flexible: bool) -> int:
@@ -78,31 +63,21 @@ class _Source:
             return name
         self.names[name] = None
         self.names[kind.__name__] = kind
-        fields = [field for field in kind.FIELDS if field.exists_in(self.version)]
-        plain = [field for field in fields if not field.is_tagged_in(self.version)]
-        tagged = [field for field in fields if field.is_tagged_in(self.version)]
+        plain = plain_fields(kind, self.version)
         body: list[str] = []
-        fixed: list[Field] = []
-        for field in [*plain, None]:
-            if field is not None and field.type in FIXED and not field.array:
-                fixed.append(field)
-                continue
-            body += self._fixed(fixed)
-            fixed = []
-            if field is not None:
-                body += self._value(field, f"v_{field.name}")
+        for piece in pieces(plain):
+            first = piece[0]
+            body += self._fixed(piece) if first.is_fixed else self._value(first, f"v_{first.name}")
         arguments = ", ".join(f"{field.name}=v_{field.name}" for field in plain)
         body.append(f"m = {kind.__name__}({arguments})")
         if self.flexible:
-            body += self._tags(tagged)
+            body += self._tags(tagged_fields(kind, self.version))
         body.append("return m, at")
         self.lines.append(f"def {name}(view, at, end, left):")
         self.lines += [f"    {line}" for line in body]
         return name
 
     def _fixed(self, fields: list[Field]) -> list[str]:
-        if not fields:
-            return []
         layout = struct.Struct(">" + "".join(FIXED[field.type] for field in fields))
         name = "fixed_" + layout.format[1:].replace("?", "t")
         self.names[name] = layout.unpack_from

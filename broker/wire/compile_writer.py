@@ -9,9 +9,8 @@ from typing import Any
 
 from tierlog.broker.ports.files import Part
 from tierlog.broker.ports.slices import LogSlice
-from tierlog.broker.wire.compile_reader import FIXED
 from tierlog.broker.wire.primitives import uvarint
-from tierlog.broker.wire.schema import Field, Records, Struct
+from tierlog.broker.wire.schema import FIXED, Field, Records, Struct, pieces, plain_fields, tagged_fields
 
 
 def compile_writer(message: type[Struct], version: int, flexible: bool) -> Callable[..., None]:
@@ -65,25 +64,18 @@ class _Source:
         if name in self.names:
             return name
         self.names[name] = None
-        fields = [field for field in kind.FIELDS if field.exists_in(self.version)]
         body: list[str] = []
-        fixed: list[Field] = []
-        for field in [*(field for field in fields if not field.is_tagged_in(self.version)), None]:
-            if field is not None and field.type in FIXED and not field.array:
-                fixed.append(field)
-                continue
-            body += self._fixed(fixed)
-            fixed = []
-            if field is not None:
-                body += self._value(field, f"m.{field.name}")
+        for piece in pieces(plain_fields(kind, self.version)):
+            first = piece[0]
+            body += self._fixed(piece) if first.is_fixed else self._value(first, f"m.{first.name}")
         if self.flexible:
-            body += self._tags(kind, [field for field in fields if field.is_tagged_in(self.version)])
+            body += self._tags(kind, tagged_fields(kind, self.version))
         self.lines.append(f"def {name}(m, put):")
         self.lines += [f"    {line}" for line in body or ["pass"]]
         return name
 
     def _fixed(self, fields: list[Field]) -> list[str]:
-        return [self._pack([(field.type, f"m.{field.name}") for field in fields])] if fields else []
+        return [self._pack([(field.type, f"m.{field.name}") for field in fields])]
 
     def _pack(self, values: list[tuple[str, str]]) -> str:
         layout = struct.Struct(">" + "".join(FIXED[kind] for kind, _ in values))
@@ -96,7 +88,7 @@ class _Source:
         nullable = field.is_nullable_in(self.version)
         if field.type == "struct" and not field.array:
             return self._struct(field, value, nullable)
-        if field.type in FIXED and not field.array:
+        if field.is_fixed:
             return [self._pack([(field.type, value)])]
         if field.array:
             lines = [

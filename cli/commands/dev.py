@@ -6,11 +6,14 @@ and the settings suit one node. `--data-dir` keeps the data; `--json` prints one
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tierlog.cli.options import Json, Settings
+
+if TYPE_CHECKING:
+    from tierlog.broker.settings.node import NodeSettings
 
 DEV_SETTINGS = {
     "auto.create.topics.enable": "true",
@@ -77,19 +80,20 @@ def dev(
 
 def _settings(
     port: int, admin_port: int, directory: Path, object_store: str | None, sets: list[str] | None
-) -> dict[str, str]:
-    """The settings by name: defaults of `dev`, then the environment, then what the options say."""
-    import os
-
-    from tierlog.broker.settings.node import read_environment
+) -> "NodeSettings":
+    """The defaults of `dev`, then the environment, then what the options say."""
+    from tierlog.cli.node import read_settings
     from tierlog.cli.options import parse_pairs
 
-    return {
-        **DEV_SETTINGS,
-        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
-        "admin.listener": f"127.0.0.1:{admin_port}",
-        "log.dirs": str(directory),
-        **read_environment(os.environ),
-        "object.store.url": object_store or f"file://{directory / 'objects'}",
-        **parse_pairs(sets, "--set"),
-    }
+    return read_settings(
+        defaults={
+            **DEV_SETTINGS,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "admin.listener": f"127.0.0.1:{admin_port}",
+            "log.dirs": str(directory),
+        },
+        options={
+            "object.store.url": object_store or f"file://{directory / 'objects'}",
+            **parse_pairs(sets, "--set"),
+        },
+    )

@@ -24,17 +24,7 @@ def server(
     as_json: Json = False,
 ) -> None:
     """Run a node. Settings: the file, then TIERLOG_… in the environment, then --set; the later wins."""
-    import os
-
-    from tierlog.broker.settings.node import read_environment, read_toml
-    from tierlog.cli.node import serve
+    from tierlog.cli.node import read_settings, serve
     from tierlog.cli.options import parse_pairs
 
-    serve(
-        {
-            **(read_toml(config) if config else {}),
-            **read_environment(os.environ),
-            **parse_pairs(sets, "--set"),
-        },
-        as_json=as_json,
-    )
+    serve(read_settings(file=config, options=parse_pairs(sets, "--set")), as_json=as_json)

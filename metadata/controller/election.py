@@ -5,6 +5,7 @@ Each pass looks at every partition once and yields a record per change. What a s
 """
 
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 from tierlog.metadata.records import AnyRecord, ConfigScope, PartitionRecord
 
+T = TypeVar("T")
 NextState = Callable[[PartitionImage, Rules], PartitionImage]
 
 
@@ -127,24 +129,41 @@ def _reconfigured(before: ClusterImage, after: ClusterImage) -> list[str]:
 
 def elect_leaders(image: ClusterImage, command: c.ElectLeaders) -> Decision[c.LeadersElected]:
     """ElectLeaders (KIP-460). An unclean election also needs unclean.leader.election.enable."""
+    asked = ((name, number, command.kind) for name, number in _asked(image, command))
+    records, outcomes = judge_named(image, asked, _elected)
+    return Decision(records, c.LeadersElected(partitions=outcomes))
+
+
+def judge_named(
+    image: ClusterImage,
+    asked: Iterable[tuple[str, int, T]],
+    judge: Callable[[PartitionImage, Rules, T], PartitionImage],
+) -> tuple[tuple[PartitionRecord, ...], tuple[c.NamedOutcome, ...]]:
+    """Of partitions that a command names (topic, number, and what is wanted of it): each is judged by itself,
+    as those before it in the command left it. `judge` may raise Refusal. A record for each that changes, an
+    outcome for each that was named.
+    """
     rules = rules_of(image)
     pending: dict[tuple[UUID, int], PartitionImage] = {}
     outcomes: list[c.NamedOutcome] = []
-    for name, number in _asked(image, command):
+    for name, number, wanted in asked:
         try:
             topic = image.topic(name)
             if topic is None or not 0 <= number < len(topic.partitions):
                 raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{number}")
             key = topic.topic_id, number
-            pending[key] = _elected(pending.get(key, topic.partitions[number]), rules(name), command.kind)
+            before = pending.get(key, topic.partitions[number])
+            after = judge(before, rules(name), wanted)
         except Refusal as refusal:
             outcomes.append(
                 c.NamedOutcome(topic=name, partition=number, error=refusal.error, message=refusal.message)
             )
             continue
+        if after is not before:
+            pending[key] = after
         outcomes.append(c.NamedOutcome(topic=name, partition=number))
     records = tuple(partition_record(*key, partition) for key, partition in pending.items())
-    return Decision(records, c.LeadersElected(partitions=tuple(outcomes)))
+    return records, tuple(outcomes)
 
 
 def _asked(image: ClusterImage, command: c.ElectLeaders) -> Iterable[tuple[str, int]]:

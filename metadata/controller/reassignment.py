@@ -6,7 +6,6 @@ time: the replicas from before it are those that it does not add.
 """
 
 from collections.abc import Iterator
-from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -14,8 +13,8 @@ from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import configs
 from tierlog.metadata.controller.decision import Decision, Refusal
-from tierlog.metadata.controller.election import partition_record
-from tierlog.metadata.controller.rules import Rules, rules_of
+from tierlog.metadata.controller.election import judge_named
+from tierlog.metadata.controller.rules import Rules
 from tierlog.metadata.controller.settle import settle
 from tierlog.metadata.controller.throttles import throttle
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -25,31 +24,15 @@ MAX_REPLICAS = 64  # of a partition; far beyond any use, so that a record stays 
 
 
 def reassign(image: ClusterImage, command: c.Reassign) -> Decision[c.Reassigned]:
-    rules = rules_of(image)
-    pending: dict[tuple[UUID, int], PartitionImage] = {}
-    outcomes: list[c.NamedOutcome] = []
-    for name, number, target in command.changes:
-        try:
-            topic = image.topic(name)
-            if topic is None or not 0 <= number < len(topic.partitions):
-                raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{number}")
-            key = topic.topic_id, number
-            before = pending.get(key, topic.partitions[number])
-            if target is None:
-                after = _cancelled(before, rules(name))
-            else:
-                _check_target(image, target)
-                if not command.may_change_factor:
-                    _check_factor(before, target)
-                after = _begun(before, target, rules(name))
-        except Refusal as refusal:
-            outcomes.append(
-                c.NamedOutcome(topic=name, partition=number, error=refusal.error, message=refusal.message)
-            )
-            continue
-        if after is not before:
-            pending[key] = after
-        outcomes.append(c.NamedOutcome(topic=name, partition=number))
+    def judge(before: PartitionImage, rules: Rules, target: tuple[int, ...] | None) -> PartitionImage:
+        if target is None:
+            return _cancelled(before, rules)
+        _check_target(image, target)
+        if not command.may_change_factor:
+            _check_factor(before, target)
+        return _begun(before, target, rules)
+
+    records, outcomes = judge_named(image, command.changes, judge)
     limits: tuple[AnyRecord, ...] = ()
     if command.throttle is not None:
         judged = zip(command.changes, outcomes, strict=True)
@@ -59,8 +42,7 @@ def reassign(image: ClusterImage, command: c.Reassign) -> Decision[c.Reassigned]
             if resource.error:
                 return _all_refused(command, resource)
         limits = limited.records
-    records = (partition_record(*key, partition) for key, partition in pending.items())
-    return Decision((*limits, *records), c.Reassigned(partitions=tuple(outcomes)))
+    return Decision((*limits, *records), c.Reassigned(partitions=outcomes))
 
 
 def _all_refused(command: c.Reassign, why: c.Outcome) -> Decision[c.Reassigned]:

@@ -21,14 +21,13 @@ from tierlog.metadata.raft.membership import (
     encode_configuration,
 )
 from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, PAYLOAD, Entry, HardState, Snapshot
+from tierlog.metadata.raft.patience import Patience
 from tierlog.metadata.raft.quorum import VoteResult, count_votes
 from tierlog.metadata.raft.reads import Reads
 from tierlog.metadata.raft.ready import Ready
 from tierlog.metadata.raft.replication import Replication
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.raft.snapshots import IncomingSnapshot
-
-RANK_TICKS = 2  # head start of each survivor of a dead leader before the next: an election fits into it
 
 
 class Role(Enum):
@@ -68,21 +67,17 @@ class RaftCore:
         self.transfer_to = NOBODY
         self.replication: Replication | None = None  # while it leads
         self._settings = settings or RaftSettings()
-        self._rng = rng
+        self._patience = Patience(self._settings, rng)
         self._first_payload = first_payload
         self._votes: dict[int, bool] = {}
         self._reads = Reads()
         self._reads_told = 0
-        self._orphaned = False  # the leader's process is known to be dead
         self._configure()
         self._durable = self._promised()
         self._hurried: list[m.AnyMessage] = []
         self._messages: list[m.AnyMessage] = []
         self._restored: Snapshot | None = None
         self._incoming = IncomingSnapshot(self._settings.snapshot_bytes)
-        self._since_contact = 0  # ticks; as leader: since the last check of the quorum
-        self._patience = 0
-        self._reset_patience()
 
     # --- what the driver calls
 
@@ -98,8 +93,7 @@ class RaftCore:
     @property
     def hears_leader(self) -> bool:
         """A leader does until check-quorum says otherwise: else its vote helped to depose it."""
-        since, most = self._since_contact, self._settings.election_ticks
-        return self.is_leader or (self.leader != NOBODY and since < most)
+        return self.is_leader or (self.leader != NOBODY and self._patience.is_fresh)
 
     @property
     def is_led(self) -> bool:
@@ -107,10 +101,10 @@ class RaftCore:
         return self.is_leader or (self.is_member and self.hears_leader)
 
     def tick(self) -> None:
-        self._since_contact += 1
+        self._patience.tick()
         if self.replication is not None:
             self._tick_leader(self.replication)
-        elif self._since_contact >= self._patience:
+        elif self._patience.is_over:
             self.campaign()
 
     def campaign(self, *, transfer: bool = False) -> None:
@@ -163,18 +157,19 @@ class RaftCore:
         self.unreachable(peer)
         if peer != self.leader or self.is_leader:
             return
-        self.leader, self._orphaned = NOBODY, True
+        self.leader = NOBODY
+        self._patience.orphan()
         survivors = sorted(self.voters - {peer})
         if survivors[:1] == [self.node_id]:
             self.campaign()
         elif self.node_id in self.voters:
-            self._since_contact, self._patience = 0, RANK_TICKS * survivors.index(self.node_id)
+            self._patience.wait_in_rank(survivors.index(self.node_id))
 
     def transfer_leadership(self, to: int) -> None:
         """Asks another voter to take over once its log is complete; given up after an election timeout."""
         if self.is_leader and to in self.voters and to != self.node_id:
             self.transfer_to = to
-            self._since_contact = 0
+            self._patience.restart()
             self._finish_transfer()
 
     def hand_over(self) -> bool:
@@ -353,7 +348,7 @@ class RaftCore:
         granted = free and self.log.is_behind(request.last_index, request.last_term)
         if granted and not request.pre_vote:
             self.voted_for = request.sender
-            self._since_contact = 0
+            self._patience.restart()
         self._answer_vote(request, granted)
 
     def _answer_vote(self, request: m.VoteRequest, granted: bool) -> None:
@@ -479,16 +474,15 @@ class RaftCore:
 
     def _leave_role(self) -> None:
         self._votes, self.replication, self.transfer_to = {}, None, NOBODY
-        self._since_contact = 0
-        self._reset_patience()
+        self._patience.renew()
 
     def _follow(self, leader: int) -> None:
         """A message of this term's leader came."""
         require(not self.is_leader, f"two leaders in term {self.term}")
         if self.role is not Role.FOLLOWER:
             self._become_follower(self.term, leader)
-        self.leader, self._orphaned = leader, False
-        self._since_contact = 0
+        self.leader = leader
+        self._patience.heard_leader()
 
     def _configure(self) -> None:
         """The newest configuration of the log counts, committed or not, and goes when it is truncated."""
@@ -504,11 +498,6 @@ class RaftCore:
             return self.node_id in self.voters
         before = self.log.configuration_at(self.configuration_index - 1) or self._initial
         return self.node_id in before.voters
-
-    def _reset_patience(self) -> None:
-        """An orphan asks again soon: the others may not have noticed the death yet."""
-        ticks = RANK_TICKS if self._orphaned else self._settings.election_ticks
-        self._patience = ticks + self._rng.randrange(ticks)
 
     def _ask_for_votes(self, term: int, *, pre_vote: bool, transfer: bool) -> None:
         for voter in sorted(self.voters - {self.node_id}):
@@ -539,8 +528,8 @@ class RaftCore:
     def _tick_leader(self, replication: Replication) -> None:
         """Check-quorum: a leader that no majority answers steps down within an election timeout (6.2)."""
         replication.tick()
-        if self._since_contact >= self._settings.patience_ticks:
-            self._since_contact = 0
+        if self._patience.quorum_is_due:
+            self._patience.restart()
             self.transfer_to = NOBODY
             if not replication.hears_majority():
                 self._become_follower(self.term, NOBODY)

@@ -22,7 +22,8 @@ from waiting import until
 
 from tierlog.broker.net.bounds import TURNED_AWAY_MAX
 from tierlog.broker.ports import descriptors
-from tierlog.broker.settings.node import NodeSettings, read_environment, read_toml, settings_from
+from tierlog.broker.settings.node import NodeSettings, settings_from
+from tierlog.broker.settings.sources import read_environment, read_toml
 from tierlog.cli.cluster_files import free_ports
 
 ROOT = Path(__file__).parents[2]

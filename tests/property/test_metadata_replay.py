@@ -10,6 +10,7 @@ import uuid
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from remote_segments import remote_segment
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decide import decide
@@ -31,21 +32,8 @@ small = st.integers(0, 6)
 
 
 def segment(number: int, base: int, last: int, epoch: int) -> RemoteSegment:
-    return RemoteSegment(
-        uuid=uuid.UUID(int=number),
-        base_offset=base,
-        last_offset=last,
-        leader_epochs=((epoch, base),),
-        log_bytes=last - base,
-        index_bytes=1,
-        records=1,
-        first_timestamp=base,
-        max_timestamp=last,
-        has_transactions=False,
-        has_aborts=False,
-        log_crc32c=0,
-        index_crc32c=0,
-        leader_epoch=epoch,
+    return remote_segment(
+        base, last, uuid=uuid.UUID(int=number), leader_epochs=((epoch, base),), leader_epoch=epoch
     )
 
 

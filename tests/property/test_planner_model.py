@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace
+from remote_segments import remote_segment
 
 from tierlog.metadata.image import RemotePartition, StartedCopy
 from tierlog.metadata.records import RemoteSegment
@@ -141,21 +142,12 @@ class TieringModel(RuleBasedStateMachine):
         if fails:
             self.remote = replace(self.remote, started=(copy,))
             return
-        entry = RemoteSegment(
+        entry = remote_segment(
+            copy.base_offset,
+            copy.last_offset,
             uuid=copy.uuid,
-            base_offset=copy.base_offset,
-            last_offset=copy.last_offset,
-            leader_epochs=((0, 0),),
             log_bytes=segment.size_bytes,
-            index_bytes=0,
-            records=1,
-            first_timestamp=-1,
             max_timestamp=segment.max_timestamp,
-            has_transactions=False,
-            has_aborts=False,
-            log_crc32c=0,
-            index_crc32c=0,
-            leader_epoch=0,
         )
         self.bucket.append(entry)
         self.remote = replace(

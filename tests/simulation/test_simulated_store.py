@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
+from remote_segments import remote_segment
 from simulator.loop import Process, SimLoop
 from simulator.object_store import Bucket, SimStore, StoreWeather, at_once
 from simulator.tier_witness import TierWitness
@@ -16,7 +17,6 @@ from simulator.witness import Violation
 
 from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.metadata.image import BrokerImage, ClusterImage, QueuedDelete, RemotePartition
-from tierlog.metadata.records import RemoteSegment
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, encode_root
 from tierlog.tiering.object_store import Absent, ObjectStoreError, PreconditionFailed
@@ -177,7 +177,8 @@ def test_a_manifest_that_goes_back_is_noticed() -> None:
 
 
 def test_a_manifest_that_names_what_is_not_there_is_noticed() -> None:
-    witness, entry = _witness(), _entry()
+    witness = _witness()
+    entry = remote_segment(0, 9, uuid=uuid.UUID(int=2), leader_epochs=((1, 0),), leader_epoch=1)
     image = ClusterImage(cluster_id="simulated", index=2)
     remote = image.remote.set(WHERE, RemotePartition(entries=(entry,)))
     with pytest.raises(Violation, match="is not there"):
@@ -233,23 +234,4 @@ def _line() -> QueuedDelete:
         last_offset=9,
         leader_epoch=1,
         queued_ms=0,
-    )
-
-
-def _entry() -> RemoteSegment:
-    return RemoteSegment(
-        uuid=uuid.UUID(int=2),
-        base_offset=0,
-        last_offset=9,
-        leader_epochs=((1, 0),),
-        log_bytes=7,
-        index_bytes=7,
-        records=10,
-        first_timestamp=0,
-        max_timestamp=0,
-        has_transactions=False,
-        has_aborts=False,
-        log_crc32c=0,
-        index_crc32c=0,
-        leader_epoch=1,
     )

@@ -12,8 +12,9 @@ from tierlog.broker.ports.files import FileSlice, OsFiles
 from tierlog.broker.ports.slices import LogSlice
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicIdPartition, TopicPartition
-from tierlog.broker.records.batch import assign, read_header
+from tierlog.broker.records.batch import HEADER_SIZE, assign, read_header
 from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime.log_repair import LogRepair
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.tier_driver import TierDriver
 from tierlog.broker.runtime.tier_housekeeper import TierHousekeeper
@@ -81,6 +82,9 @@ class TierNode:
             self.tasks,
             lambda where: self.metadata.image.remote_partition(*where),
         )
+        self.causes: list[str] = []
+        """How damage was noticed that was told."""
+        self.repair = LogRepair(1, lambda: self.metadata.image, self, self.clock, self.tasks, None)
         self.driver = TierDriver(
             broker_id=1,
             metadata=self.metadata,
@@ -91,6 +95,7 @@ class TierNode:
             clock=self.clock,
             rng=rng,
             tasks=self.tasks,
+            found_damage=self.found_damage,
             interval_ms=3_600_000,
             first_pause_s=0.001,
         )
@@ -110,6 +115,13 @@ class TierNode:
 
     def get(self, topic: "str | uuid.UUID", partition: int) -> Replica | None:
         return self.replicas.get(TopicPartition(str(topic), partition))
+
+    def holds(self, replica: Replica) -> bool:
+        return self.replicas.get(replica.name) is replica
+
+    def found_damage(self, replica: Replica, segment: Any, damage: Any, cause: str) -> None:
+        self.causes.append(cause)
+        self.repair.found(replica, segment, damage, cause)
 
     async def __aenter__(self) -> "TierNode":
         await self.node.start()
@@ -230,6 +242,19 @@ def content(found: LogSlice) -> bytes:
     data = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in found.parts)
     assert len(data) == found.size
     return data
+
+
+def flip_a_bit(replica: Replica, offset: int) -> None:
+    """On the disk, of the batch that holds an offset."""
+    found = replica.read(offset, 1).slice
+    assert found is not None
+    part = found.parts[0]
+    assert isinstance(part, FileSlice)
+    with open(part.file.path, "r+b") as file:
+        file.seek(part.position + HEADER_SIZE + 5)
+        [byte] = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 0x40]))
 
 
 def write_transactional(replica: Replica, records: list[NewRecord], **fields: Any) -> int:

@@ -19,7 +19,8 @@ from typing import Any
 from havoc.ground import Ground, Place
 from tierlog.broker.log.checkpoints import encode_uuid
 from tierlog.broker.ports.types import random_uuid
-from tierlog.broker.settings.node import BROKER, CONTROLLER, ENVIRONMENT_PREFIX
+from tierlog.broker.settings.node import BROKER, CONTROLLER
+from tierlog.broker.settings.sources import ENVIRONMENT_PREFIX
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.errors import CliError
 from tierlog.cli.local_cluster import SECRET

@@ -20,6 +20,7 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.table import build_handlers
+from tierlog.broker.log.segment import Segment
 from tierlog.broker.net.dispatch import Dispatcher
 from tierlog.broker.partition.follower import StartFromTier
 from tierlog.broker.ports.files import FileSlice, Part
@@ -318,6 +319,12 @@ class SimBroker:
     ) -> Tiering | None:
         if self.objects is None:
             return None
+
+        def found_damage(replica: Replica, segment: Segment, damage: object, cause: str) -> None:
+            """Bits flip only where a start finds them: all that is rolled is whole."""
+            violation = Violation(f"{cause}: {segment.path()} of {self.name} is damaged: {damage}")
+            self._observer.failed(self, violation)
+
         tiering = Tiering(
             self.settings,
             metadata,
@@ -326,6 +333,7 @@ class SimBroker:
             self.clock,
             rng,
             self._report,
+            found_damage=found_damage,
             cluster_id=self.settings.cluster_id,
             data_directory=self.directories.online[0].path,
             objects=self.objects,

@@ -98,5 +98,13 @@ def test_a_wrong_setting_is_code_2_and_names_the_nearest() -> None:
     assert "log.segment.bytes" in ended.stderr
 
 
+def test_a_file_of_settings_that_is_none_is_code_2(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("= 1", encoding="utf-8")
+    ended = tierlog("server", "--config", str(file))
+    assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+    assert "node.toml" in ended.stderr
+
+
 def test_a_setting_without_value_is_code_2() -> None:
     assert tierlog("server", "--set", "node.id").returncode == 2

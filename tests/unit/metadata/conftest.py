@@ -5,6 +5,7 @@ import uuid
 from typing import Any
 
 import pytest
+from remote_segments import remote_segment
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decide import decide
@@ -97,22 +98,7 @@ class World:
 
 
 def segment(number: int, base: int, last: int, leader_epoch: int = 0) -> RemoteSegment:
-    return RemoteSegment(
-        uuid=uuid.UUID(int=number),
-        base_offset=base,
-        last_offset=last,
-        leader_epochs=((0, 0),),
-        log_bytes=1000,
-        index_bytes=10,
-        records=last - base + 1,
-        first_timestamp=base,
-        max_timestamp=last,
-        has_transactions=False,
-        has_aborts=False,
-        log_crc32c=1,
-        index_crc32c=2,
-        leader_epoch=leader_epoch,
-    )
+    return remote_segment(base, last, uuid=uuid.UUID(int=number), leader_epoch=leader_epoch)
 
 
 @pytest.fixture

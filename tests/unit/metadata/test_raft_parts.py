@@ -19,6 +19,7 @@ from tierlog.metadata.raft.membership import (
     decode_configuration,
     encode_configuration,
 )
+from tierlog.metadata.raft.patience import RANK_TICKS, Patience
 from tierlog.metadata.raft.progress import Progress, Sending
 from tierlog.metadata.raft.quorum import VoteResult, committed_index, count_votes
 from tierlog.metadata.raft.reads import Reads
@@ -70,6 +71,34 @@ def test_five_heartbeats_fit_into_the_shortest_patience(
 ) -> None:
     settings = RaftSettings.of_times(tick_ms=100, election_ms=election_ms, quorum_ms=quorum_ms)
     assert settings.heartbeat_ticks == heartbeat_ticks
+
+
+def ticks_until_over(patience: Patience) -> int:
+    ticks = 0
+    while not patience.is_over:
+        patience.tick()
+        ticks += 1
+    return ticks
+
+
+def test_patience_lasts_for_one_election_timeout_to_two_and_is_drawn_anew() -> None:
+    patience, lasted = Patience(RaftSettings(election_ticks=10), random.Random(1)), set()
+    for _ in range(200):
+        lasted.add(ticks_until_over(patience))
+        patience.renew()
+    assert lasted == set(range(10, 20))
+
+
+def test_orphans_have_their_turns_and_little_patience_until_a_leader_is_heard() -> None:
+    patience = Patience(RaftSettings(election_ticks=10), random.Random(1))
+    patience.orphan()
+    patience.wait_in_rank(3)
+    assert ticks_until_over(patience) == 3 * RANK_TICKS
+    patience.renew()
+    assert ticks_until_over(patience) < 2 * RANK_TICKS
+    patience.heard_leader()
+    patience.renew()
+    assert ticks_until_over(patience) >= 10
 
 
 def test_progress_probes_one_message_at_a_time() -> None:

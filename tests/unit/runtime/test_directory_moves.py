@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import Space
 from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.runtime.directory_moves import ROOM_LEFT_BYTES
+from tierlog.broker.runtime.directory_move import ROOM_LEFT_BYTES
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all

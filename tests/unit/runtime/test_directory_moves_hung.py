@@ -7,7 +7,8 @@ import pytest
 from moving_node import NAME, Node, image_of
 from pump import until
 
-from tierlog.broker.runtime.directory_moves import SLOW_ENDS_MAX, MoveEnd
+from tierlog.broker.runtime.directory_move import SLOW_ENDS_MAX
+from tierlog.broker.runtime.directory_moves import MoveEnd
 
 
 async def hung_at_the_end(path: Path, rest_s: float = 0.05) -> Node:
@@ -31,7 +32,7 @@ async def test_a_target_that_hangs_at_the_end_holds_up_no_flush_and_costs_no_cop
     node = await hung_at_the_end(tmp_path)
     (move,) = node.moves.under_way
     await until(lambda: move.slow_ends >= 1)
-    node.moves._held_s = 30
+    node.moves.waits.held_s = 30
     await node.commits.flush(node.replica)
     end = node.append(node.replica.log_end_offset) + 1
     assert node.moves.under_way == [move]
@@ -59,7 +60,7 @@ async def test_a_target_that_is_too_slow_each_time_is_given_up(tmp_path: Path) -
     await node.moved()
     assert node.places() == ["a/t-0"]
     assert (node.moves.failed, node.moves.ended) == ({NAME}, {MoveEnd.FAILED: 1})
-    node.moves._held_s = 30
+    node.moves.waits.held_s = 30
     node.to("b")
     await node.moved()
     assert node.places() == ["b/t-0"]
@@ -73,7 +74,7 @@ async def test_a_move_whose_target_hangs_for_good_is_given_up_or_called_off(
 ) -> None:
     node = await hung_at_the_end(tmp_path)
     if end is MoveEnd.STOPPED:
-        node.moves._held_s = 30
+        node.moves.waits.held_s = 30
         node.to("a")
     await until(lambda: not node.moves._moves)
     assert node.moves.ended == {end: 1}
@@ -90,7 +91,7 @@ async def test_those_who_wait_for_a_flush_get_it_before_flushes_are_held_again(t
     node = await hung_at_the_end(tmp_path, rest_s=60)
     (move,) = node.moves.under_way
     await until(lambda: move.slow_ends >= 1)
-    node.moves._held_s = 30
+    node.moves.waits.held_s = 30
     node.disk.closes_if = lambda: False
     node.disk.gate.set()
     for _ in range(200):

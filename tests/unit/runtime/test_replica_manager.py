@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from remote_segments import remote_segment
 
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
@@ -190,24 +191,8 @@ async def test_files_of_a_topic_that_the_cluster_does_not_know_are_kept_aside(tm
 
 
 async def test_a_new_disk_goes_on_behind_the_remote_history(tmp_path: Path) -> None:
-    segment = r.RemoteSegment(
-        uuid=uuid.UUID(int=3),
-        base_offset=0,
-        last_offset=99,
-        leader_epochs=((0, 0),),
-        log_bytes=1,
-        index_bytes=1,
-        records=100,
-        first_timestamp=0,
-        max_timestamp=0,
-        has_transactions=False,
-        has_aborts=False,
-        log_crc32c=0,
-        index_crc32c=0,
-        leader_epoch=0,
-    )
     image = created(EMPTY, ORDERS, remote_storage_enable="true")
-    remote = RemotePartition(log_start_offset=40, entries=(segment,))
+    remote = RemotePartition(log_start_offset=40, entries=(remote_segment(0, 99),))
     image = msgspec.structs.replace(image, remote=image.remote.set(TopicIdPartition(ORDERS, 0), remote))
     run = await Run(tmp_path).start(image)
     replica = run.replica()

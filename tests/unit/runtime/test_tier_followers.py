@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from faulty_store import FaultyStore
 from pump import until
-from tier_node import START_MS, TierNode, take_role
+from tier_node import START_MS, TierNode, flip_a_bit, take_role
 
 from tierlog.broker.log.tail import LEFT_BYTES
 from tierlog.broker.partition.epochs import UNKNOWN_END
@@ -93,6 +93,7 @@ class Other:
             clock=node.clock,
             rng=node.rng,
             tasks=node.tasks,
+            found_damage=node.found_damage,
             interval_ms=3_600_000,
             first_pause_s=0.001,
         )
@@ -171,6 +172,16 @@ class Pair:
         assert (await self.node.metadata.submit(command)).partitions[0].error == ErrorCode.NONE
         await self.fence(3 - broker_id)
         assert self.partition.leader == broker_id
+
+    async def configure(self, key: str, value: str) -> None:
+        change = c.ConfigChange(key=key, operation=c.ConfigOperation.SET, value=value)
+        resource = c.ConfigResource(scope=c.ConfigScope.TOPIC, name="t", changes=(change,))
+        await self.node.metadata.submit(c.AlterConfigs(resources=(resource,)))
+
+    async def remote_bytes(self) -> bytes:
+        where, store = self.node.where(self.leader), self.node.store
+        keys = [self.node.keys.log(where, entry) for entry in self.remote.entries]
+        return b"".join([await store.get(key) for key in keys])
 
     def start(self, leader: "Caller") -> TierStart:
         node = self.node
@@ -448,9 +459,7 @@ async def test_a_follower_keeps_what_local_retention_keeps(pair: Pair) -> None:
     pair.produce(60)
     catch_up(pair.follower, pair.leader)
     await pair.tier()
-    change = c.ConfigChange(key="local.retention.ms", operation=c.ConfigOperation.SET, value="-1")
-    resource = c.ConfigResource(scope=c.ConfigScope.TOPIC, name="t", changes=(change,))
-    await pair.node.metadata.submit(c.AlterConfigs(resources=(resource,)))
+    await pair.configure("local.retention.ms", "-1")
     await pair.other.driver.trim_followers()
     assert pair.follower.local_log_start_offset == 0
 
@@ -491,12 +500,14 @@ async def test_a_new_leader_tiers_on_from_within_a_segment_of_its_own(pair: Pair
         assert at[:2] == (target, START_MS + target)
 
 
-async def within_a_segment(pair: Pair) -> None:
+async def within_a_segment(pair: Pair, *, uploads: bool = True) -> None:
     """What is remote ends within a segment of broker 2, which has caught up."""
     pair.produce(13)
     catch_up(pair.follower, pair.leader)
     pair.leader.roll(START_MS)
     await pair.settled()
+    if not uploads:
+        await pair.configure("remote.log.copy.disable", "true")
     pair.produce(60)
     catch_up(pair.follower, pair.leader)
 
@@ -514,6 +525,36 @@ async def test_a_copy_for_an_upload_leaves_a_nearly_full_disk_alone(pair: Pair) 
     assert pair.remote.end_offset == pair.follower.log.active_base_offset
     copies = [by_thread for what, by_thread in pair.other.files.done if what == "unlink copy"]
     assert copies and all(copies), "and the loop did not wait for its end"
+
+
+@pytest.mark.parametrize(("batch", "end"), [(14, 65), (12, None)])
+async def test_of_a_segment_that_is_remote_in_part_the_rest_must_be_whole(
+    pair: Pair, batch: int, end: int | None
+) -> None:
+    await within_a_segment(pair, uploads=False)
+    log = bytes(whole(pair.follower))
+    flip_a_bit(pair.follower, batch * 5)
+    await pair.elect(2)
+    await pair.configure("remote.log.copy.disable", "false")
+    await pair.settled()
+    assert pair.node.causes == ["upload"]
+    assert pair.remote.end_offset == (end or pair.follower.log.active_base_offset)
+    assert log.startswith(await pair.remote_bytes())
+
+
+async def test_a_damaged_leader_is_followed_by_one_that_uploads_the_rest(pair: Pair) -> None:
+    await pair.configure("remote.log.copy.disable", "true")
+    pair.produce(60)
+    catch_up(pair.follower, pair.leader)
+    log, at = bytes(whole(pair.leader)), pair.leader.segments[1].base_offset
+    flip_a_bit(pair.leader, at)
+    await pair.configure("remote.log.copy.disable", "false")
+    await pair.settled()
+    assert (pair.node.causes, pair.remote.end_offset) == (["upload"], at)
+    await pair.elect(2)
+    await pair.settled()
+    assert pair.remote.end_offset == pair.follower.log.active_base_offset > at
+    assert log.startswith(await pair.remote_bytes())
 
 
 async def test_what_a_deposed_leader_uploads_is_no_part_of_the_log(pair: Pair, store: FaultyStore) -> None:

@@ -39,6 +39,7 @@ def tiering_of(
         SystemClock(),
         random.Random(1),
         lambda name, failure: None,
+        found_damage=node.found_damage,
         cluster_id="c",
         data_directory=directory,
         network=network,

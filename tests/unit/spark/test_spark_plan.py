@@ -5,6 +5,7 @@ import uuid
 from itertools import pairwise
 
 import pytest
+from remote_segments import remote_segment
 
 from tierlog.broker.records.indexes import OffsetEntry, encode_offset_index
 from tierlog.metadata.records import PageRef, RemoteSegment
@@ -34,25 +35,6 @@ SOURCE = Source("flights", TOPIC, 0)
 def bundle(offset_index: bytes) -> IndexBundle:
     return IndexBundle(
         offset_index=offset_index, time_index=b"", txn_index=b"", producer_snapshot=b"", leader_epochs=()
-    )
-
-
-def entry(base: int, last: int, *, log_bytes: int = 1_000, max_timestamp: int = 0) -> RemoteSegment:
-    return RemoteSegment(
-        uuid=uuid.UUID(int=base + 1),
-        base_offset=base,
-        last_offset=last,
-        leader_epochs=((0, 0),),
-        log_bytes=log_bytes,
-        index_bytes=0,
-        records=last - base + 1,
-        first_timestamp=0,
-        max_timestamp=max_timestamp,
-        has_transactions=False,
-        has_aborts=False,
-        log_crc32c=0,
-        index_crc32c=0,
-        leader_epoch=0,
     )
 
 
@@ -93,7 +75,7 @@ def test_splits_cover_each_wanted_batch_once(seed: int) -> None:
         if i and rng.random() < 0.4:
             index.append(OffsetEntry(last, position))
         offset, position = last + 1, position + size
-    segment = entry(base, offset - 1, log_bytes=position)
+    segment = remote_segment(base, offset - 1, log_bytes=position)
     wanted = OffsetRange(rng.randrange(base - 50, offset), rng.randrange(base, offset + 50))
     splits = split_segment(
         KEYS,
@@ -117,19 +99,25 @@ def test_splits_cover_each_wanted_batch_once(seed: int) -> None:
 
 def test_splits_are_no_longer_than_asked_where_the_index_allows() -> None:
     index = bundle(encode_offset_index(0, [OffsetEntry(i, 100 * i) for i in range(1, 100)]))
-    splits = split_segment(KEYS, SOURCE, entry(0, 100, log_bytes=10_100), index, OffsetRange(0, 101), 1_000)
+    splits = split_segment(
+        KEYS, SOURCE, remote_segment(0, 100, log_bytes=10_100), index, OffsetRange(0, 101), 1_000
+    )
     assert [split.end - split.start for split in splits] == [1_000] * 9 + [900, 200]
 
 
 def test_without_an_index_the_object_is_one_split() -> None:
-    (split,) = split_segment(KEYS, SOURCE, entry(5, 9), None, OffsetRange(0, 8), 10)
+    (split,) = split_segment(KEYS, SOURCE, remote_segment(5, 9), None, OffsetRange(0, 8), 10)
     assert (split.start, split.end, split.offsets) == (0, 1_000, OffsetRange(5, 8))
-    assert split.key == KEYS.log(SOURCE.id, entry(5, 9))
-    assert split_segment(KEYS, SOURCE, entry(5, 9), None, OffsetRange(10, 12), 10) == []
+    assert split.key == KEYS.log(SOURCE.id, remote_segment(5, 9))
+    assert split_segment(KEYS, SOURCE, remote_segment(5, 9), None, OffsetRange(10, 12), 10) == []
 
 
 def test_manifests_prune_by_offset_and_time() -> None:
-    held = [entry(0, 9, max_timestamp=50), entry(10, 19, max_timestamp=40), entry(20, 29, max_timestamp=90)]
+    held = [
+        remote_segment(0, 9, max_timestamp=50),
+        remote_segment(10, 19, max_timestamp=40),
+        remote_segment(20, 29, max_timestamp=90),
+    ]
     assert entries_in(held, OffsetRange(9, 10)) == held[:1]
     assert entries_in(held, OffsetRange(9, 21)) == held
     assert entries_in(held, OffsetRange(5, 5)) == []
@@ -140,8 +128,10 @@ def test_manifests_prune_by_offset_and_time() -> None:
 
 def test_the_log_start_and_the_last_entry_bound_what_is_committed() -> None:
     assert committed_range(root(7)) == OffsetRange(7, 7)
-    assert committed_range(root(7, pages=(page(0, 9),), entries=(entry(10, 19),))) == OffsetRange(7, 20)
-    assert committed_range(root(0, entries=(entry(10, 19),))) == OffsetRange(10, 20)
+    assert committed_range(root(7, pages=(page(0, 9),), entries=(remote_segment(10, 19),))) == OffsetRange(
+        7, 20
+    )
+    assert committed_range(root(0, entries=(remote_segment(10, 19),))) == OffsetRange(10, 20)
 
 
 def test_bounds_outside_the_bucket_are_errors_unless_waived() -> None:

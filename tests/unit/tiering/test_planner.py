@@ -3,6 +3,7 @@
 import uuid
 
 import pytest
+from remote_segments import remote_segment
 
 from tierlog.metadata.image import RemotePartition, StartedCopy
 from tierlog.metadata.records import PageRef, RemoteSegment
@@ -27,22 +28,7 @@ KEEP = TierPolicy()
 
 
 def entry(base: int, end: int, *, size: int = 100, at: int = 0) -> RemoteSegment:
-    return RemoteSegment(
-        uuid=uuid.UUID(int=base + 1),
-        base_offset=base,
-        last_offset=end - 1,
-        leader_epochs=((0, 0),),
-        log_bytes=size,
-        index_bytes=1,
-        records=end - base,
-        first_timestamp=at,
-        max_timestamp=at,
-        has_transactions=False,
-        has_aborts=False,
-        log_crc32c=0,
-        index_crc32c=0,
-        leader_epoch=0,
-    )
+    return remote_segment(base, end - 1, log_bytes=size, first_timestamp=at, max_timestamp=at)
 
 
 def page(base: int, end: int, *, size: int, at: int = 0) -> PageRef:
@@ -57,8 +43,17 @@ def page(base: int, end: int, *, size: int, at: int = 0) -> PageRef:
     )
 
 
-def local(base: int, end: int, *, size: int = 100, at: int = 0, rolled: bool = True) -> LocalSegment:
-    return LocalSegment(base_offset=base, end_offset=end, size_bytes=size, max_timestamp=at, rolled=rolled)
+def local(
+    base: int, end: int, *, size: int = 100, at: int = 0, rolled: bool = True, damaged_end: int = -1
+) -> LocalSegment:
+    return LocalSegment(
+        base_offset=base,
+        end_offset=end,
+        size_bytes=size,
+        max_timestamp=at,
+        rolled=rolled,
+        damaged_end=damaged_end,
+    )
 
 
 def active(base: int, end: int) -> LocalSegment:
@@ -103,6 +98,21 @@ def test_a_gap_to_what_is_remote_blocks_and_says_so():
     (action,) = plan(remote, [local(15, 20), active(20, 20)], KEEP, view(20), NOW)
     assert isinstance(action, Blocked)
     assert "must start at 10" in action.reason
+
+
+def test_what_is_damaged_is_not_copied_nor_what_lies_behind_it():
+    segments = [local(0, 10), local(10, 20, damaged_end=12), local(20, 30), active(30, 30)]
+    copy, blocked = plan(RemotePartition(), segments, KEEP, view(30), NOW)
+    assert copy == Copy(segments[0])
+    assert isinstance(blocked, Blocked) and "from 10 is damaged" in blocked.reason
+
+
+@pytest.mark.parametrize(("damaged_end", "copied"), [(14, True), (15, True), (16, False)])
+def test_damage_in_what_is_remote_already_keeps_nothing_back(damaged_end, copied):
+    remote = RemotePartition(entries=(entry(0, 15),), copied_end_offset=15)
+    segments = [local(10, 20, damaged_end=damaged_end), active(20, 20)]
+    (action,) = plan(remote, segments, KEEP, view(20), NOW)
+    assert action == Copy(segments[0], 15) if copied else isinstance(action, Blocked)
 
 
 def test_after_the_log_start_passed_everything_remote_copies_go_on_above():

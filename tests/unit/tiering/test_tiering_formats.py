@@ -8,6 +8,7 @@ import crc32c
 import msgspec
 import pytest
 import zstandard
+from remote_segments import remote_segment
 
 from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.metadata.records import RemoteSegment
@@ -31,23 +32,8 @@ PARTITION = TopicIdPartition(TOPIC, 3)
 
 
 def segment(base: int, last: int, **changes: object) -> RemoteSegment:
-    fields: dict[str, object] = {
-        "uuid": uuid.UUID(int=base + 1, version=4),
-        "base_offset": base,
-        "last_offset": last,
-        "leader_epochs": ((0, 0), (2, base)),
-        "log_bytes": 1000,
-        "index_bytes": 100,
-        "records": last - base + 1,
-        "first_timestamp": 1_000,
-        "max_timestamp": 2_000,
-        "has_transactions": False,
-        "has_aborts": False,
-        "log_crc32c": 1,
-        "index_crc32c": 2,
-        "leader_epoch": 2,
-    }
-    return RemoteSegment(**{**fields, **changes})  # type: ignore[arg-type]
+    """Epoch 2 begins with it."""
+    return remote_segment(base, last, **{"leader_epochs": ((0, 0), (2, base)), "leader_epoch": 2, **changes})
 
 
 def root(*entries: RemoteSegment) -> ManifestRoot:

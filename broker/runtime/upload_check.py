@@ -1,0 +1,63 @@
+"""Holds a rolled segment to its CRCs before tiering uploads it: what is remote stays so for as long as the
+topic, and a flipped bit would have an object's checksum that is right.
+
+The whole segment is read, each time that an upload is tried, in short steps in the threads of its log
+directory; as the upload waits, with no rest between them other than for requests. What is found goes where
+the scrubber tells it. Meanwhile the log may be cut, compacted, moved or deleted: then nothing is known of it,
+and the caller plans anew. Called by the tier driver on the event loop, within the slot of the copy.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable
+
+from tierlog.broker.log.log import PartitionLog
+from tierlog.broker.log.scrubbing import SegmentScrub
+from tierlog.broker.log.segment import Segment
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.runtime.scrubber import FoundDamage
+
+CAUSE = "upload"
+
+
+async def may_be_uploaded(
+    replica: Replica,
+    base_offset: int,
+    start_offset: int,
+    found_damage: FoundDamage,
+    goes_on: Callable[[], bool],
+    patience_s: float,
+) -> bool:
+    """Whether the rolled segment with that base is whole from `start_offset` on, and what it was when this
+    began. It holds until the caller awaits something. Raises OSError, also where the disk takes longer than
+    `patience_s`: others wait for the slot.
+    """
+    segment = _rolled_at(replica.log, base_offset)
+    if segment is None:
+        return False
+    try:
+        async with asyncio.timeout(patience_s):
+            scrub = await _read(replica, segment, goes_on)
+    except TimeoutError as late:
+        raise OSError(errno.ETIMEDOUT, f"{segment.path()} is not read after {patience_s:.0f} s") from late
+    if scrub is None:
+        return False
+    if scrub.found:
+        found_damage(replica, segment, scrub.found, CAUSE)
+    return all(one.end_offset <= start_offset for one in segment.damage)
+
+
+async def _read(replica: Replica, segment: Segment, goes_on: Callable[[], bool]) -> SegmentScrub | None:
+    """None if the log has changed, or nobody waits for it any more."""
+    loop, scrub = asyncio.get_running_loop(), SegmentScrub(replica.log, segment)
+    while not scrub.done:
+        await asyncio.sleep(0)  # requests have their turn between two
+        await loop.run_in_executor(replica.room.threads, scrub.step)
+        if not (goes_on() and scrub.holds):
+            return None
+    return scrub
+
+
+def _rolled_at(log: PartitionLog, base_offset: int) -> Segment | None:
+    rolled = log.rolled_below(log.log_end_offset)
+    return next((segment for segment in rolled if segment.base_offset == base_offset), None)
