@@ -2,13 +2,14 @@
 
 One task takes `ready()` after `ready()` and does it in order; fsyncs run in a worker thread, and whatever was
 proposed meanwhile shares the next one (group commit). What leading means is in `leadership`, who the members
-are in `membership`. Subscribers see committed images only. Failure of the storage stops the node.
+are in `membership`, when the log is cut in `own_snapshots`. Subscribers see committed images only. Failure of
+the storage stops the node.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
@@ -25,9 +26,10 @@ from tierlog.metadata.feed import ImageFeed, Subscriber, happens
 from tierlog.metadata.fencing import Fencing
 from tierlog.metadata.following import Following
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.image_codec import decode_image, encode_image
+from tierlog.metadata.image_codec import decode_image
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.membership import Membership
+from tierlog.metadata.own_snapshots import KEEP_ENTRIES, SNAPSHOT_BYTES, SNAPSHOT_ENTRIES, OwnSnapshots
 from tierlog.metadata.pages import LogPage, read_chunk, read_page
 from tierlog.metadata.peers import LeadershipLost, MetadataUnavailable, NoPeers, NotTheLeader, Peers
 from tierlog.metadata.raft.core import RaftCore
@@ -39,6 +41,7 @@ from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.records import NoOp, decode_records, encode_records
 from tierlog.metadata.status import NodeStatus
 from tierlog.metadata.storage import MetadataStorage
+from tierlog.metadata.worker import FileWorker
 
 __all__ = [
     "LeadershipLost",
@@ -52,9 +55,8 @@ __all__ = [
 ]
 
 TICK_MS = 100  # elections after 1 to 2 s without a leader
-SNAPSHOT_ENTRIES = 10_000  # applied since the last snapshot
-SNAPSHOT_BYTES = 16 << 20
-KEEP_ENTRIES = 1_000  # in memory behind a snapshot, for followers that lag a little
+DISK_TIMES_PATIENCE = 2
+"""A write that takes so many times as long as a leader bears no majority is of a disk that hangs."""
 
 R = TypeVar("R")
 
@@ -98,8 +100,6 @@ class MetadataNode:
         self.has_peers = peers is not None
         self._clock, self._rng, self._tasks = clock, rng, tasks
         self._tick_ms, self._settings = tick_ms, settings
-        self._snapshot_entries, self._snapshot_bytes = snapshot_entries, snapshot_bytes
-        self._keep_entries = keep_entries
         self._storage = MetadataStorage(
             files,
             directory,
@@ -109,8 +109,8 @@ class MetadataNode:
             reserve_bytes=reserve_bytes,
             short_of_room=short_of_room,
         )
-        self._own_worker = None if worker else ThreadPoolExecutor(1, f"metadata-{node_id}")
-        self._worker = worker or self._own_worker
+        self._worker = FileWorker(clock, worker, f"metadata-{node_id}")
+        self._hangs_after_ms = (settings or RaftSettings()).patience_ticks * tick_ms * DISK_TIMES_PATIENCE
         self._core: RaftCore | None = None
         self._feed = ImageFeed(ClusterImage(cluster_id=cluster_id), node_id)
         self._leadership: Leadership | None = None
@@ -126,9 +126,9 @@ class MetadataNode:
         self._standing_changed = asyncio.Event()
         self._ticking = False
         self._running: list[asyncio.Task[None]] = []
-        self._bytes_since_snapshot = 0
-        self._encoding: asyncio.Task[None] | None = None
-        self._encoded: Snapshot | None = None
+        self._snapshots = OwnSnapshots(
+            self._feed, tasks, self._work.set, snapshot_entries, snapshot_bytes, keep_entries
+        )
         self._failure: BaseException | None = None
 
     # --- what others call
@@ -186,7 +186,7 @@ class MetadataNode:
 
         Raises DamagedLog, ForeignDirectory, ValueError (several members and no peers).
         """
-        loaded = await self._in_worker(self._storage.open)
+        loaded = await self._worker.run(self._storage.open)
         if loaded.snapshot.index:
             self._feed.image = decode_image(loaded.snapshot.data)
             self._feed.term = loaded.snapshot.term
@@ -222,13 +222,11 @@ class MetadataNode:
         await asyncio.gather(*self._running, return_exceptions=True)
         if self._following is not None:
             await self._following.stop()
-        if self._encoding is not None:
-            await asyncio.gather(self._encoding, return_exceptions=True)
+        await self._snapshots.stop()
         await self._peers.close()
         self._fail(MetadataUnavailable("the metadata node stopped", applied_unknown=True))
-        await self._in_worker(self._storage.close)
-        if self._own_worker is not None:
-            self._own_worker.shutdown()
+        await self._worker.run(self._storage.close)
+        self._worker.close()
 
     @property
     def has_reserve(self) -> bool:
@@ -237,7 +235,7 @@ class MetadataNode:
 
     async def keep_reserve(self) -> bool:
         """Sets room aside again if there is any. Raises OSError."""
-        return await self._in_worker(self._storage.keep_reserve)
+        return await self._worker.run(self._storage.keep_reserve)
 
     def receive(self, messages: tuple[AnyMessage, ...]) -> None:
         """Raft messages from peers, whose sender has been authenticated."""
@@ -353,9 +351,11 @@ class MetadataNode:
         return reply
 
     async def log_page(self, after: int, wait_ms: int) -> LogPage:
-        """Committed entries after that index, for observers. Raises MetadataUnavailable if it has failed:
-        the leader that it names would be old news."""
+        """Committed entries after that index, for observers. Raises MetadataUnavailable if it has failed, or
+        its disk hangs: what it knows would be old news."""
         self._raise_failure()
+        if self._disk_hangs:
+            raise MetadataUnavailable("the disk of this voter hangs", applied_unknown=False)
         page = await read_page(self.core, self._feed, self.voters, after, wait_ms)
         self._raise_failure()
         return page
@@ -398,9 +398,9 @@ class MetadataNode:
             while True:
                 await self._work.wait()
                 self._work.clear()
-                while self._failure is None and (self.core.has_ready() or self._encoded is not None):
+                while self._failure is None and (self.core.has_ready() or self._snapshots.is_encoded):
                     await self._do(self.core.ready())
-                    await self._keep_snapshot()
+                    await self._snapshots.keep(self.core, self._save_snapshot)
                 self._raise_broken()
                 self._note_standing()
                 self._started(self._membership).turned()
@@ -414,7 +414,9 @@ class MetadataNode:
         """The order is the contract of Ready."""
         self._send(ready.hurried)
         if ready.writes:
-            await self._in_worker(lambda: self._storage.save(ready.snapshot, ready.entries, ready.hard_state))
+            await self._worker.run(
+                lambda: self._storage.save(ready.snapshot, ready.entries, ready.hard_state)
+            )
         self.core.persisted(ready)
         self._send(ready.messages)
         if ready.snapshot is not None:
@@ -434,10 +436,9 @@ class MetadataNode:
         for entry in committed:
             records = () if entry.kind == CONFIGURATION else decode_records(entry.payload)
             image = apply_entry(image, entry.index, records)
-            self._bytes_since_snapshot += len(entry.payload)
         self._feed.publish(image, committed[-1].term)
         self._started(self._leadership).applied(committed)
-        self._begin_snapshot()
+        self._snapshots.applied(self.core, committed)
 
     def _install(self, snapshot: Snapshot) -> None:
         self._feed.publish(decode_image(snapshot.data), snapshot.term)
@@ -487,11 +488,18 @@ class MetadataNode:
         await happens(self._standing_changed, at_most_s)
 
     async def _tick(self) -> None:
-        """A node that failed falls silent: it is not to lead on for as long as its process takes to end."""
+        """A node that failed falls silent: it is not to lead on for as long as its process takes to end. So
+        does one whose disk hangs, until that goes on: the others elect one of theirs."""
         while True:
             await asyncio.sleep(self._tick_ms / 1000)
             if self._failure is not None:
                 return
+            if self._disk_hangs:
+                if self.core.is_leader:
+                    self.core.tick()  # it steps down, as no majority answers what it does not send
+                    self.core.take_hurried()
+                self._note_standing()
+                continue
             self.core.tick()
             self._send(self.core.take_hurried())
             self._started(self._membership).tick()
@@ -500,44 +508,10 @@ class MetadataNode:
             self._balancing.tick(self._started(self._leadership))
             self._work.set()
 
-    # --- snapshots of its own
-
-    def _begin_snapshot(self) -> None:
-        """Encodes in a thread: the image is immutable, so the node goes on meanwhile."""
-        entries = self.image.index - self.core.log.snapshot.index
-        due = entries >= self._snapshot_entries or self._bytes_since_snapshot >= self._snapshot_bytes
-        if due and self._encoding is None:
-            self._bytes_since_snapshot = 0
-            self._encoding = self._tasks.spawn(
-                f"metadata {self.node_id} snapshot", self._encode(self.image, self._feed.term)
-            )
-
-    async def _encode(self, image: ClusterImage, term: int) -> None:
-        configuration = self.core.log.configuration_at(image.index)
-        data = await asyncio.to_thread(encode_image, image)
-        self._encoded = Snapshot(image.index, term, data, configuration)
-        self._work.set()
-
-    async def _keep_snapshot(self) -> None:
-        snapshot, self._encoded = self._encoded, None
-        if snapshot is None:
-            return
-        if snapshot.index > self.core.log.snapshot.index:
-            await self._in_worker(lambda: self._storage.save_snapshot(snapshot))
-            if snapshot.index >= self.core.log.snapshot.index:  # else the leader's came meanwhile
-                self.core.compact(snapshot, self._keep_entries)
-        self._encoding = None
-
     # --- small things
 
-    async def _in_worker(self, work: Callable[[], R]) -> R:
-        """Not given up half way: a cancelled caller still waits for the disk."""
-        future = asyncio.get_running_loop().run_in_executor(self._worker, work)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            await asyncio.gather(future, return_exceptions=True)
-            raise
+    async def _save_snapshot(self, snapshot: Snapshot) -> None:
+        await self._worker.run(lambda: self._storage.save_snapshot(snapshot))
 
     def _stop_serving(self, failure: BaseException) -> None:
         """For good; who waits learns it."""
@@ -546,6 +520,10 @@ class MetadataNode:
         self._standing_changed.set()
         self._feed.wake()
         self._work.set()
+
+    @property
+    def _disk_hangs(self) -> bool:
+        return self._worker.busy_ms >= self._hangs_after_ms
 
     def _raise_broken(self) -> None:
         if self._failure is not None:

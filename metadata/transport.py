@@ -11,6 +11,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from uuid import UUID
 
 import aiohttp
@@ -187,25 +188,31 @@ class HttpPeers:
     async def _post(
         self, peer: int, path: str, body: bytes, timeout_s: float
     ) -> tuple[bytes, Mapping[str, str]]:
-        """Of the very directory that the member is known with."""
         queue = self._queues.get(peer)
         if queue is None:
             raise _no_address(peer)
-        envelope = self._envelope(peer, queue.directory, secrets.token_hex(NONCE_BYTES))
-        headers = envelope.headers(self._secret, path, body)
+        question, posting = self._posting(peer, queue, path, body, timeout_s)
         try:
-            async with self._client().post(
-                queue.url + path,
-                data=body,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(timeout_s),
-                allow_redirects=False,
-            ) as response:
-                return await self._answer(peer, headers[SIGNATURE], response), response.headers
+            async with posting as response:
+                return await self._answer(peer, question, response), response.headers
         except aiohttp.ClientConnectorError as failure:
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=False) from failure
         except (aiohttp.ClientError, TimeoutError) as failure:
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=True) from failure
+
+    def _posting(
+        self, peer: int, queue: "_Queue", path: str, body: bytes, timeout_s: float
+    ) -> tuple[str, AbstractAsyncContextManager[aiohttp.ClientResponse]]:
+        """Its signature, and the request itself: of the very directory that the member is known with."""
+        envelope = self._envelope(peer, queue.directory, secrets.token_hex(NONCE_BYTES))
+        headers = envelope.headers(self._secret, path, body)
+        return headers[SIGNATURE], self._client().post(
+            queue.url + path,
+            data=body,
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(timeout_s),
+            allow_redirects=False,
+        )
 
     async def _get(
         self,
@@ -261,19 +268,12 @@ class HttpPeers:
                 self._unreachable(peer)
 
     async def _step(self, peer: int, queue: "_Queue", body: bytes) -> bool:
-        envelope = self._envelope(peer, queue.directory, secrets.token_hex(NONCE_BYTES))
-        headers = envelope.headers(self._secret, STEP_PATH, body)
         answers: tuple[AnyMessage, ...] = ()
+        question, posting = self._posting(peer, queue, STEP_PATH, body, STEP_TIMEOUT_S)
         try:
-            async with self._client().post(
-                queue.url + STEP_PATH,
-                data=body,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(STEP_TIMEOUT_S),
-                allow_redirects=False,
-            ) as response:
+            async with posting as response:
                 if response.status != 204:
-                    answers = decode_messages(await self._answer(peer, headers[SIGNATURE], response))
+                    answers = decode_messages(await self._answer(peer, question, response))
         except (aiohttp.ClientError, TimeoutError, MetadataUnavailable, msgspec.DecodeError):
             return False
         if self._watch is not None:

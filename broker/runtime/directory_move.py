@@ -90,6 +90,8 @@ class NoRoom(OSError):
 
 @dataclass(slots=True)
 class MoveWaits:
+    """How long flushes are held, and moves pause between two tries."""
+
     held_s: float = HELD_S
     again_s: float = AGAIN_S
     rest_s: float = REST_S
@@ -188,16 +190,14 @@ class DirectoryMove:
         await self._leave()
 
     async def stay(self) -> None:
-        """It does not move after all: the note about it goes. What the directory cannot do now, the next
-        start does.
-        """
+        """It does not move after all: the note that it may have goes, now or with the next start."""
         self._checkpoints.moving.pop(self.name, None)
         if self.source.failure is None:
             with suppress(OSError):
                 await self.source.run(partial(self.source.stay, self.name))
 
     def drop_copy(self) -> None:
-        """As `stay`, later."""
+        """What there is of it goes, in its turn, or with the next start."""
         if self._future is not None and self.target.failure is None:
             path = self._future.directory
             self._leftovers.remove(self.target, path, self._remove_copy(path))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.api import STATUS_PATH, STEP_PATH, SUBMIT_PATH
 from tierlog.metadata.auth import MAX_BODY_BYTES, SIGNATURE, Envelope, is_answer
+from tierlog.metadata.controller import commands as c
 from tierlog.metadata.node import MetadataUnavailable
 from tierlog.metadata.raft.messages import (
+    NOBODY,
     Heartbeat,
     VoteReply,
     VoteRequest,
@@ -61,6 +64,29 @@ async def test_survives_its_leader_and_the_old_one_catches_up_from_its_log(quoru
     back = await quorum.start(first)
     image = await back.client.wait_for(has("after"))
     assert has("before")(image)
+
+
+async def test_a_leader_whose_disk_hangs_is_replaced_and_follows_when_it_goes_on(quorum: Quorum) -> None:
+    for n in (1, 2, 3):
+        await quorum.start(n)
+    hung = await quorum.leader()
+    member = quorum.running[hung]
+    broker = await member.client.submit(register())
+    observing = await quorum.observe(4, hung)
+    goes_on = threading.Event()
+    member.disk.submit(goes_on.wait)
+    try:
+        lost = asyncio.gather(member.client.submit(topic("lost")), return_exceptions=True)
+        others = [other for n, other in quorum.running.items() if n != hung]
+        await others[0].node.status_when(lambda status: status.leader not in (hung, NOBODY))
+        await others[0].client.submit(topic("after"))
+        await observing.client.wait_for(has("after"))  # it has turned away from the one that hangs
+        beat = c.Heartbeat(broker_id=1, broker_epoch=broker.broker_epoch, image_index=1)
+        assert (await member.client.heartbeat(beat)).error is ErrorCode.NONE  # of who leads now
+    finally:
+        goes_on.set()
+    await member.client.wait_for(has("after"))
+    await lost
 
 
 async def test_a_node_that_missed_too_much_gets_a_snapshot(quorum: Quorum) -> None:

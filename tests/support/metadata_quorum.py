@@ -6,6 +6,7 @@ import shutil
 import socket
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tierlog.broker.ports.clock import SystemClock
@@ -53,6 +54,8 @@ class Running:
     def __init__(self, quorum: "Quorum", node_id: int) -> None:
         self.tasks = TaskGroup(lambda name, failure: quorum.failures.append(failure))
         self.peers = CuttablePeers(quorum, node_id, self.tasks)
+        self.disk = ThreadPoolExecutor(1)
+        """What is submitted to it is done before the node's next write."""
         self.node = MetadataNode(
             node_id,
             {n: quorum.urls[n] for n in quorum.voters or ({1} - {node_id})},
@@ -70,6 +73,7 @@ class Running:
             tick_ms=20,
             snapshot_entries=quorum.snapshot_entries,
             keep_entries=1,
+            worker=self.disk,
         )
         self.client = MetadataClient(self.node)
         self.server = RaftServer(self.node, SECRET, quorum.certificates.get(node_id))
@@ -82,6 +86,7 @@ class Running:
         await self.server.close()
         await self.node.stop()
         await self.tasks.close()
+        self.disk.shutdown()
 
 
 class Observing:

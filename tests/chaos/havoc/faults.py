@@ -4,6 +4,7 @@ A fault of a minority leaves a majority that can talk with each other and with t
 served again while it lasts. The rest only has to lose nothing, and to be over when it is over.
 """
 
+import errno
 import shutil
 import signal
 import threading
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from havoc.ground import CLIENTS, STORE
-from havoc.nodes import ChaosFailed, Cluster, Node, until
+from havoc.nodes import HANGS, ChaosFailed, Cluster, Node, until
 from havoc.store import Store
 
 LOSS = 0.05
@@ -395,11 +396,24 @@ def _fsync_error_controller(stage: Stage) -> Iterator[str]:
 @contextmanager
 def _without_fsync(node: Node) -> Iterator[str]:
     """Healed as by an operator: the process is killed, and started on a disk that works again."""
-    node.control.set(fsync_fails=True)
+    node.control.set(fsync=errno.EIO)
     yield f"fsync of {node} fails with EIO"
     node.control.set()
     node.kill()
     node.start()
+
+
+@_fault("fsync-hang-controller", SILENCE_S, "shim", only=APART)
+def _fsync_hang_controller(stage: Stage) -> Iterator[str]:
+    """Just when it has something to write: that a broker is gone, and who leads in its place."""
+    voter, leader = stage.controller(), stage.leader()
+    voter.control.set(fsync=HANGS)
+    leader.kill()
+    yield f"fsync of {voter} hangs, SIGKILL of {leader}"
+    if stage.controller() is voter:
+        raise ChaosFailed(f"{voter} led the quorum on although its disk hung")
+    voter.control.set()
+    leader.start()
 
 
 @_fault("wipe", DEATH_S)

@@ -1,6 +1,5 @@
 """The processes: nodes that can be killed, stopped, wiped and lied to; each is broker, voter, or both."""
 
-import errno
 import json
 import mmap
 import os
@@ -45,6 +44,10 @@ SETTINGS = {
 }
 
 
+HANGS = -1
+"""Of fsync: it does not end."""
+
+
 class ControlFile:
     """What shim.c reads, of one node."""
 
@@ -54,8 +57,9 @@ class ControlFile:
             self._page = mmap.mmap(file.fileno(), 16)
         self.path = path
 
-    def set(self, *, clock_s: int = 0, fsync_fails: bool = False) -> None:
-        struct.pack_into("=qq", self._page, 0, clock_s, errno.EIO if fsync_fails else 0)
+    def set(self, *, clock_s: int = 0, fsync: int = 0) -> None:
+        """`fsync`: the errno that it fails with, or HANGS."""
+        struct.pack_into("=qq", self._page, 0, clock_s, fsync)
 
 
 def build_shim(directory: Path) -> Path | None:

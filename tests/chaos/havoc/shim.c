@@ -3,7 +3,7 @@
  *     cc -shared -fPIC -O2 -o shim.so shim.c; LD_PRELOAD=shim.so CHAOS_CONTROL=FILE …
  *
  * The file: two 64-bit integers in the byte order of the machine: seconds added to the wall clock, and the errno
- * that fsync and fdatasync fail with (0: they do not). Unlike libfaketime it can jump while the node runs without
+ * that fsync and fdatasync fail with (0: they do not; -1: they do not end until it is another). Unlike libfaketime it can jump while the node runs without
  * looking at a file each time, and unlike `strace -e inject` it does not stop the node at every system call. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 struct control { volatile int64_t clock_s, fsync_errno; };
+enum { HANGS = -1, LOOK_EVERY_US = 10000 };
 static const struct control *control;
 
 __attribute__((constructor)) static void attach(void) {
@@ -57,6 +58,8 @@ time_t time(time_t *into) {
     int name(int fd) {                                           \
         static int (*real)(int);                                 \
         if (!real) real = dlsym(RTLD_NEXT, #name);               \
+        while (control && control->fsync_errno == HANGS)         \
+            usleep(LOOK_EVERY_US);                               \
         if (control && control->fsync_errno) {                   \
             errno = (int)control->fsync_errno;                   \
             return -1;                                           \

@@ -33,6 +33,7 @@ KINDS = (
     "sync",
     "write",
     "full",
+    "hang",
     "skew",
 )
 
@@ -42,6 +43,7 @@ DOWN_S = 4.0
 AT_ONCE_S = 0.005
 PAUSED_S = 6.0
 FULL_S = 4.0
+HANGS_S = 8.0
 SKEW_MS = 600_000
 
 
@@ -122,6 +124,8 @@ class Faults:
             case "pause" if node.process is not None:
                 node.process.pause()
                 self._loop.call_later(rng.uniform(0, PAUSED_S), node.process.go_on)
+            case "hang" if node.process is not None:
+                node.process.disk_back_s = self._loop.time() + rng.uniform(0, HANGS_S)
             case "skew":
                 node.clock.skew_ms = rng.randrange(-SKEW_MS, SKEW_MS)
             case "sync" | "write" if self._may_fail(node):
@@ -167,6 +171,8 @@ class Faults:
             node.disk.make_room()
             if node.process is not None and node.process.paused:
                 node.process.go_on()
+            if node.process is not None:
+                node.process.disk_back_s = 0.0
             node.start()
 
     def _leading(self) -> list[Victim]:

@@ -39,6 +39,8 @@ class Process:
         self.alive = True
         self.paused = False
         self.runs = True
+        self.disk_back_s = 0.0
+        """Until then nothing that a thread does comes to an end."""
         self.deferred: list[Handle] = []
         """What was due while it was paused, or after it died: of that nothing may be collected, or what it
         holds would tidy up, and complain."""
@@ -227,7 +229,9 @@ class SimLoop(asyncio.BaseEventLoop):
             else:
                 future.set_result(result)
 
-        self.call_later(self._rng.uniform(*WORK_S), do)
+        process = _process.get()
+        hangs_s = 0.0 if process is None else max(process.disk_back_s - self._now, 0.0)
+        self.call_later(hangs_s + self._rng.uniform(*WORK_S), do)
         return future
 
     def run_for(self, main: Coroutine[Any, Any, T]) -> T:
