@@ -27,6 +27,7 @@ from tierlog.metadata.controller.commands import Heartbeat, decode_command, enco
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable, NotTheLeader
 from tierlog.metadata.observer import MetadataObserver
 from tierlog.metadata.pages import encode_page
+from tierlog.metadata.peers import HEARTBEAT_SERVED_S
 from tierlog.metadata.raft.membership import ChangeRefused
 from tierlog.metadata.raft.messages import decode_messages, encode_messages
 from tierlog.metadata.tls import TlsFiles, certified
@@ -40,7 +41,6 @@ HEARTBEAT_PATH = "/metadata/v1/heartbeat"
 LOG_PATH = "/metadata/v1/log"
 SNAPSHOT_PATH = "/metadata/v1/snapshot"
 QUORUM_PATH = "/v1/quorum"
-HEARTBEAT_TIMEOUT_S = 10.0  # who asks waits less, or for as long as its lease
 
 
 class NewVoter(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         _, body = await _authenticated(node, secret, request, HEARTBEAT_PATH)
         try:
             beat = _decoded(_heartbeats.decode, body)
-            reply = await node.heartbeat(beat, HEARTBEAT_TIMEOUT_S, forward=False)
+            reply = await node.heartbeat(beat, HEARTBEAT_SERVED_S, forward=False)
         except MetadataUnavailable as unavailable:
             return _signed(secret, request, _told(unavailable), 503)
         return _signed(secret, request, msgspec.msgpack.encode(reply))

@@ -135,16 +135,23 @@ class Leadership:
             else:
                 read.set_exception(LeadershipLost())
 
+    def taken_over(self) -> None:
+        """Another leads, and what became of the entries that wait cannot be read here for a while."""
+        self._fail_waiting(_taken_over())
+
     def fail(self, reason: MetadataUnavailable) -> None:
         """For good."""
         self.draft = None
-        waiting, self._waiting = self._waiting, {}
-        for waiters in waiting.values():
-            _fail(waiters, reason)
+        self._fail_waiting(reason)
         reads, self._reads = self._reads, {}
         _fail(list(reads.values()), reason)
 
     # --- waiting
+
+    def _fail_waiting(self, reason: MetadataUnavailable) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for waiters in waiting.values():
+            _fail(waiters, reason)
 
     def _outdated(self, committed_term: int) -> None:
         """Terms never fall along a log: behind a committed entry of this term none of an older one follows.

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
+import structlog
+
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
@@ -56,9 +58,12 @@ __all__ = [
 
 TICK_MS = 100  # elections after 1 to 2 s without a leader
 DISK_TIMES_PATIENCE = 2
-"""A write that takes so many times as long as a leader bears no majority is of a disk that hangs."""
+HANGS_AFTER_MS = 2_000
+"""A write that takes so many times as long as a leader bears no majority is of a disk that hangs; but none
+that takes less than that, as writes of a busy disk may."""
 
 R = TypeVar("R")
+_log = structlog.get_logger("tierlog.metadata")
 
 
 class MetadataNode:
@@ -98,7 +103,7 @@ class MetadataNode:
         self._initial = Configuration({voter: Member() for voter in voters or (node_id,)})
         self._peers: Peers = peers or NoPeers()
         self.has_peers = peers is not None
-        self._clock, self._rng, self._tasks = clock, rng, tasks
+        self._clock, self._rng, self._tasks, self._directory = clock, rng, tasks, directory
         self._tick_ms, self._settings = tick_ms, settings
         self._storage = MetadataStorage(
             files,
@@ -110,7 +115,9 @@ class MetadataNode:
             short_of_room=short_of_room,
         )
         self._worker = FileWorker(clock, worker, f"metadata-{node_id}")
-        self._hangs_after_ms = (settings or RaftSettings()).patience_ticks * tick_ms * DISK_TIMES_PATIENCE
+        patience_ms = (settings or RaftSettings()).patience_ticks * tick_ms
+        self._hangs_after_ms = max(DISK_TIMES_PATIENCE * patience_ms, HANGS_AFTER_MS)
+        self._told_of_disk = False
         self._core: RaftCore | None = None
         self._feed = ImageFeed(ClusterImage(cluster_id=cluster_id), node_id)
         self._leadership: Leadership | None = None
@@ -495,11 +502,9 @@ class MetadataNode:
             if self._failure is not None:
                 return
             if self._disk_hangs:
-                if self.core.is_leader:
-                    self.core.tick()  # it steps down, as no majority answers what it does not send
-                    self.core.take_hurried()
-                self._note_standing()
+                self._bear_hung_disk()
                 continue
+            self._told_of_disk = False
             self.core.tick()
             self._send(self.core.take_hurried())
             self._started(self._membership).tick()
@@ -507,6 +512,22 @@ class MetadataNode:
             self._started(self._fencing).tick(self._tick_ms)
             self._balancing.tick(self._started(self._leadership))
             self._work.set()
+
+    def _bear_hung_disk(self) -> None:
+        if not self._told_of_disk:
+            self._told_of_disk = True
+            _log.error(
+                "the disk of the metadata hangs: this node neither leads nor follows until it goes on",
+                node=self.node_id,
+                directory=str(self._directory),
+                for_ms=self._worker.busy_ms,
+            )
+        if self.core.is_leader:
+            self.core.tick()  # it steps down, as no majority answers what it does not send
+            self.core.take_hurried()
+        else:
+            self._started(self._leadership).taken_over()
+        self._note_standing()
 
     # --- small things
 

@@ -10,6 +10,9 @@ from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage
 from tierlog.metadata.status import NodeStatus
 
+HEARTBEAT_SERVED_S = 10.0
+"""A leader that cannot make sure of its leadership answers no heartbeat after that; who asks waits less."""
+
 
 class MetadataUnavailable(Exception):
     """No quorum answers now. `applied_unknown`: the command may have been, or may yet be, committed.

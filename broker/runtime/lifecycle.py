@@ -25,11 +25,11 @@ REGISTER_TIMEOUT_S = 60.0
 """A node that starts with its whole cluster waits for a quorum to come together."""
 
 ANSWER_TIMEOUT_S = 2.0
-ANSWER_TIMEOUT_MAX_S = 8.0
 ANSWER_TIMES = 4
-"""How long an answer to a heartbeat may take: so many times as long as the last one, and twice as long as
-before where none came. Who gave each answer of a busy machine up would be heard, hence not fenced, and hold
-no lease."""
+FIRST_LEASE_MS = 4_000
+"""For how long an answer to a heartbeat is waited for, in two tries: so many times as long as the last one
+took, and twice as long as before where none came, but each try no longer than a lease. Who gave all answers
+of a busy machine up would be heard, hence not fenced, and hold none."""
 
 RETRIES_AN_INTERVAL = 4
 """A heartbeat that failed is repeated after this part of the interval."""
@@ -80,6 +80,7 @@ class BrokerLifecycle:
         self._registration: Registration | None = None
         self._interval_s = interval_ms / 1000
         self._timeout_s = ANSWER_TIMEOUT_S
+        self._lease_ms = FIRST_LEASE_MS  # of the last one
         self._alone = alone
         self._replaced = replaced
         self._lease_until_ms = NEVER_MS if alone else 0
@@ -168,8 +169,12 @@ class BrokerLifecycle:
     async def _beat(self) -> None:
         while True:
             self._beat_now.clear()
+            began_ms = self._clock.monotonic_ms()
             answered = await self._beat_once()
-            pause_s = self._interval_s if answered else self._interval_s / RETRIES_AN_INTERVAL
+            took_s = (self._clock.monotonic_ms() - began_ms) / 1000
+            pause_s = (
+                max(self._interval_s - took_s, 0) if answered else self._interval_s / RETRIES_AN_INTERVAL
+            )
             if answered and (self._wants_out or (self._wants_in and self.fenced)):
                 pause_s /= RETRIES_AN_INTERVAL  # what it waits for may come soon
             try:
@@ -210,11 +215,13 @@ class BrokerLifecycle:
         return True
 
     def _allow_s(self, timeout_s: float) -> None:
-        self._timeout_s = min(max(timeout_s, ANSWER_TIMEOUT_S), ANSWER_TIMEOUT_MAX_S)
+        most_s = max(2 * self._lease_ms / 1000, ANSWER_TIMEOUT_S)
+        self._timeout_s = min(max(timeout_s, ANSWER_TIMEOUT_S), most_s)
 
     def _take(self, reply: HeartbeatReply, sent_ms: int) -> None:
         was_fenced = self.fenced
         self.fenced = reply.fenced
+        self._lease_ms = reply.lease_ms or self._lease_ms
         self._allow_s((self._clock.monotonic_ms() - sent_ms) / 1000 * ANSWER_TIMES)
         self._lease_until_ms = sent_ms + reply.lease_ms if reply.lease_ms else 0
         if self.holds_lease():

@@ -81,7 +81,7 @@ def dev(
 def _settings(
     port: int, admin_port: int, directory: Path, object_store: str | None, sets: list[str] | None
 ) -> "NodeSettings":
-    """The defaults of `dev`, then the environment, then what the options say."""
+    """The later wins: defaults, ports and directory; the environment; the object store and `--set`."""
     from tierlog.cli.node import read_settings
     from tierlog.cli.options import parse_pairs
 

@@ -29,6 +29,9 @@ from tierlog.metadata.raft.replication import Replication
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.raft.snapshots import IncomingSnapshot
 
+REPLIES_MAX = 10_000
+"""That wait until what they promise is written. Beyond it they are lost: a disk hangs, and Raft bears it."""
+
 
 class Role(Enum):
     FOLLOWER = "follower"
@@ -238,7 +241,8 @@ class RaftCore:
         )
 
     def take_hurried(self) -> tuple[m.AnyMessage, ...]:
-        """What may leave at once, also while a Ready is being written: a slow disk silences no leader."""
+        """What may leave at once, also while a Ready is being written: a slow disk silences no leader, if it
+        does not hang."""
         hurried = tuple(self._hurried)
         self._hurried.clear()
         return hurried
@@ -583,4 +587,5 @@ class RaftCore:
         )
 
     def _reply(self, message: m.AnyMessage) -> None:
-        self._messages.append(message)
+        if len(self._messages) < REPLIES_MAX:
+            self._messages.append(message)

@@ -410,10 +410,11 @@ def _fsync_hang_controller(stage: Stage) -> Iterator[str]:
     voter.control.set(fsync=HANGS)
     leader.kill()
     yield f"fsync of {voter} hangs, SIGKILL of {leader}"
-    if stage.controller() is voter:
-        raise ChaosFailed(f"{voter} led the quorum on although its disk hung")
+    led_on = stage.controller() is voter
     voter.control.set()
     leader.start()
+    if led_on:
+        raise ChaosFailed(f"{voter} led the quorum on although its disk hung")
 
 
 @_fault("wipe", DEATH_S)

@@ -22,6 +22,7 @@ from tierlog.metadata.controller.commands import (
 )
 from tierlog.metadata.node import LeadershipLost, MetadataNode, MetadataUnavailable
 from tierlog.metadata.pages import LogPage
+from tierlog.metadata.peers import HEARTBEAT_SERVED_S
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage, decode_messages, encode_messages
 
@@ -145,7 +146,7 @@ class SimPeers:
         async def serve() -> bytes:
             node = self._node(leader)
             asked = msgspec.msgpack.decode(body, type=Heartbeat)
-            return msgspec.msgpack.encode(await node.heartbeat(asked, forward=False))
+            return msgspec.msgpack.encode(await node.heartbeat(asked, HEARTBEAT_SERVED_S, forward=False))
 
         self._echo(leader, serve)
         try:
