@@ -55,7 +55,7 @@ class TierLimits:
     """Bounds of the work on the bucket."""
 
     copies_at_once: int = 2
-    check_seconds: float = 120.0  # of any segment before its copy, and besides as much as the copy gets
+    check_seconds: float = 30.0  # of each step of the check of a segment, 1 MiB at most, before its copy
     copy_seconds: float = 120.0  # of any copy, and besides
     copy_seconds_per_mib: float = 1.0  # a link slower than 1 MiB/s does not carry a log
     stall_seconds: float = 30.0  # a copy that takes longer than this and its size's share is reported
@@ -93,9 +93,10 @@ class TierManager:
 
     # -- copies --
 
-    def check_s(self, size_bytes: int) -> float:
-        """How long the check of so many bytes may keep the slot of a copy."""
-        return self._limits.check_seconds + self._share_s(size_bytes)
+    @property
+    def check_s(self) -> float:
+        """How long a disk may be silent while what is to be copied is checked."""
+        return self._limits.check_seconds
 
     async def copy(self, source: SegmentSource, attempt: Attempt) -> RemoteSegment:
         """Uploads and verifies one segment, within the caller's slot of `copying`.
@@ -103,7 +104,7 @@ class TierManager:
         Raises ObjectStoreError, OSError for the local file.
         """
         limits = self._limits
-        share = self._share_s(source.size_bytes)
+        share = limits.copy_seconds_per_mib * source.size_bytes / (1 << 20)
         async with self._alarm(attempt, limits.stall_seconds + share):
             self.counts.uploading += 1
             try:
@@ -117,9 +118,6 @@ class TierManager:
         self.counts.copies += 1
         self.counts.copied_bytes += entry.log_bytes
         return entry
-
-    def _share_s(self, size_bytes: int) -> float:
-        return self._limits.copy_seconds_per_mib * size_bytes / (1 << 20)
 
     @asynccontextmanager
     async def _alarm(self, attempt: Attempt, seconds: float) -> AsyncIterator[None]:

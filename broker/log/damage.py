@@ -25,6 +25,11 @@ def is_known(damage: Sequence[Damage], offset: int) -> bool:
     return any(one.start_offset <= offset < one.end_offset for one in damage)
 
 
+def lies_in(damage: Sequence[Damage], first: int, last: int) -> bool:
+    """Whether one of them is in a range of offsets, both inclusive."""
+    return any(one.start_offset <= last and first < one.end_offset for one in damage)
+
+
 def readable_end(damage: Sequence[Damage], offset: int, end_offset: int) -> int:
     """How far a read from an offset may go. Raises CorruptLog if there is nothing whole at that offset."""
     if is_known(damage, offset):

@@ -31,9 +31,10 @@ class SegmentScrub:
         self.done = False
         self.found: list[Damage] = []
         self.batches = 0
+        self.has_transactions = False
         self._log = log
         self._gaps = "compact" in log.config.cleanup_policy or log.cleaned_to is not None
-        self._cuts = segment.cuts
+        self._cuts, self._swaps = segment.cuts, log.swaps
         self._file = segment.file
         self._end = Cut(segment.size, segment.end_offset)
         self._index = b"" if segment.rolled else bytes(segment.offset_index)
@@ -43,8 +44,9 @@ class SegmentScrub:
 
     @property
     def holds(self) -> bool:
-        """Whether the log still has what was looked at."""
-        return self.segment.cuts == self._cuts and self._log.has(self.segment)
+        """Whether the log still has what was looked at; one that has moved reads from another file."""
+        log, segment = self._log, self.segment
+        return segment.cuts == self._cuts and log.swaps is self._swaps and log.has(segment)
 
     def step(self) -> int:
         """Reads on; how many bytes. In a thread."""
@@ -57,6 +59,7 @@ class SegmentScrub:
             at, header = found
             self._at = Cut(at.position + header.size, header.next_offset)
             self.batches += 1
+            self.has_transactions = self.has_transactions or header.is_transactional
             if self.batches - batches >= STEP_BATCHES or self._at.position - began >= STEP_BYTES:
                 break
         self.done = self._at.position >= self._end.position

@@ -90,7 +90,7 @@ class NoRoom(OSError):
 
 @dataclass(slots=True)
 class MoveWaits:
-    """How long flushes are held, and moves pause between two tries."""
+    """How long flushes are held, and moves pause between two tries; tests change it while a move runs."""
 
     held_s: float = HELD_S
     again_s: float = AGAIN_S

@@ -15,7 +15,7 @@ From before the report until the cut a follower does not fetch: its fetch offset
 has what it is about to give up, and the leader would take it in again. What it had told before, a leader
 forgets with the image that marks it, before which the controller takes no proposal of that leader.
 
-Owned by the composition root; the scrubber calls `found`.
+Owned by the composition root; the scrubber and tiering call `found`.
 """
 
 import asyncio

@@ -361,10 +361,12 @@ class ReplicaRoles(ABC):
         if first < log.log_end_offset:
             # The log is empty and begins within a batch of the leader, whose log start was moved into it.
             self.start_at(first, now_ms)
-        if "compact" not in log.config.cleanup_policy and log.cleaned_to is None:
+        if log.cleaned_to is None:
             offsets = batches[-1].header.next_offset - log.log_end_offset
             if offsets > sum(batch.header.last_offset_delta + 1 for batch in batches):
-                log.cleaned_to = log.log_start_offset  # the leader's log was compacted once: it has gaps
+                log.cleaned_to = (
+                    log.log_start_offset
+                )  # gaps, as the leader's log was compacted: so they are whatever the policy
         log.append_run(records, batches, now_ms)
 
     def truncate_to(self, offset: int, now_ms: int) -> None:

@@ -20,6 +20,7 @@ from uuid import UUID
 
 import structlog
 
+from tierlog.broker.log.damage import lies_in
 from tierlog.broker.log.found import SegmentExport
 from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.log.tail import cut_tail
@@ -404,7 +405,7 @@ class TierDriver:
             segment.base_offset if action.start_offset is None else action.start_offset,
             self._found_damage,
             partial(self._is_due, where, state),
-            self._manager.check_s(segment.size_bytes),
+            self._manager.check_s,
         ):
             return
         exported = replica.export_segment(segment.base_offset)
@@ -443,6 +444,8 @@ class TierDriver:
         finally:
             state.copying = None
         state.failures = 0
+        if lies_in(replica.log.damage, source.base_offset, source.last_offset):
+            raise CorruptLog(f"damage came to light in {source.path} while it was uploaded")
         await self._submit(
             c.FinishCopy(
                 topic_id=where.topic_id, partition=where.partition, broker_id=self._broker_id, segment=entry
@@ -472,7 +475,12 @@ class TierDriver:
             targets.append(
                 (TopicIdPartition(replica.topic_id, replica.name.partition), replica.log_end_offset)
             )
-        await asyncio.gather(*(self._await_tiered(where, end) for where, end in targets))
+        try:
+            async with asyncio.TaskGroup() as waiting:
+                for where, end in targets:
+                    waiting.create_task(self._await_tiered(where, end))
+        except* TierRefused as refused:
+            raise refused.exceptions[0] from None
         return self.status(topic)
 
     async def _await_tiered(self, where: TopicIdPartition, end: int) -> None:

@@ -30,32 +30,43 @@ async def may_be_uploaded(
 ) -> bool:
     """Whether the rolled segment with that base is whole from `start_offset` on, and what it was when this
     began. It holds until the caller awaits something. Raises OSError, also where the disk takes longer than
-    `patience_s`: others wait for the slot.
+    `patience_s` for one step: others wait for the slot.
     """
     segment = _rolled_at(replica.log, base_offset)
     if segment is None:
         return False
-    try:
-        async with asyncio.timeout(patience_s):
-            scrub = await _read(replica, segment, goes_on)
-    except TimeoutError as late:
-        raise OSError(errno.ETIMEDOUT, f"{segment.path()} is not read after {patience_s:.0f} s") from late
+    scrub = await _read(replica, segment, goes_on, patience_s)
     if scrub is None:
         return False
     if scrub.found:
         found_damage(replica, segment, scrub.found, CAUSE)
+    elif segment.has_transactions is None and not segment.damage:
+        segment.has_transactions = scrub.has_transactions  # the export need not look on the event loop
     return all(one.end_offset <= start_offset for one in segment.damage)
 
 
-async def _read(replica: Replica, segment: Segment, goes_on: Callable[[], bool]) -> SegmentScrub | None:
+async def _read(
+    replica: Replica, segment: Segment, goes_on: Callable[[], bool], patience_s: float
+) -> SegmentScrub | None:
     """None if the log has changed, or nobody waits for it any more."""
     loop, scrub = asyncio.get_running_loop(), SegmentScrub(replica.log, segment)
     while not scrub.done:
         await asyncio.sleep(0)  # requests have their turn between two
-        await loop.run_in_executor(replica.room.threads, scrub.step)
+        await _in_time(loop.run_in_executor(replica.room.threads, scrub.step), segment, patience_s)
         if not (goes_on() and scrub.holds):
             return None
     return scrub
+
+
+async def _in_time(step: asyncio.Future[int], segment: Segment, patience_s: float) -> None:
+    try:
+        async with asyncio.timeout(patience_s) as deadline:
+            await step
+    except TimeoutError:
+        if not deadline.expired():
+            raise  # of the disk
+        late = f"{segment.path()} cannot be read: no answer in {patience_s:g} s"
+        raise OSError(errno.ETIMEDOUT, late) from None
 
 
 def _rolled_at(log: PartitionLog, base_offset: int) -> Segment | None:

@@ -205,6 +205,19 @@ def test_damaged_batches_are_not_written(pair: tuple[Replica, Replica]) -> None:
     assert taken(good) == ErrorCode.CORRUPT_MESSAGE, "the first is there already"
 
 
+def test_gaps_that_compaction_left_are_none_where_the_policy_changes(tmp_path: Path) -> None:
+    """Its own cleaner may never see that log, and where no gaps are known recovery cuts a log at one."""
+    follower = replica(tmp_path, 2, TopicConfig(cleanup_policy=("compact",)))
+    follower.become_follower(1, 0, 0)
+    first, second = bytearray(batch()), bytearray(batch())
+    assign(first, 0, 0, 0)
+    assign(second, 0, 7, 0)
+    code = follower.append_replicated(
+        memoryview(first + second), leader_epoch=0, high_watermark=8, log_start_offset=0, now_ms=NOW
+    )
+    assert (code, follower.log_end_offset, follower.log.cleaned_to) == (ErrorCode.NONE, 8, 0)
+
+
 def test_uncommitted_records_of_a_deposed_leader_are_cut_by_epoch(tmp_path: Path) -> None:
     first, second, third = (replica(tmp_path, number) for number in ALL)
     lead(first, 0, second, third)

@@ -4,6 +4,7 @@ segment is read before its upload.
 
 import asyncio
 import errno
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -13,13 +14,17 @@ from typing import Any
 import pytest
 from tier_node import TierNode, flip_a_bit, produce
 
+from tierlog.broker.log.scrubbing import SegmentScrub
+from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.tier_views import TierRefused
+from tierlog.broker.runtime.upload_check import may_be_uploaded
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.manager import TierLimits
 from tierlog.tiering.memory_store import MemoryStore
+from tierlog.tiering.object_store import Condition, ObjectInfo
 
 
 class HeldThreads(Executor):
@@ -181,7 +186,7 @@ async def test_a_disk_that_hangs_keeps_no_slot_from_other_partitions(tmp_path: P
         produce(other, 1)
         await node.driver.flush("other")
         assert node.remote(other).end_offset == other.log_end_offset
-        assert "is not read after" in (node.driver.status("t")[0].last_error or "")
+        assert "no answer in 0.3 s" in (node.driver.status("t")[0].last_error or "")
 
 
 async def test_of_a_topic_that_was_deleted_meanwhile_nothing_is_uploaded(tmp_path: Path) -> None:
@@ -214,3 +219,63 @@ async def test_of_a_log_that_was_cut_meanwhile_nothing_is_uploaded(tmp_path: Pat
         await settled(node)
         assert node.causes == [] and replica.log.damage == ()
         assert not await node.objects(node.keys.data(node.where(replica)))
+
+
+async def test_of_a_log_that_was_moved_meanwhile_the_copy_is_read(tmp_path: Path) -> None:
+    """What was wrong with the file that it no longer has does not matter."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node)
+        threads = hold(replica)
+        await allow_copies(node)
+        await threads.came.wait()
+        elsewhere = tmp_path / "elsewhere"
+        shutil.copytree(replica.log.directory, elsewhere)
+        flip_a_bit(replica, 0)
+        replica.log.go_on_in(elsewhere, OsFiles())
+        replica.room = SimpleNamespace(refusal=None, threads=None)
+        threads.answer()
+        await node.driver.flush("t")
+        assert node.causes == [] and replica.log.damage == ()
+        assert await remote_bytes(node, replica) == local_bytes(replica)
+
+
+class HeldStore(MemoryStore):
+    """Takes its time for the first object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def put(
+        self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
+    ) -> ObjectInfo:
+        self.asked.set()
+        await self.goes_on.wait()
+        return await super().put(key, body, crc32c=crc32c, condition=condition)
+
+
+async def test_what_turns_out_to_be_damaged_while_it_is_uploaded_is_not_committed(tmp_path: Path) -> None:
+    store = HeldStore()
+    async with TierNode(tmp_path, store) as node:
+        replica = await filled(node)
+        await allow_copies(node)
+        await store.asked.wait()
+        flip_a_bit(replica, 0)
+        scrub = SegmentScrub(replica.log, replica.log.rolled_below(replica.log_end_offset)[0])
+        while not scrub.done:
+            scrub.step()
+        node.found_damage(replica, scrub.segment, scrub.found, "scrub")
+        store.goes_on.set()
+        await settled(node)
+        assert node.remote(replica).entries == ()
+        assert node.driver.status("t")[0].last_error == "the local segment from 0 is damaged"
+
+
+async def test_the_check_tells_whether_there_are_transactions(tmp_path: Path) -> None:
+    """After a start nobody knows; to look on the event loop would hold it up."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node)
+        (segment, *_) = replica.log.rolled_below(replica.log_end_offset)
+        segment.has_transactions = None
+        check = may_be_uploaded(replica, 0, 0, node.found_damage, lambda: True, 30.0)
+        assert await check and segment.has_transactions is False
