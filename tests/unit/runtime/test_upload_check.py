@@ -53,12 +53,6 @@ class HeldThreads(Executor):
                 future.set_exception(failure)
 
 
-def hold(replica: Replica) -> HeldThreads:
-    threads = HeldThreads()
-    replica.room = SimpleNamespace(refusal=None, threads=threads, found_hanging=lambda patience_s: None)
-    return threads
-
-
 async def filled(node: TierNode, batches: int = 60, **changes: str) -> Replica:
     """Some rolled segments, of which nothing is uploaded before `allow_copies`."""
     held = {"remote_log_copy_disable": "true", "local_retention_ms": "-1", **changes}
@@ -72,6 +66,15 @@ async def allow_copies(node: TierNode) -> None:
     change = c.ConfigChange(key="remote.log.copy.disable", operation=c.ConfigOperation.SET, value="false")
     resource = c.ConfigResource(scope=c.ConfigScope.TOPIC, name="t", changes=(change,))
     await node.metadata.submit(c.AlterConfigs(resources=(resource,)))
+
+
+async def reading(node: TierNode, replica: Replica) -> HeldThreads:
+    """The check has begun, and waits for the disk."""
+    threads = HeldThreads()
+    replica.room = SimpleNamespace(refusal=None, threads=threads, found_hanging=lambda patience_s: None)
+    await allow_copies(node)
+    await threads.came.wait()
+    return threads
 
 
 async def settled(node: TierNode) -> None:
@@ -148,9 +151,7 @@ async def test_once_the_damage_is_deleted_uploads_go_on_behind_it(tmp_path: Path
 async def test_each_try_reads_anew(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
-        threads = hold(replica)
-        await allow_copies(node)
-        await threads.came.wait()
+        threads = await reading(node, replica)
         threads.answer(OSError(errno.EIO, "Input/output error"))
         await threads.came.wait()
         assert "Input/output error" in (node.driver.status("t")[0].last_error or "")
@@ -165,9 +166,7 @@ async def test_each_try_reads_anew(tmp_path: Path) -> None:
 async def test_a_failure_to_read_is_no_damage(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
-        threads = hold(replica)
-        await allow_copies(node)
-        await threads.came.wait()
+        threads = await reading(node, replica)
         replica.room = SimpleNamespace(refusal=None, threads=None)
         threads.answer(OSError(errno.EIO, "Input/output error"))
         await node.driver.flush("t")
@@ -179,9 +178,7 @@ async def test_a_disk_that_hangs_keeps_no_slot_from_other_partitions(tmp_path: P
     limits = TierLimits(copies_at_once=1, check_seconds=0.3)
     async with TierNode(tmp_path, MemoryStore(), limits=limits) as node:
         replica = await filled(node)
-        threads = hold(replica)
-        await allow_copies(node)
-        await threads.came.wait()
+        threads = await reading(node, replica)
         other = await node.create("other")
         produce(other, 1)
         await node.driver.flush("other")
@@ -193,9 +190,7 @@ async def test_of_a_topic_that_was_deleted_meanwhile_nothing_is_uploaded(tmp_pat
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
         flip_a_bit(replica, 0)
-        threads = hold(replica)
-        await allow_copies(node)
-        await threads.came.wait()
+        threads = await reading(node, replica)
         await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
         threads.answer()
         await settled(node)
@@ -208,9 +203,7 @@ async def test_of_a_log_that_was_cut_meanwhile_nothing_is_uploaded(tmp_path: Pat
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
         flip_a_bit(replica, 0)
-        threads = hold(replica)
-        await allow_copies(node)
-        await threads.came.wait()
+        threads = await reading(node, replica)
         epoch, partition_epoch = replica.leader_epoch, replica.partition_epoch
         replica.become_follower(2, epoch + 1, partition_epoch + 1)
         replica.truncate_to(20, node.clock.now_ms())
@@ -225,9 +218,7 @@ async def test_of_a_log_that_was_moved_meanwhile_the_copy_is_read(tmp_path: Path
     """What was wrong with the file that it no longer has does not matter."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
-        threads = hold(replica)
-        await allow_copies(node)
-        await threads.came.wait()
+        threads = await reading(node, replica)
         elsewhere = tmp_path / "elsewhere"
         shutil.copytree(replica.log.directory, elsewhere)
         flip_a_bit(replica, 0)
