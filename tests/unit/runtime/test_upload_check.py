@@ -178,7 +178,7 @@ async def test_a_disk_that_hangs_keeps_no_slot_from_other_partitions(tmp_path: P
     limits = TierLimits(copies_at_once=1, check_seconds=0.3)
     async with TierNode(tmp_path, MemoryStore(), limits=limits) as node:
         replica = await filled(node)
-        threads = await reading(node, replica)
+        await reading(node, replica)
         other = await node.create("other")
         produce(other, 1)
         await node.driver.flush("other")
