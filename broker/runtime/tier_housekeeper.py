@@ -107,16 +107,17 @@ class TierHousekeeper:
             self._deleted.clear()
             return LONGEST_SLEEP_S
         await self._quiet()
+        if self._described is None:
+            await self._manager.describe_cluster()
+            described = await self._manager.described_topics()
+            image = await self._metadata.current()  # a topic that the bucket has is in it, or is gone
+            self._described = described
         if self._described_of != (image.topics, image.configs):
-            await self._describe(image)
+            await self._describe(image, self._described)
             self._described_of = (image.topics, image.configs)
         return await self._delete_due(image)
 
-    async def _describe(self, image: ClusterImage) -> None:
-        if self._described is None:
-            await self._manager.describe_cluster()
-            self._described = await self._manager.described_topics()
-        known = self._described
+    async def _describe(self, image: ClusterImage, known: dict[UUID, TopicDocument]) -> None:
         gone = {topic_id: document for topic_id, document in known.items() if topic_id not in image.topics}
         for topic_id, document in {**gone, **self._deleted}.items():
             await self._manager.forget_topic(document)

@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from faulty_store import FaultyStore
 from tier_node import START_MS, TIERED, TierNode, produce
 
 from tierlog.broker.records.batch import iter_batches
@@ -12,7 +13,7 @@ from tierlog.broker.records.record import iter_records
 from tierlog.broker.runtime.tier_views import TierRefused
 from tierlog.broker.settings.topic import TopicConfig
 from tierlog.metadata.controller import commands as c
-from tierlog.tiering.format.manifest import decode_root, decode_topic
+from tierlog.tiering.format.manifest import TopicDocument, decode_root, decode_topic
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.memory_store import MemoryStore
 
@@ -139,6 +140,24 @@ async def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
             await node.housekeeper.keep_house()
         assert not [key for key in await node.objects() if str(where.topic_id) in key]
         assert len(await node.objects(node.keys.topics())) == 1
+
+
+async def test_a_topic_that_another_describes_meanwhile_is_not_taken_for_gone(tmp_path: Path) -> None:
+    """Whose metadata are old, after a pause or with a disk that hung, has never heard of it."""
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store) as node:
+        store.arm("hold", 0, "list")
+        keeping = asyncio.ensure_future(node.housekeeper.keep_house())
+        await store.fired.wait()
+        replica = await node.create("t")
+        produce(replica, 40)
+        await node.driver.flush("t")
+        await node.manager.describe_topic(
+            TopicDocument(topic_id=replica.topic_id, name="t", partitions=1, configs={})
+        )
+        store.gate.set()
+        await keeping
+        assert node.keys.root(node.where(replica)) in await node.objects()
 
 
 async def test_a_manifest_that_came_back_after_its_topic_went_is_deleted(tmp_path: Path) -> None:
