@@ -169,21 +169,6 @@ def _() -> Patches:
     yield simulator.broker, "may_have_lost", lambda *_: False
 
 
-@_safeguard("broker epochs of who joins the in-sync set", "what an earlier process had counts for the next")
-def _() -> Patches:
-    def without(core: LeaderCore, follower: Any) -> bool:
-        lives = follower.broker_id in core._live and follower.end_offset >= 0
-        return follower.broker_id in core._replicas and lives and core._fits(follower)
-
-    check = in_sync._check_member
-
-    def check_without(image: Any, before: Any, member: Any) -> None:
-        check(image, before, replace(member, broker_epoch=-1))
-
-    yield LeaderCore, "_may_join", without
-    yield in_sync, "_check_member", check_without
-
-
 # --- leaders and followers
 
 
