@@ -22,7 +22,7 @@ def damage_of(segments: Sequence[Segment]) -> tuple[Damage, ...]:
 
 def is_known(damage: Sequence[Damage], offset: int) -> bool:
     """Whether an offset lies in one of them."""
-    return any(one.start_offset <= offset < one.end_offset for one in damage)
+    return lies_in(damage, offset, offset)
 
 
 def lies_in(damage: Sequence[Damage], first: int, last: int) -> bool:

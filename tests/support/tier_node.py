@@ -123,6 +123,17 @@ class TierNode:
         self.causes.append(cause)
         self.repair.found(replica, segment, damage, cause)
 
+    async def move_log_start(self, replica: Replica, offset: int) -> None:
+        """As the leader has the quorum do it."""
+        await self.metadata.submit(
+            c.MoveLogStart(
+                topic_id=replica.topic_id,
+                partition=replica.name.partition,
+                leader_epoch=replica.leader_epoch,
+                log_start_offset=offset,
+            )
+        )
+
     async def __aenter__(self) -> "TierNode":
         await self.node.start()
         registered = await self.metadata.submit(

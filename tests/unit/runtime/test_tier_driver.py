@@ -94,14 +94,7 @@ async def test_retention_moves_the_log_start_and_deletes_objects_after_the_grace
         await node.driver.flush("t")
         everything = await node.objects(f"{node.keys.cluster_id}/data/")
         first_end = node.remote(replica).entries[1].end_offset
-        await node.metadata.submit(
-            c.MoveLogStart(
-                topic_id=replica.topic_id,
-                partition=0,
-                leader_epoch=replica.leader_epoch,
-                log_start_offset=first_end,
-            )
-        )
+        await node.move_log_start(replica, first_end)
         await settled(node)
         assert replica.log_start_offset == first_end
         await node.housekeeper.keep_house()

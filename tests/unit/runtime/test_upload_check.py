@@ -134,14 +134,7 @@ async def test_once_the_damage_is_deleted_uploads_go_on_behind_it(tmp_path: Path
         await allow_copies(node)
         await settled(node)
         assert replica.log.damage
-        await node.metadata.submit(
-            c.MoveLogStart(
-                topic_id=replica.topic_id,
-                partition=0,
-                leader_epoch=replica.leader_epoch,
-                log_start_offset=fourth,
-            )
-        )
+        await node.move_log_start(replica, fourth)
         await node.driver.flush("t")
         assert node.remote(replica).entries[0].base_offset == fourth
         assert await remote_bytes(node, replica) == local_bytes(replica)
