@@ -27,6 +27,7 @@ from tierlog.broker.handlers.offsets import (
     list_offsets_handler,
     offset_for_leader_epoch_handler,
 )
+from tierlog.broker.handlers.ordering import ORDERS
 from tierlog.broker.handlers.produce import produce_handler
 from tierlog.broker.handlers.producers import init_producer_id_handler
 from tierlog.broker.handlers.quorum import describe_quorum_handler
@@ -45,17 +46,7 @@ from tierlog.broker.wire.api import APIS, BY_NAME
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.metadata.node import MetadataUnavailable
 
-SERVED = frozenset(
-    {
-        "AlterClientQuotas", "AlterConfigs", "AlterPartitionReassignments", "AlterReplicaLogDirs",
-        "ApiVersions", "CreatePartitions", "CreateTopics", "DeleteGroups", "DeleteRecords", "DeleteTopics",
-        "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs", "DescribeGroups", "DescribeLogDirs",
-        "DescribeQuorum", "DescribeTopicPartitions", "ElectLeaders", "Fetch", "FindCoordinator", "Heartbeat",
-        "IncrementalAlterConfigs", "InitProducerId", "JoinGroup", "LeaveGroup", "ListGroups", "ListOffsets",
-        "ListPartitionReassignments", "Metadata", "OffsetCommit", "OffsetDelete", "OffsetFetch",
-        "OffsetForLeaderEpoch", "Produce", "SyncGroup", "UnregisterBroker", "UpdateFeatures",
-    }
-)  # fmt: skip
+SERVED = frozenset(ORDERS)
 """What a node advertises, as its reference page lists it; `build_handlers` is held to it."""
 
 

@@ -7,28 +7,30 @@ requests wait, too many response bytes are queued, or the listener's budget has 
 already received then lie in `_held`. So do those beyond FRAMES_PER_TURN, while others have their turn. A
 client over its quota is muted: not read either, for as long as its answer told it (KIP-219). Only a frame
 that has room in the budget arrives all the same, and in time: others wait for that room. Nothing is read
-either while a request has to be carried out before the next one is looked at (`context.hold_others`); no
-frame can have been begun then, as such a request is the last that is handled.
+either while a request has to be carried out before the next one is looked at (a CHANGE of
+`handlers.ordering`, `context.hold_others`); no frame can have been begun then, as such a request is the last
+that is handled.
 """
 
 import asyncio
 import select
 import socket
 from collections import deque
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import CoroutineType
 from typing import Any, Protocol
 
 from tierlog.broker.handlers.context import Connection
+from tierlog.broker.handlers.ordering import Order
 from tierlog.broker.net.bounds import (
     ABANDONED_REQUESTS,
     BLOCKED_AFTER_S,
     FRAMES_PER_TURN,
     Bounds,
 )
-from tierlog.broker.net.dispatch import Call, Dispatcher
+from tierlog.broker.net.dispatch import NOT_STARTED, Call, Dispatcher
+from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.net.outbox import Outbox
 from tierlog.broker.net.receive import SIZE_PREFIX, Buffers, Partial, frame_size
 from tierlog.broker.ports.files import Part
@@ -39,20 +41,7 @@ _ENDING, _WITHOUT_ROOM, _OTHERS_TURN, _MUTED, _IN_ORDER, _LAST = 1, 2, 4, 8, 16,
 """Why a connection is halted: it takes no further frame, whatever is queued. _LAST: one of the answers that
 wait for their turn is its end.
 """
-
-
-class Why(StrEnum):
-    """Why a connection ended; a label of metrics."""
-
-    CLIENT = "client"  # the client closed it
-    NETWORK = "network"
-    MALFORMED = "malformed"  # what it sent is no request
-    UNANSWERED = "unanswered"  # an error for which the API has no answer
-    SLOW = "slow"  # request.header.timeout.ms, request.receive.timeout.ms
-    BLOCKED = "blocked"  # response.send.timeout.ms
-    CROWDED = "crowded"  # queued.max.response.total.bytes, queued.max.request.bytes
-    IDLE = "idle"  # connections.max.idle.ms
-    STOPPING = "stopping"
+_APPEND, _AFTER_APPENDS, _CHANGE = Order.APPEND, Order.AFTER_APPENDS, Order.CHANGE
 
 
 class Stopwatch(Protocol):
@@ -111,6 +100,10 @@ class Pump:
         self._wanted: int | None = None  # what it waits for in the line of the budget
         self._waiting: deque[_Slot] = deque()
         self._waiting_bytes = 0  # of their requests
+        self._appends = 0  # of those that wait
+        self._acknowledged: asyncio.Future[None] | None = (
+            None  # when there are none; only if it is waited for
+        )
         self._out = Outbox(sock)
         self._reading = self._writing = self._closed = self._abandoned = False
         self._halted = 0
@@ -161,6 +154,8 @@ class Pump:
         for slot in self._waiting:
             if slot.future is not None:
                 slot.future.cancel()
+        if self._acknowledged is not None:
+            self._acknowledged.cancel()
         self._waiting.clear()
         self._out.clear()
         self._owner.forget(self, why, detail)
@@ -392,7 +387,11 @@ class Pump:
 
     def _handle(self, view: memoryview, at: int, end: int, begun: Partial | None = None) -> bool:
         """Whether the handler kept the frame in view[at:end]; `begun` if it did not arrive whole."""
-        call = self._owner.dispatcher.call(self.connection, view, at, end)
+        dispatcher = self._owner.dispatcher
+        call = dispatcher.call(self.connection, view, at, end, appends_wait=self._appends > 0)
+        if call.result is NOT_STARTED:
+            call.result = self._started_after_appends(call)
+            self._halted |= _IN_ORDER
         result = call.result
         if isinstance(result, asyncio.Future):
             slot = self._slot(call, end - at, begun)
@@ -404,10 +403,24 @@ class Pump:
         elif isinstance(result, CoroutineType):
             task = self._owner.tasks.spawn("request", self._finish(call))
             slot = self._slot(call, end - at, begun)
+            if call.order is _AFTER_APPENDS:
+                slot.future = task  # reads: nobody needs them once the client has gone
             task.add_done_callback(self._timed(partial(self._completed, call, slot)))
         else:
-            self._ready(self._owner.dispatcher.parts(call.context, result))
+            self._ready(dispatcher.parts(call.context, result))
         return call.keeps_frame
+
+    async def _started_after_appends(self, call: Call) -> Any:
+        """The reply of a request that may see nothing older than the appends before it."""
+        if self._acknowledged is None:
+            self._acknowledged = self._owner.loop.create_future()
+        await self._acknowledged
+        self._owner.dispatcher.start(call)
+        if call.order is not _CHANGE:
+            self._halted &= ~_IN_ORDER
+            self._resume()
+        result = call.result
+        return await result if isinstance(result, Awaitable) else result
 
     def _carried_out(self, slot: _Slot, _held: "asyncio.Future[None]") -> None:
         """The request that others had to wait for; its bytes are not held any more."""
@@ -469,6 +482,10 @@ class Pump:
     def _slot(self, call: Call, request_bytes: int, begun: Partial | None) -> _Slot:
         """For a request whose answer has to be waited for. What is kept of its frame has room."""
         slot = _Slot(request_bytes)
+        if call.order is _APPEND:
+            self._appends += 1
+        elif call.order is _CHANGE:
+            self._halted |= _IN_ORDER
         self._waiting.append(slot)
         self._waiting_bytes += request_bytes
         slot.room = request_bytes if call.keeps_frame else call.context.held_bytes
@@ -526,15 +543,25 @@ class Pump:
         slot.done = True
         if slot.parts is None:
             self._halted |= _LAST
-        held = call.context.others_wait
-        if held is not None and not held.done():
-            self._halted &= ~_IN_ORDER
+        if call.order is _APPEND:
+            self._appends -= 1
+        if self._halted & _IN_ORDER:
+            self._let_others_start(call)
         while self._waiting and self._waiting[0].done:
             self._queue(self._waiting.popleft().parts)
         following = self._waiting[0].future if self._waiting else None
         if following is not None and following.done():
             return None  # its turn to complete comes at once: both leave with one system call
         return self._send()
+
+    def _let_others_start(self, call: Call) -> None:
+        """What had to wait for this answer."""
+        held = call.context.others_wait
+        if call.order is _CHANGE or (held is not None and not held.done()):
+            self._halted &= ~_IN_ORDER
+        elif not self._appends and self._acknowledged is not None:
+            self._acknowledged.set_result(None)
+            self._acknowledged = None
 
     def _queue(self, parts: list[Part] | None) -> None:
         """Queues an answer for sending; None ends the connection when all before it has been sent."""

@@ -18,6 +18,7 @@ from tierlog.broker.handlers.context import (
     Reply,
     RequestContext,
 )
+from tierlog.broker.handlers.ordering import ORDER_OF, Order
 from tierlog.broker.ports.files import Part
 from tierlog.broker.wire.api import (
     API_VERSIONS_KEY,
@@ -34,17 +35,21 @@ from tierlog.broker.wire.primitives import MalformedFrame
 from tierlog.broker.wire.quirks import decode_quirk
 
 Report = Callable[[str, BaseException], None]
+NOT_STARTED = object()
+_WAITING_FOR_APPENDS = (Order.AFTER_APPENDS, Order.CHANGE)
 
 
 class Call:
-    """One request under way: what came, and what the handler returned."""
+    """One request under way: what came, who handles it, and what the handler returned."""
 
-    __slots__ = ("context", "request", "result")
+    __slots__ = ("context", "handler", "order", "request", "result")
 
-    def __init__(self, context: RequestContext, request: Any, result: Any) -> None:
+    def __init__(self, context: RequestContext, request: Any, handler: Handler, order: Order) -> None:
         self.context = context
         self.request = request
-        self.result = result
+        self.handler = handler
+        self.order = order
+        self.result: Any = NOT_STARTED
 
     @property
     def keeps_frame(self) -> bool:
@@ -63,15 +68,23 @@ class Dispatcher:
 
     def serve(self, handlers: Mapping[int, Handler]) -> None:
         """Requests go to these from now on."""
-        self._handlers = {key: (APIS[key], handler) for key, handler in handlers.items()}
+        self._handlers = {
+            key: (APIS[key], handler, ORDER_OF.get(key, Order.FREE)) for key, handler in handlers.items()
+        }
 
-    def call(self, connection: Connection, view: memoryview, at: int, end: int) -> Call:
-        """Decodes the frame in view[at:end] and calls its handler; raises MalformedFrame."""
+    def call(
+        self, connection: Connection, view: memoryview, at: int, end: int, *, appends_wait: bool = False
+    ) -> Call:
+        """Decodes the frame in view[at:end] and calls its handler; raises MalformedFrame.
+
+        `appends_wait`: some of the connection are not acknowledged. The result of a request that has to come
+        after them is NOT_STARTED, until `start`.
+        """
         header = decode_request_header(view, at, end)
         known = self._handlers.get(header.api_key)
         if known is None:
             raise MalformedFrame(f"unknown API key {header.api_key}")
-        api, handler = known
+        api, handler, order = known
         if header.body_at < 0:
             return self._unsupported_version(connection, header, handler)
         context = RequestContext(
@@ -83,11 +96,17 @@ class Dispatcher:
             request: Any = decode(api.request, header.api_version, body)
         except MalformedFrame as fault:
             request = decode_quirk(api, header.api_version, bytes(body), fault)
+        call = Call(context, request, handler, order)
+        if not appends_wait or order not in _WAITING_FOR_APPENDS:
+            self.start(call)
+        return call
+
+    def start(self, call: Call) -> None:
+        """Calls the handler of a decoded request."""
         try:
-            result = handler(context, request)
+            call.result = call.handler(call.context, call.request)
         except Exception as failure:
-            result = self.failed(context, request, failure)
-        return Call(context, request, result)
+            call.result = self.failed(call.context, call.request, failure)
 
     def failed(self, context: RequestContext, request: Any, failure: BaseException) -> Reply:
         """The answer to a request whose handler raised."""
@@ -119,8 +138,13 @@ class Dispatcher:
         """A client newer than us: ApiVersions tells it, in a form that all understand (KIP-511)."""
         if header.api_key != API_VERSIONS_KEY:
             raise MalformedFrame(f"{APIS[header.api_key]} has no version {header.api_version}")
+
+        def answer(context: RequestContext, request: Any) -> Reply:
+            reply: Any = handler(context, request)
+            reply.error_code = ErrorCode.UNSUPPORTED_VERSION
+            return reply
+
         context = RequestContext(API_VERSIONS_KEY, 0, header.correlation_id, header.client_id, connection)
-        request: Any = APIS[API_VERSIONS_KEY].request()
-        reply: Any = handler(context, request)
-        reply.error_code = ErrorCode.UNSUPPORTED_VERSION
-        return Call(context, request, reply)
+        call = Call(context, APIS[API_VERSIONS_KEY].request(), answer, Order.FREE)
+        self.start(call)
+        return call

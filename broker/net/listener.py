@@ -24,8 +24,9 @@ from tierlog.broker.net.bounds import (
     Bounds,
 )
 from tierlog.broker.net.budget import Budget
-from tierlog.broker.net.connection import Pump, Stopwatch, Why
+from tierlog.broker.net.connection import Pump, Stopwatch
 from tierlog.broker.net.dispatch import Dispatcher, Report
+from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.net.receive import Buffers
 from tierlog.broker.ports.tasks import TaskGroup
 

@@ -28,7 +28,8 @@ from tierlog.broker.app import Broker
 from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.table import SERVED
-from tierlog.broker.net.connection import Pump, Why
+from tierlog.broker.net.connection import Pump
+from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.settings.node import settings_from
 from tierlog.broker.wire.api import APIS, decode_request_header, decode_response

@@ -8,12 +8,14 @@ from typing import Any
 from tierlog.broker.handlers.api_versions import api_versions_handler
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.net.bounds import Bounds
-from tierlog.broker.net.connection import Why
+from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.net.listener import Listener, Refusal
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.wire.api import APIS, decode_response, encode_request
 from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.delete_topics import DeleteTopicsResponse
 from tierlog.broker.wire.messages.heartbeat import HeartbeatResponse
+from tierlog.broker.wire.messages.list_offsets import ListOffsetsResponse
 from tierlog.broker.wire.messages.metadata import MetadataResponse
 from tierlog.broker.wire.messages.produce import (
     PartitionProduceData,
@@ -25,6 +27,7 @@ from tierlog.broker.wire.messages.produce import (
 )
 
 PRODUCE, METADATA, HEARTBEAT, API_VERSIONS = 0, 3, 12, 18
+LIST_OFFSETS, DELETE_TOPICS = 2, 20  # a request that reads what is appended, and one that changes something
 
 
 class Broker:
@@ -40,11 +43,16 @@ class Broker:
         self.tasks = TaskGroup(lambda _, failure: self.reports.append(failure))
         self.on_heartbeat: Callable[[RequestContext, Any], Any] = lambda *_: HeartbeatResponse()
         self.on_produce: Callable[[RequestContext, Any], Any] = self.produce
+        self.on_delete: Callable[[RequestContext, Any], Any] = lambda *_: DeleteTopicsResponse()
         self.handlers = {
             PRODUCE: lambda *both: self.on_produce(*both),  # noqa: PLW0108 - tests replace it
             METADATA: lambda context, request: MetadataResponse(controller_id=len(request.topics or ())),
+            LIST_OFFSETS: lambda *_: ListOffsetsResponse(throttle_time_ms=len(self.records)),
+            DELETE_TOPICS: lambda *both: self.on_delete(*both),  # noqa: PLW0108
             HEARTBEAT: lambda *both: self.on_heartbeat(*both),  # noqa: PLW0108
-            API_VERSIONS: api_versions_handler([PRODUCE, METADATA, HEARTBEAT, API_VERSIONS]),
+            API_VERSIONS: api_versions_handler(
+                [PRODUCE, METADATA, LIST_OFFSETS, DELETE_TOPICS, HEARTBEAT, API_VERSIONS]
+            ),
         }
 
     async def start(self, host: str = "127.0.0.1", **bounds: Any) -> None:

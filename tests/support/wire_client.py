@@ -44,6 +44,14 @@ class Client:
     def post(self, name: str, version: int, message: Any) -> None:
         self._socket.sendall(encode_request(BY_NAME[name], version, 1, "test", message))
 
+    def send_together(self, *requests: tuple[str, int, Any]) -> list[Any]:
+        """Several requests with one system call; their answers in order."""
+        frames = [
+            encode_request(BY_NAME[name], version, 1, "test", asked) for name, version, asked in requests
+        ]
+        self._socket.sendall(b"".join(frames))
+        return [self.receive(name, version) for name, version, _ in requests]
+
     def receive(self, name: str, version: int) -> Any:
         (size,) = struct.unpack(">i", self._read(4))
         return decode_response(BY_NAME[name], version, self._read(size))[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pump import HEARTBEAT, METADATA, PRODUCE, Broker, produce, until
 
-from tierlog.broker.net.connection import Why
+from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.wire.api import APIS, encode_request
 from tierlog.broker.wire.codec import encode
 from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataResponse

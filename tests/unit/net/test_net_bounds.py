@@ -16,7 +16,7 @@ from tierlog.broker.net.bounds import (
     SWEPT_PER_TURN,
     TURNED_AWAY_OF_ADDRESS_MAX,
 )
-from tierlog.broker.net.connection import Why
+from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.net.listener import Refusal, plain_address
 from tierlog.broker.wire.api import APIS, encode_request
 from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -11,7 +11,7 @@ import pytest
 from pump import API_VERSIONS, HEARTBEAT, METADATA, PRODUCE, Broker, produce, turns, until
 
 from tierlog.broker.handlers.context import CLOSE, RawReply, RequestContext
-from tierlog.broker.net.connection import Why
+from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.net.listener import Refusal
 from tierlog.broker.ports.files import FileSlice, OsFiles
 from tierlog.broker.ports.open_files import SharedFile
@@ -46,7 +46,7 @@ async def test_a_newer_api_versions_gets_35_in_the_oldest_form(broker: Broker) -
     client = await broker.connect()
     client.writer.write(struct.pack(">ihhih", 14, API_VERSIONS, 99, 5, 0) + b"what")
     correlation_id, answer = decode_response(APIS[API_VERSIONS], 0, await client.frame())
-    assert (correlation_id, answer.error_code, len(answer.api_keys)) == (5, ErrorCode.UNSUPPORTED_VERSION, 4)
+    assert (correlation_id, answer.error_code, len(answer.api_keys)) == (5, ErrorCode.UNSUPPORTED_VERSION, 6)
     assert await client.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
 
 

@@ -7,7 +7,7 @@ import pytest
 from pump import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, turns, until
 
 from tierlog.broker.handlers.context import Connection, RequestContext
-from tierlog.broker.net.connection import Why
+from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.wire.api import APIS, encode_request
 from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataResponse

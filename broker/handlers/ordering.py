@@ -1,0 +1,73 @@
+"""Request order: which requests of one connection may overlap, and which must wait for each other.
+
+Kafka processes one request per connection at a time: it mutes the channel from a request's last byte until
+its response is sent. A client that sends a change and a question together therefore sees the change. tierlog
+keeps that property where a client can observe it and lets the rest overlap. Responses always leave in the
+order of the requests (`net.connection`).
+
+APIs that wait for other clients (JoinGroup, SyncGroup, a long Fetch) hold nothing here, although in Kafka
+they mute the channel. What they do to the group is done in order when they arrive, and a member's Heartbeat
+need not wait for a rebalance.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from tierlog.broker.wire.api import BY_NAME
+
+
+class Order(Enum):
+    FREE = auto()
+    """Starts at once, unless a CHANGE is under way."""
+    APPEND = auto()
+    """Starts at once, unless a CHANGE is under way. Appends take effect in order while their acknowledgements
+    overlap: this is the pipelining of producers."""
+    AFTER_APPENDS = auto()
+    """Reads what appends change, so it starts once the appends before it are acknowledged."""
+    CHANGE = auto()
+    """Starts once the appends before it are acknowledged. No later request of the connection starts before it
+    is done: committed by the quorum, and visible in this broker's own image."""
+
+
+ORDERS: Mapping[str, Order] = {
+    "AlterClientQuotas": Order.CHANGE,
+    "AlterConfigs": Order.CHANGE,
+    "AlterPartitionReassignments": Order.CHANGE,
+    "AlterReplicaLogDirs": Order.CHANGE,
+    "ApiVersions": Order.FREE,
+    "CreatePartitions": Order.CHANGE,
+    "CreateTopics": Order.CHANGE,
+    "DeleteGroups": Order.CHANGE,
+    "DeleteRecords": Order.CHANGE,
+    "DeleteTopics": Order.CHANGE,
+    "DescribeClientQuotas": Order.FREE,
+    "DescribeCluster": Order.FREE,
+    "DescribeConfigs": Order.FREE,
+    "DescribeGroups": Order.FREE,
+    "DescribeLogDirs": Order.AFTER_APPENDS,  # sizes
+    "DescribeQuorum": Order.FREE,
+    "DescribeTopicPartitions": Order.FREE,
+    "ElectLeaders": Order.CHANGE,
+    "Fetch": Order.AFTER_APPENDS,  # once it has started it holds nothing: it may wait for other producers
+    "FindCoordinator": Order.FREE,
+    "Heartbeat": Order.FREE,
+    "IncrementalAlterConfigs": Order.CHANGE,
+    "InitProducerId": Order.CHANGE,  # a new epoch fences what was sent with the old one
+    "JoinGroup": Order.FREE,  # waits for other members; joining itself is done when it arrives
+    "LeaveGroup": Order.CHANGE,  # but it does not wait for a JoinGroup before it, so that close() is quick
+    "ListGroups": Order.FREE,
+    "ListOffsets": Order.AFTER_APPENDS,  # the latest offset moves with the high watermark
+    "ListPartitionReassignments": Order.FREE,
+    "Metadata": Order.FREE,  # a producer's own: it must not wait for acknowledgements
+    "OffsetCommit": Order.APPEND,  # the shard takes commits in order, and many are one write
+    "OffsetDelete": Order.CHANGE,
+    "OffsetFetch": Order.AFTER_APPENDS,
+    "OffsetForLeaderEpoch": Order.AFTER_APPENDS,
+    "Produce": Order.APPEND,
+    "SyncGroup": Order.FREE,  # waits for the leader's assignment
+    "UnregisterBroker": Order.CHANGE,
+    "UpdateFeatures": Order.CHANGE,
+}
+"""Every API that a node serves (`handlers.table`)."""
+
+ORDER_OF: Mapping[int, Order] = {BY_NAME[name].key: order for name, order in ORDERS.items()}

@@ -1,0 +1,92 @@
+"""A change and a question in one system call: the answer shows the change, as in Kafka."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from wire_client import Client, message
+
+from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.testing import TierlogBroker
+
+TOPIC = 2  # resource type
+ROUNDS = 5
+
+
+@pytest.fixture
+def client(tierlog_session_broker: TierlogBroker) -> Iterator[Client]:
+    client = Client(tierlog_session_broker.bootstrap)
+    yield client
+    client.close()
+
+
+def produce(topic: str) -> tuple[str, int, Any]:
+    records = bytes(encode_batch([NewRecord(1_700_000_000_000, b"k", b"v", ())]))
+    data = {"name": topic, "partition_data": [{"index": 0, "records": records}]}
+    return "Produce", 9, message("Produce", {"acks": -1, "timeout_ms": 5000, "topic_data": [data]})
+
+
+def list_offsets(topic: str, timestamp: int) -> tuple[str, int, Any]:
+    asked = {"name": topic, "partitions": [{"partition_index": 0, "timestamp": timestamp}]}
+    return "ListOffsets", 8, message("ListOffsets", {"replica_id": -1, "topics": [asked]})
+
+
+def metadata(topic: str) -> tuple[str, int, Any]:
+    asked = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+    return "Metadata", 12, message("Metadata", asked)
+
+
+@pytest.mark.parametrize("_round", range(ROUNDS))
+def test_records_are_deleted_before_offsets_are_listed(client: Client, _round: int) -> None:
+    topic = client.create(retention_ms="-1")
+    asked = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -1}]}]}
+    delete = ("DeleteRecords", 2, message("DeleteRecords", {**asked, "timeout_ms": 5000}))
+    answers = client.send_together(
+        produce(topic), produce(topic), list_offsets(topic, -1), delete, list_offsets(topic, -2)
+    )
+    offsets = [answers[at].topics[0].partitions[0].offset for at in (2, 4)]
+    assert (offsets, answers[3].topics[0].partitions[0].low_watermark) == ([2, 2], 2)
+
+
+@pytest.mark.parametrize("_round", range(ROUNDS))
+def test_topics_are_made_grown_and_deleted_before_they_are_described(client: Client, _round: int) -> None:
+    topic = client.create()
+    grow = {"topics": [{"name": topic, "count": 3, "assignments": None}], "timeout_ms": 5000}
+    delete = {"topics": [{"name": topic}], "timeout_ms": 5000}
+    create = {"topics": [{"name": topic, "num_partitions": 2, "replication_factor": 1}], "timeout_ms": 5000}
+    shown = client.send_together(
+        ("CreatePartitions", 3, message("CreatePartitions", grow)),
+        metadata(topic),
+        ("DeleteTopics", 6, message("DeleteTopics", delete)),
+        metadata(topic),
+        ("CreateTopics", 7, message("CreateTopics", create)),
+        metadata(topic),
+    )[1::2]
+    assert [len(answer.topics[0].partitions) for answer in shown] == [3, 0, 2]
+
+
+@pytest.mark.parametrize("_round", range(ROUNDS))
+def test_settings_are_altered_before_they_are_described(client: Client, _round: int) -> None:
+    topic = client.create()
+    change = {"name": "retention.ms", "config_operation": 0, "value": "77777"}
+    altered = {"resource_type": TOPIC, "resource_name": topic, "configs": [change]}
+    asked = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": ["retention.ms"]}
+    _, described = client.send_together(
+        ("IncrementalAlterConfigs", 1, message("IncrementalAlterConfigs", {"resources": [altered]})),
+        ("DescribeConfigs", 4, message("DescribeConfigs", {"resources": [asked]})),
+    )
+    assert described.results[0].configs[0].value == "77777"
+
+
+@pytest.mark.parametrize("_round", range(ROUNDS))
+def test_offsets_are_committed_before_they_are_fetched(client: Client, _round: int) -> None:
+    topic = client.create()
+    client.coordinator(topic)
+    where = {"partition_index": 0, "committed_offset": 7}
+    commit = {"group_id": topic, "topics": [{"name": topic, "partitions": [where]}]}
+    fetch = {"group_id": topic, "topics": [{"name": topic, "partition_indexes": [0]}]}
+    _, fetched = client.send_together(
+        ("OffsetCommit", 8, message("OffsetCommit", commit)),
+        ("OffsetFetch", 5, message("OffsetFetch", fetch)),
+    )
+    assert fetched.topics[0].partitions[0].committed_offset == 7

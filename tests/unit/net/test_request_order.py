@@ -1,0 +1,179 @@
+"""Requests of one connection in the order of `handlers.ordering`: changes alone, reads after appends."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from pump import (
+    DELETE_TOPICS,
+    HEARTBEAT,
+    LIST_OFFSETS,
+    METADATA,
+    PRODUCE,
+    Broker,
+    Client,
+    produce,
+    turns,
+    until,
+)
+
+from tierlog.broker.handlers.context import RequestContext
+from tierlog.broker.handlers.ordering import ORDERS, Order
+from tierlog.broker.net.end_reasons import Why
+from tierlog.broker.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.broker.wire.messages.list_offsets import ListOffsetsRequest
+from tierlog.broker.wire.messages.metadata import MetadataRequest
+
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
+
+VERSIONS = {PRODUCE: 9, METADATA: 9, HEARTBEAT: 4, LIST_OFFSETS: 7, DELETE_TOPICS: 5}
+Futures = list["asyncio.Future[Any]"]
+
+
+class Traffic:
+    """A broker that notes when it starts each request; produces and changes wait for the test."""
+
+    def __init__(self, broker: Broker, *, as_tasks: bool) -> None:
+        self.broker = broker
+        self.started: list[int] = []
+        self.appends: Futures = []
+        self.changes: Futures = []
+        for key, handler in list(broker.handlers.items()):
+            broker.handlers[key] = self._noting(key, handler)
+        broker.on_produce = lambda *_: self._wait(self.appends, as_tasks)
+        broker.on_delete = lambda *_: self._wait(self.changes, as_tasks)
+
+    def _noting(self, key: int, handler: Any) -> Any:
+        def handle(context: RequestContext, request: Any) -> Any:
+            self.started.append(key)
+            return handler(context, request)
+
+        return handle
+
+    @staticmethod
+    def _wait(futures: Futures, as_tasks: bool) -> Any:
+        futures.append(asyncio.get_running_loop().create_future())
+        return _awaited(futures[-1]) if as_tasks else futures[-1]
+
+    def append(self, number: int) -> None:
+        context: Any = RequestContext(PRODUCE, 9, 0, "", None)  # type: ignore[arg-type]
+        self.appends[number].set_result(self.broker.produce(context, produce(b"x")))
+
+
+async def _awaited(future: "asyncio.Future[Any]") -> Any:
+    return await future
+
+
+@pytest.fixture(params=[False, True], ids=["futures", "coroutines"])
+def traffic(broker: Broker, request: pytest.FixtureRequest) -> Traffic:
+    return Traffic(broker, as_tasks=request.param)
+
+
+def send(client: Client, *keys: int) -> None:
+    requests = {
+        PRODUCE: produce(b"x"),
+        METADATA: MetadataRequest(),
+        HEARTBEAT: HeartbeatRequest(),
+        LIST_OFFSETS: ListOffsetsRequest(),
+        DELETE_TOPICS: DeleteTopicsRequest(),
+    }
+    for key in keys:
+        client.send(key, VERSIONS[key], requests[key])
+
+
+async def receive(client: Client, *keys: int) -> list[int]:
+    return [(await client.receive(key, VERSIONS[key]))[0] for key in keys]
+
+
+async def test_a_change_holds_later_requests_of_its_connection_only(broker: Broker, traffic: Traffic) -> None:
+    await broker.start()
+    client, other = await broker.connect(), await broker.connect()
+    sent = (METADATA, DELETE_TOPICS, METADATA, DELETE_TOPICS, HEARTBEAT, LIST_OFFSETS)
+    send(client, *sent)
+    for done in range(2):
+        await until(lambda: len(traffic.changes) == done + 1)  # noqa: B023
+        await turns()
+        assert traffic.started == list(sent[: 2 * done + 2])
+        traffic.changes[done].set_result(DeleteTopicsResponse())
+    assert await receive(client, *sent) == [1, 2, 3, 4, 5, 6]
+    traffic.started.clear()
+    send(client, DELETE_TOPICS)
+    send(other, METADATA, HEARTBEAT)
+    assert await receive(other, METADATA, HEARTBEAT) == [1, 2]
+    await until(lambda: len(traffic.changes) == 3)
+    traffic.changes[2].set_exception(ValueError("a change that fails holds nothing either"))
+    assert await client.expect_close() == b""
+    broker.reports.clear()
+
+
+async def test_appends_overlap_and_what_reads_them_waits(broker: Broker, traffic: Traffic) -> None:
+    await broker.start()
+    client = await broker.connect()
+    send(client, PRODUCE, METADATA, PRODUCE, HEARTBEAT, LIST_OFFSETS, PRODUCE)
+    await until(lambda: len(traffic.appends) == 2)
+    await turns()
+    assert traffic.started == [PRODUCE, METADATA, PRODUCE, HEARTBEAT]
+    traffic.append(1)
+    await turns()
+    assert LIST_OFFSETS not in traffic.started
+    traffic.append(0)
+    await until(lambda: len(traffic.appends) == 3)
+    await receive(client, PRODUCE, METADATA, PRODUCE, HEARTBEAT)
+    assert (await client.receive(LIST_OFFSETS, 7))[1].throttle_time_ms == 2  # the records that it saw
+    traffic.append(2)
+    assert await receive(client, PRODUCE) == [6]
+
+
+async def test_a_change_waits_for_the_appends_before_it(broker: Broker, traffic: Traffic) -> None:
+    await broker.start()
+    client = await broker.connect()
+    send(client, PRODUCE, DELETE_TOPICS, PRODUCE, METADATA)
+    await until(lambda: len(traffic.appends) == 1)
+    await turns()
+    assert traffic.started == [PRODUCE]
+    traffic.append(0)
+    await until(lambda: len(traffic.changes) == 1)
+    await turns()
+    assert traffic.started == [PRODUCE, DELETE_TOPICS]
+    traffic.changes[0].set_result(DeleteTopicsResponse())
+    await until(lambda: len(traffic.appends) == 2)
+    traffic.append(1)
+    assert await receive(client, PRODUCE, DELETE_TOPICS, PRODUCE, METADATA) == [1, 2, 3, 4]
+
+
+async def test_a_change_does_not_wait_for_a_request_that_waits_for_others(broker: Broker) -> None:
+    """As LeaveGroup behind JoinGroup."""
+    traffic = Traffic(broker, as_tasks=False)
+    heartbeats = broker.hold_heartbeats()
+    await broker.start()
+    client = await broker.connect()
+    send(client, HEARTBEAT, DELETE_TOPICS, METADATA)
+    await until(lambda: len(traffic.changes) == 1)
+    traffic.changes[0].set_result(DeleteTopicsResponse())
+    await until(lambda: METADATA in traffic.started)
+    heartbeats[0].set_result(HeartbeatResponse())
+    assert await receive(client, HEARTBEAT, DELETE_TOPICS, METADATA) == [1, 2, 3]
+
+
+async def test_nothing_is_left_of_requests_that_waited_when_the_client_goes(
+    broker: Broker, traffic: Traffic
+) -> None:
+    await broker.start()
+    client = await broker.connect()
+    send(client, PRODUCE, LIST_OFFSETS, METADATA)
+    await until(lambda: len(traffic.appends) == 1)
+    await turns()
+    for connection in [*broker.listener._pumps.values()]:
+        connection.close(Why.CLIENT)
+    traffic.appends[0].cancel()
+    await until(lambda: not broker.tasks)
+    assert traffic.started == [PRODUCE]
+    assert (broker.listener.budget.used, broker.listener.budget.held) == (0, 0)
+
+
+def test_apis_that_change_something_are_changes_or_appends() -> None:
+    """The names of Kafka's APIs say it; a new one that changes something must not be FREE by mistake."""
+    changing = ("Alter", "Create", "Delete", "Update", "Unregister", "Elect", "Init", "Leave", "OffsetDelete")
+    of_changes = {name for name in ORDERS if name.startswith(changing) or "Alter" in name}
+    assert of_changes == {name for name, order in ORDERS.items() if order is Order.CHANGE}
