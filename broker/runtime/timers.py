@@ -5,6 +5,9 @@ Setting a timer further out costs a dictionary write, not a heap operation: the 
 looked at again when it comes up. A process that was stopped or starved finds many timers due at once;
 before they fire, the loop gets one round to read what clients sent meanwhile, so that a pause of ours does
 not expire everybody's session. Called by the group service.
+
+A cancelled timer leaves its heap entry, up to a session timeout of its client's choice. At most half of the heap is
+such entries: clients that join and leave all day cost no memory.
 """
 
 import asyncio
@@ -17,6 +20,7 @@ from tierlog.broker.ports.clock import Clock
 
 STALL_MS = 500  # later than this, it was our process that slept
 GRACE_MS = 200  # for reading the sockets after a stall
+STALE_SLACK = 64  # entries without a timer that a small heap may have before it is swept
 
 Action = Callable[[], None]
 
@@ -65,8 +69,25 @@ class Timers:
             self._handle.cancel()
             self._handle = None
 
+    @property
+    def heap_size(self) -> int:
+        return len(self._heap)
+
     def _push(self, at_ms: int, key: Hashable) -> None:
+        if len(self._heap) > 2 * len(self._timers) + STALE_SLACK:
+            self._sweep()
         heapq.heappush(self._heap, (at_ms, next(self._order), key))
+
+    def _sweep(self) -> None:
+        """Drops the entries that no timer is at: as many as were pushed since the last sweep, so it costs each push
+        a constant.
+        """
+        valid: dict[Hashable, tuple[int, int, Hashable]] = {}
+        for entry in sorted(self._heap):  # a sorted list is a heap
+            timer = self._timers.get(entry[2])
+            if timer is not None and timer.entry_ms == entry[0]:
+                valid.setdefault(entry[2], entry)
+        self._heap = list(valid.values())
 
     def _arm(self, at_least_ms: int = 0) -> None:
         if not self._heap:

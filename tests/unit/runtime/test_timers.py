@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tierlog.broker.runtime.timers import GRACE_MS, STALL_MS, Timers
+from tierlog.broker.runtime.timers import GRACE_MS, STALE_SLACK, STALL_MS, Timers
 
 
 class HandClock:
@@ -85,3 +85,26 @@ def test_after_a_stall_clients_get_a_moment_before_timers_fire(world):
     set_timer("heard from", 10_000)
     loop.pass_time(GRACE_MS)
     assert [key for _, key in fired] == ["silent"]
+
+
+def test_timers_that_are_cancelled_long_before_they_are_due_are_not_kept(world):
+    loop, timers, fired, set_timer = world
+    set_timer("stays", 1_000)
+    for number in range(10 * STALE_SLACK):
+        set_timer(f"member {number}", 1_800_000)
+        timers.cancel(f"member {number}")
+    assert len(timers) == 1 and timers.heap_size <= STALE_SLACK + 3
+    loop.pass_time(1_000, step_ms=100)
+    assert fired == [(1_000, "stays")]
+
+
+def test_sweeping_loses_and_doubles_no_timer(world):
+    loop, timers, fired, set_timer = world
+    for number in range(5 * STALE_SLACK):
+        set_timer(f"kept {number % 7}", 100 + number % 7)
+        timers.cancel(f"kept {number % 7}")
+        set_timer(f"kept {number % 7}", 100 + number % 7)
+        set_timer(f"gone {number}", 50)
+        timers.cancel(f"gone {number}")
+    loop.pass_time(200)
+    assert fired == [(100 + number, f"kept {number}") for number in range(7)]
