@@ -16,6 +16,12 @@ from tierlog.metadata.raft.messages import Entry, Snapshot
 
 SNAPSHOT_ENTRIES = 10_000  # applied since the last snapshot
 SNAPSHOT_BYTES = 16 << 20
+SNAPSHOT_LEAST_BYTES = 512 << 10
+SNAPSHOT_FACTOR = 2
+"""A snapshot is also due once the entries since the last one take this many times its size in memory. Clients that
+create and delete topics all day then make the log grow no further than a small multiple of the metadata itself, and
+snapshots cost no more than a fixed share of what is written."""
+ENTRY_BYTES = 200  # in memory, beside the payload: the entry, its numbers, its place in the list
 KEEP_ENTRIES = 1_000  # in memory behind a snapshot, for followers that lag a little
 
 
@@ -42,9 +48,10 @@ class OwnSnapshots:
 
     def applied(self, core: RaftCore, entries: tuple[Entry, ...]) -> None:
         """Begins one if it is due."""
-        self._bytes += sum(len(entry.payload) for entry in entries)
-        image = self._feed.image
-        is_due = image.index - core.log.snapshot.index >= self._due_entries or self._bytes >= self._due_bytes
+        self._bytes += sum(len(entry.payload) + ENTRY_BYTES for entry in entries)
+        image, last = self._feed.image, core.log.snapshot
+        due_bytes = min(self._due_bytes, max(SNAPSHOT_LEAST_BYTES, SNAPSHOT_FACTOR * len(last.data)))
+        is_due = image.index - last.index >= self._due_entries or self._bytes >= due_bytes
         if is_due and self._encoding is None:
             self._bytes = 0
             encode = self._encode(core, image, self._feed.term)

@@ -16,6 +16,7 @@ from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.own_snapshots import SNAPSHOT_LEAST_BYTES
 from tierlog.metadata.storage import ForeignDirectory
 
 
@@ -89,6 +90,21 @@ async def test_a_restart_from_a_snapshot_forgets_nothing(one_node: OneNode) -> N
     async with one_node.running() as node:
         assert node.core.log.snapshot.index > 0
         assert node.image.topics == before.topics
+
+
+async def test_topics_that_come_and_go_do_not_make_the_log_in_memory_grow(one_node: OneNode) -> None:
+    async with one_node.running(keep_entries=2) as node:
+        client = MetadataClient(node)
+        await client.submit(register())
+        for number in range(40):
+            topic = c.NewTopic(name=f"t{number}", partitions=300)
+            made = await client.submit(c.CreateTopics(topics=(topic,)))
+            assert made.topics[0].error == 0
+            gone = await client.submit(c.DeleteTopics(topics=(c.TopicRef(name=topic.name),)))
+            assert gone.topics[0].error == 0
+        held = node.core.log.between(node.core.log.snapshot.index + 1, node.core.log.last_index + 1)
+        assert node.core.log.snapshot.index > 0
+        assert sum(len(entry.payload) for entry in held) < 2 * SNAPSHOT_LEAST_BYTES
 
 
 async def test_commands_at_the_same_time_share_fsyncs_and_keep_their_order(one_node: OneNode) -> None:
