@@ -154,9 +154,14 @@ class RemoteLog:
         """The entries of a spilled page; raises ObjectStoreError."""
         return await self._indexes.page(where, ref)
 
+    @property
+    def index_bytes(self) -> int:
+        return self._indexes.index_bytes
+
     def forget(self, segment: uuid.UUID) -> None:
-        """The segment was deleted: its cached chunks go."""
+        """The segment was deleted: its cached chunks and its indexes go."""
         self._cache.forget(segment)
+        self._indexes.forget(segment)
 
     async def _retrying(
         self,

@@ -34,6 +34,9 @@ from tierlog.tiering.object_store import CorruptObject, ObjectStore, ObjectStore
 INDEX_BUDGET_BYTES = 64 << 20
 """A full 1 GiB segment has about 2.5 MB of indexes; so this holds those of some 25 readers of history."""
 
+INDEX_OVERHEAD_BYTES = 2 << 10
+"""In memory beside the indexes themselves: the entry of the manifest, cuts, objects. Of small segments it is most."""
+
 PAGES_KEPT = 64
 LARGEST_INDEX_BYTES = 64 << 20
 LOADS_AT_ONCE = 8
@@ -87,7 +90,7 @@ class SegmentIndexes:
         self._keys = keys
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
         self._indexes: LoadedOnce[uuid.UUID, SegmentIndex] = LoadedOnce(
-            tasks, INDEX_BUDGET_BYTES, lambda index: index.size
+            tasks, INDEX_BUDGET_BYTES, lambda index: index.size + INDEX_OVERHEAD_BYTES
         )
         self._pages: LoadedOnce[uuid.UUID, tuple[RemoteSegment, ...]] = LoadedOnce(
             tasks, PAGES_KEPT, lambda _: 1
@@ -99,6 +102,15 @@ class SegmentIndexes:
 
     def loaded(self, entry: RemoteSegment) -> SegmentIndex | None:
         return self._indexes.peek(entry.uuid)
+
+    @property
+    def index_bytes(self) -> int:
+        """What the loaded indexes take in memory."""
+        return self._indexes.weight
+
+    def forget(self, segment: uuid.UUID) -> None:
+        """The segment was deleted."""
+        self._indexes.forget(segment)
 
     async def page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...]:
         """The entries of a page; raises ObjectStoreError, ObjectNotFound among them."""
@@ -164,6 +176,16 @@ class LoadedOnce(Generic[K, V]):
 
     def peek(self, key: K) -> V | None:
         return self._values.get(key)
+
+    def forget(self, key: K) -> None:
+        """One that is being loaded is kept when it comes, until the budget takes it."""
+        value = self._values.pop(key, None)
+        if value is not None:
+            self._weight -= self._weigh(value)
+
+    @property
+    def weight(self) -> int:
+        return self._weight
 
     async def get(self, key: K, load: Callable[[], Coroutine[Any, Any, V]]) -> V:
         """The value; raises the ObjectStoreError of its load."""

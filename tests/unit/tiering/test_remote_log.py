@@ -18,6 +18,7 @@ from tierlog.tiering.format.manifest import decode_root
 from tierlog.tiering.memory_store import MemoryStore
 from tierlog.tiering.object_store import ObjectStoreError
 from tierlog.tiering.remote_log import RemoteReadFailed
+from tierlog.tiering.segment_index import INDEX_OVERHEAD_BYTES
 
 
 @pytest.fixture
@@ -200,3 +201,18 @@ async def test_the_bucket_alone_names_everything(node):
     root = decode_root(await node.store.get(node.keys.root(node.where(replica))))
     assert root.entries == node.remote(replica).entries
     assert root.entries[-1].end_offset == replica.log_end_offset
+
+
+async def test_a_deleted_segment_leaves_no_index_behind(node):
+    replica, _ = await tiered(node)
+    for offset in range(replica.log_end_offset):
+        await read(node, replica, offset)
+    entries = node.remote(replica).entries
+    held = node.remote_log.index_bytes
+    assert held >= len(entries) * INDEX_OVERHEAD_BYTES
+    for entry in entries[1:]:
+        node.remote_log.forget(entry.uuid)
+    assert 0 < node.remote_log.index_bytes < held / len(entries) * 2
+    node.remote_log.forget(entries[0].uuid)
+    assert node.remote_log.index_bytes == 0
+    assert await read(node, replica, 0)  # a copy of the manifest may still name it, and it is loaded again
