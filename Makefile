@@ -8,6 +8,7 @@
 #   make simulate      a cluster in one process, on virtual time, under faults: SEEDS=… FIRST_SEED=…
 #   make simulate-mutants  does the simulator notice when a safeguard is missing? MUTANT_SEEDS=500; makes the table in docs
 #   make chaos         real nodes, faults, clients and a judge: ROUNDS=… FAULTS=kill-leader,… APART=1 TIERED=1
+#   make history       MINUTES (5) of kills, wipes, moves and changed settings; then every copy of every log is read and compared
 #   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
 #   make compiled      tierlog with its hot modules compiled (needs a C compiler), in build/compiled
 #   make test-compiled the tests of these modules against the compiled ones
@@ -31,6 +32,7 @@ ROUNDS ?= 3
 SECONDS ?= 3
 KILLS ?= 1
 CALM_MINUTES ?= 10
+MINUTES ?= 5
 UV_VERSION := 0.13.9
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -38,11 +40,11 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast slow test fuzz soak simulate simulate-mutants chaos test-clients compiled test-compiled bench \
+.PHONY: help venv demo check fast slow test fuzz soak simulate simulate-mutants chaos history test-clients compiled test-compiled bench \
   bench-alone bench-cluster bench-cluster-alone bench-calm fmt lint types layers lock docs s3-server clean
 
 help:
-	@sed -n '2,21s/^# *//p' Makefile
+	@sed -n '2,22s/^# *//p' Makefile
 
 venv: $(READY)
 
@@ -103,6 +105,9 @@ simulate-mutants: venv
 chaos: venv $(if $(TIERED),s3-server)
 	PYTHONPATH=tests/chaos $(BIN)/python tests/chaos/chaos.py --rounds $(ROUNDS) --faults "$(FAULTS)" \
 	  $(if $(APART),--apart) $(if $(TIERED),--tiered) $(CHAOS_OPTIONS)
+
+history: venv
+	PYTHONPATH=tests/chaos $(BIN)/python tests/chaos/history_check.py --minutes $(MINUTES) $(HISTORY_OPTIONS)
 
 test-clients: venv
 	$(BIN)/pytest -m clients -rs

@@ -41,6 +41,8 @@ class Kind(StrEnum):
     BACKWARD = "backward"  # a reader was given an offset again without having asked
     UNCOMMITTED = "uncommitted"  # a group went back behind what it had committed
     BROKEN = "broken"  # see history.Broken
+    DIFFERENT = "different"  # two copies of a log do not agree (audit.py)
+    DAMAGED = "damaged"  # a copy cannot be read, or has a gap (audit.py)
 
 
 class Anomaly(NamedTuple):

@@ -86,6 +86,15 @@ def play(
     return done
 
 
+def hurt(stage: Stage, workload: Workload, fault: Fault, fault_s: float, tell: Callable[[str], None]) -> None:
+    """A fault and its heal, without a look at what it costs."""
+    with fault.play(stage) as what:
+        workload.mark(what)
+        tell(what)
+        time.sleep(fault_s)
+    workload.mark("heal")
+
+
 def _measure(done: Round, fault: Fault, workload: Workload, hurt: float, healed: float) -> None:
     end = workload.now()
     done.unavailable_s = figures.unavailable_s(workload.acks, hurt, end)

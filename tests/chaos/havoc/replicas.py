@@ -1,0 +1,135 @@
+"""Copies of a partition's log, read without a broker: from a replica's directory, and from the object store.
+
+The nodes have stopped. Nothing is repaired on the way: a batch that is damaged ends the copy, and `fault`
+says why. Called by history_check.py; what is read is compared by audit.py.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tierlog.broker.log.offline import Tail, find_partitions, read_batches
+from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, iter_batches
+from tierlog.broker.records.errors import RecordsError
+from tierlog.broker.records.record import iter_records
+from tierlog.metadata.records import RemoteSegment
+from tierlog.spark.bucket import Bucket
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.format.manifest import decode_page, decode_root, decode_topic
+
+ID_HEADER = "id"
+"""The header that names a record with a key, since one that deletes its key has no value."""
+BATCH_MAX_BYTES = 64 << 20
+"""Of a batch once decompressed: far above what the clients here send."""
+
+
+class StoredRecord(NamedTuple):
+    """`value`: who sent it, as `history.value_of` writes it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: str
+    is_tombstone: bool
+
+
+class StoredBatch(NamedTuple):
+    base_offset: int
+    next_offset: int
+    data: bytes
+    records: tuple[StoredRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One copy of a log. `name`: of the node, or REMOTE. `fault`: where it cannot be read, and why."""
+
+    name: str
+    batches: tuple[StoredBatch, ...]
+    fault: str = ""
+
+    @property
+    def start(self) -> int:
+        return self.batches[0].base_offset if self.batches else 0
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].next_offset if self.batches else 0
+
+    def records(self) -> Iterator[StoredRecord]:
+        return (record for batch in self.batches for record in batch.records)
+
+
+REMOTE = "remote"
+
+
+def read_directory(name: str, directory: Path) -> Copy:
+    """A replica's log, all of its segments."""
+    batches: list[StoredBatch] = []
+    (partition,) = find_partitions(directory)
+    for base in partition.bases:
+        for found in read_batches(partition.log(base)):
+            if isinstance(found, Tail):
+                return Copy(name, tuple(batches), f"segment {base}, position {found.position}: {found.fault}")
+            if found.fault:
+                return Copy(name, tuple(batches), f"segment {base}, position {found.position}: {found.fault}")
+            batches.append(_stored(found.header, found.data))
+    return Copy(name, tuple(batches))
+
+
+def read_remote(bucket: Bucket, cluster_id: str, topic: str, partition: int) -> Copy:
+    """The segments that the manifest names, down to the log start. Raises ObjectNotFound without one."""
+    keys = Keys(cluster_id)
+    where = TopicIdPartition(_topic_id(bucket, keys, topic), partition)
+    root = decode_root(bucket.read(keys.root(where)))
+    pages = (decode_page(bucket.read(keys.page(where, page)), page).entries for page in root.pages)
+    entries = [*(entry for page in pages for entry in page), *root.entries]
+    return read_segments(
+        (bucket.read(keys.log(where, entry)), entry)
+        for entry in entries
+        if entry.last_offset >= root.log_start_offset
+    )
+
+
+def read_segments(segments: Iterable[tuple[bytes, RemoteSegment]]) -> Copy:
+    """Of each remote segment its bytes, and its entry in the manifest."""
+    batches: list[StoredBatch] = []
+    for data, entry in segments:
+        place, size = f"remote segment {entry.base_offset}", 0
+        if len(data) != entry.log_bytes:
+            return Copy(
+                REMOTE, tuple(batches), f"{place}: {len(data)} bytes, {entry.log_bytes} in the manifest"
+            )
+        try:
+            for at, _ in iter_batches(data):
+                header = check_batch(data, at)
+                batches.append(_stored(header, data[at : at + header.size]))
+                size = at + header.size
+        except RecordsError as error:
+            return Copy(REMOTE, tuple(batches), f"{place}: {error}")
+        if size != len(data) or not batches or batches[-1].next_offset != entry.last_offset + 1:
+            return Copy(REMOTE, tuple(batches), f"{place}: it does not end where the manifest says")
+    return Copy(REMOTE, tuple(batches))
+
+
+def _topic_id(bucket: Bucket, keys: Keys, topic: str) -> uuid.UUID:
+    documents = (decode_topic(bucket.read(key)) for key in bucket.keys(keys.topics()))
+    return next(document.topic_id for document in documents if document.name == topic)
+
+
+def _stored(header: BatchHeader, data: bytes) -> StoredBatch:
+    records = () if header.is_control else tuple(_records(data))
+    return StoredBatch(header.base_offset, header.next_offset, data, records)
+
+
+def _records(data: bytes) -> Iterator[StoredRecord]:
+    if len(data) == HEADER_SIZE:
+        return
+    for record in iter_records(data, max_bytes=BATCH_MAX_BYTES):
+        named = dict(record.headers).get(ID_HEADER)
+        text = named if named is not None else (record.value or b"").partition(b" ")[0]
+        value = text.decode(errors="replace")
+        yield StoredRecord(record.offset, record.timestamp, record.key, value, record.value is None)

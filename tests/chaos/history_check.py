@@ -1,0 +1,322 @@
+"""`make history MINUTES=n`: what clients were told, against what lies on every disk in the end.
+
+Three brokers and three voters, plain, compacted and tiered topics, real clients; processes are killed and
+stopped, disks wiped, partitions reassigned and settings changed while it runs. Then all nodes are stopped,
+and each replica's files and the object store are read directly. The last line is JSON;
+docs/howto/history.md says what is in it. Linux only.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+from havoc import audit, checker, faults, ground, history, keyed, replicas, rounds
+from havoc.changes import WHOLE_WITHIN_S, Changes
+from havoc.checker import Anomaly
+from havoc.faults import APART, Stage
+from havoc.keyed import KeyedWorkload
+from havoc.loopback import Loopback
+from havoc.nodes import ChaosFailed, Cluster, until
+from havoc.replicas import Copy
+from havoc.workload import Workload
+
+from tierlog.spark.bucket import DirectoryBucket
+from tierlog.tiering.object_store import ObjectNotFound
+
+PLAIN, COMPACTED, TIERED = "history-plain", "history-compacted", "history-tiered"
+KINDS = {PLAIN: "plain", COMPACTED: "compacted", TIERED: "tiered"}
+PARTITIONS = {PLAIN: 3, COMPACTED: 2, TIERED: 2}
+CONFIGS: dict[str, dict[str, str]] = {
+    PLAIN: {"segment.bytes": "262144"},
+    COMPACTED: {
+        "cleanup.policy": "compact",
+        "segment.bytes": "65536",
+        "segment.ms": "5000",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "3000",
+        "file.delete.delay.ms": "1000",
+    },
+    TIERED: {
+        "remote.storage.enable": "true",
+        "segment.bytes": "65536",
+        "local.retention.ms": "1000",
+        "file.delete.delay.ms": "1000",
+    },
+}
+BROKERS, VOTERS = (1, 2, 3), (4, 5, 6)
+FAULTS = (
+    "kill-leader", "kill-follower", "kill-controller", "kill-both", "kill-all", "kill-voters",
+    "stop-leader", "stop-follower", "stop-controller", "stop-all", "wipe",
+)  # fmt: skip
+"""Those of processes and disks; the rest of chaos can be asked for."""
+NEED_ALL_REPLICAS = ("wipe", "fsync-error")
+"""Faults that take a disk with all that it holds, so every partition has to be whole before."""
+STOP_WITHIN_S = 60.0
+SHOWN = 20
+
+
+def main() -> int:
+    options = _options()
+    rounds.check_faults(options.faults, (APART,))
+    if not options.loopback and not ground.is_inside():
+        reason = ground.why_not()
+        if reason is None:
+            return ground.enter()
+        _say(f"no network namespaces here ({reason}): loopback, and a proxy of ours before each port")
+    signal.signal(signal.SIGTERM, _leave)
+    directory = Path(tempfile.mkdtemp(prefix="tierlog-history-", dir=options.directory))
+    told = Run(options, directory).play()
+    if told["passed"] and not options.keep:
+        shutil.rmtree(directory)
+    else:
+        told["kept"] = str(directory)
+        (directory / "verdict.json").write_text(json.dumps(told, indent=1) + "\n")
+    print(json.dumps(told), flush=True)
+    return 0 if told["passed"] else 1
+
+
+class Run:
+    def __init__(self, options: argparse.Namespace, directory: Path) -> None:
+        self._options, self._directory = options, directory
+        self._rng = random.Random(options.seed)
+        self._problems: list[str] = []
+        self._faults: list[str] = []
+        places = (*BROKERS, *VOTERS)
+        world: ground.Ground = ground.Namespaces(places) if ground.is_inside() else Loopback(places)
+        self._cluster = Cluster(
+            directory,
+            world,
+            brokers=BROKERS,
+            voters=VOTERS,
+            shim=None,
+            disks=False,
+            **{"remote.log.manager.task.interval.ms": 500, "log.cleaner.backoff.ms": 1000},
+        )
+        self._stage = Stage(self._cluster, PLAIN, TIERED)
+        self._recorder = history.Recorder(directory / "history.jsonl")
+        self._keyed_recorder = history.Recorder(directory / "keyed.jsonl")
+        self._cluster_id = ""
+
+    def play(self) -> dict[str, Any]:
+        _say(f"{self._cluster.ground.name}; seed {self._options.seed}; {self._directory}")
+        changes: Changes | None = None
+        workload: Workload | None = None
+        try:
+            self._cluster.start()
+            self._create_topics()
+            self._cluster_id = self._cluster.ask("/v1/cluster")["cluster_id"]
+            changes = Changes(self._cluster, KINDS, random.Random(self._options.seed))
+            workload = Workload(self._cluster.bootstrap, _places(PLAIN, TIERED), self._recorder)
+            keyed_workload = KeyedWorkload(self._cluster.bootstrap, _places(COMPACTED), self._keyed_recorder)
+            workload.start()
+            keyed_workload.start()
+            changes.start()
+            self._hurt(workload, changes)
+            self._end(workload, keyed_workload, changes)
+        except (ChaosFailed, KafkaException) as failure:
+            self._problems.append(str(failure))
+        finally:
+            if changes is not None:
+                changes.end()
+            if workload is not None:
+                workload.stop()
+                self._problems += workload.failures
+            self._cluster.close()
+            self._cluster.ground.close()
+            self._recorder.close()
+            self._keyed_recorder.close()
+        return self._told(dict(changes.done) if changes else {})
+
+    # -- while it runs --
+
+    def _hurt(self, workload: Workload, changes: Changes) -> None:
+        end = time.monotonic() + 60 * self._options.minutes
+        while time.monotonic() < end:
+            for fault in rounds.chosen(self._options.faults, len(self._options.faults), self._rng):
+                if time.monotonic() >= end and self._faults:
+                    return
+                self._play_fault(fault, workload, changes)
+                _say(f"{workload.acknowledged} acknowledged, {dict(changes.done)}")
+
+    def _play_fault(self, fault: faults.Fault, workload: Workload, changes: Changes) -> None:
+        def play() -> None:
+            rounds.hurt(self._stage, workload, fault, self._options.fault_seconds, _say)
+
+        self._faults.append(fault.name)
+        if fault.name in NEED_ALL_REPLICAS:
+            with changes.held():
+                play()
+                until(self._is_in_sync, "all replicas are in sync", WHOLE_WITHIN_S)
+        else:
+            until(self._is_in_sync, "all replicas are in sync", WHOLE_WITHIN_S)
+            play()
+
+    def _is_in_sync(self) -> bool:
+        rows = [row for topic in KINDS for row in self._cluster.partitions(topic)]
+        return all(set(row["in_sync"]) == set(row["replicas"]) for row in rows)
+
+    def _end(self, workload: Workload, keyed_workload: KeyedWorkload, changes: Changes) -> None:
+        _say("the end: all replicas in place, consumers catch up, nodes stop")
+        changes.end()
+        with changes.held():
+            keyed_workload.finish()
+            workload.finish()
+            self._problems += keyed_workload.failures
+            until(self._is_in_sync, "all replicas are in sync", WHOLE_WITHIN_S)
+        for nodes in (self._cluster.brokers, self._cluster.voters):
+            for node in nodes.values():
+                node.signal(signal.SIGTERM)
+            until(
+                lambda nodes=nodes: not any(node.running for node in nodes.values()),  # type: ignore[misc]
+                "the nodes stop when they are asked to",
+                STOP_WITHIN_S,
+            )
+
+    def _create_topics(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap, "log_level": 0})
+        topics = [
+            NewTopic(name, count, len(BROKERS), config={**CONFIGS[name], "min.insync.replicas": "2"})
+            for name, count in PARTITIONS.items()
+        ]
+        for future in admin.create_topics(topics).values():
+            future.result(30)
+
+    # -- after it --
+
+    def _told(self, changes: dict[str, int]) -> dict[str, Any]:
+        """Judges what lies on the disks, whatever happened before."""
+        events = list(history.load(self._directory / "history.jsonl"))
+        keyed_events = list(history.load(self._directory / "keyed.jsonl"))
+        verdict = checker.check(events, self._options.least)
+        anomalies, invalid = list(verdict.anomalies), list(verdict.invalid)
+        remote = batches = 0
+        try:
+            copies = {place: self._copies(*place) for topic in KINDS for place in _places(topic)}
+            _say(f"{sum(map(len, copies.values()))} copies are read and compared")
+            anomalies += _compare(copies, keyed_events)
+            for logs in _by_replica(copies):
+                found = audit.against_history(events, logs, self._options.least)
+                anomalies += found.anomalies
+                invalid += found.invalid
+            remote = sum(
+                copy.end for each in copies.values() for copy in each if copy.name == replicas.REMOTE
+            )
+            batches = sum(len(copy.batches) for each in copies.values() for copy in each)
+        except (OSError, ObjectNotFound, ValueError) as failure:
+            self._problems.append(f"the disks cannot be read: {failure!r}")
+        for anomaly in anomalies[:SHOWN]:
+            _say(f"{anomaly.kind} (partition {anomaly.partition}): {anomaly.what}")
+        keyed_acknowledged = sum(isinstance(event, history.Acked) for event in keyed_events)
+        if keyed_acknowledged < self._options.least // 10:
+            invalid.append(f"{keyed_acknowledged} records with keys were acknowledged: too few")
+        if not remote:
+            invalid.append("nothing reached the object store")
+        counts = checker.Verdict(0, 0, tuple(anomalies), ()).counts()
+        return {
+            "minutes": self._options.minutes,
+            "faults": self._faults,
+            "changes": changes,
+            "acknowledged": verdict.acknowledged,
+            "acknowledged_with_keys": keyed_acknowledged,
+            "read": verdict.read,
+            "batches_compared": batches,
+            "remote": remote,
+            **counts,
+            "network": self._cluster.ground.name,
+            "seed": self._options.seed,
+            "invalid": sorted(set(invalid)),
+            "problems": self._problems,
+            "passed": not anomalies and not invalid and not self._problems and bool(self._faults),
+            "kept": None,
+        }
+
+    def _copies(self, topic: str, partition: int) -> list[Copy]:
+        """Of a tiered partition the object store's first. It is a problem if a node has none."""
+        found = []
+        if topic == TIERED:
+            bucket = DirectoryBucket(self._directory / "objects")
+            found.append(replicas.read_remote(bucket, self._cluster_id, topic, partition))
+        for node in self._cluster.brokers.values():
+            directory = node.data / "logs" / f"{topic}-{partition}"
+            if directory.is_dir():
+                found.append(replicas.read_directory(str(node), directory))
+            else:
+                self._problems.append(f"{node} has no replica of {topic}-{partition}")
+        return found
+
+
+Copies = dict[tuple[str, int], list[Copy]]
+
+
+def _compare(copies: Copies, keyed_events: Sequence[history.AnyEvent]) -> Iterator[Anomaly]:
+    for number, place in enumerate(_places(PLAIN, TIERED)):
+        yield from audit.compare(number, copies[place])
+    compacted = {number: copies[place] for number, place in enumerate(_places(COMPACTED))}
+    yield from audit.compare_compacted(
+        keyed_events, compacted, key_of=keyed.key_of, is_tombstone=keyed.is_tombstone
+    )
+
+
+def _by_replica(copies: Copies) -> Iterator[dict[int, Copy]]:
+    """The whole log of each partition as each broker alone has it."""
+    places = _places(PLAIN, TIERED)
+    for node in (f"node {broker}" for broker in BROKERS):
+        logs = {}
+        for number, place in enumerate(places):
+            local = next((copy for copy in copies[place] if copy.name == node), None)
+            if local is not None:
+                first = copies[place][0]
+                logs[number] = audit.joined(first, local) if first.name == replicas.REMOTE else local
+        yield logs
+
+
+def _places(*topics: str) -> list[tuple[str, int]]:
+    return [(topic, number) for topic in topics for number in range(PARTITIONS[topic])]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--minutes", type=float, default=5.0, help="of faults; the last one is played to its end"
+    )
+    parser.add_argument("--faults", type=_names, default=list(FAULTS), help=f"default: {','.join(FAULTS)}")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of faults and changes")
+    parser.add_argument("--fault-seconds", type=float, default=6.0)
+    parser.add_argument("--least", type=int, default=checker.LEAST_ACKNOWLEDGED, help="acknowledged records")
+    parser.add_argument("--loopback", action="store_true", help="no namespaces, even if they are allowed")
+    parser.add_argument("--keep", action="store_true", help="keep the directory of a run that passed too")
+    parser.add_argument("--directory", type=Path, help="where to make it")
+    options = parser.parse_args()
+    options.faults = options.faults or list(FAULTS)
+    return options
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (ChaosFailed, subprocess.CalledProcessError) as failure:
+        _say(f"the history could not be made: {failure}")
+        sys.exit(2)
