@@ -18,9 +18,9 @@ SNAPSHOT_ENTRIES = 10_000  # applied since the last snapshot
 SNAPSHOT_BYTES = 16 << 20
 SNAPSHOT_LEAST_BYTES = 512 << 10
 SNAPSHOT_FACTOR = 2
-"""A snapshot is also due once the entries since the last one take this many times its size in memory. Clients that
-create and delete topics all day then make the log grow no further than a small multiple of the metadata itself, and
-snapshots cost no more than a fixed share of what is written."""
+"""A snapshot is also due once the entries since the last one take this many times its size in memory. Clients
+that create and delete topics all day then make the log grow no further than a small multiple of the metadata,
+and snapshots cost no more than a fixed share of what is written."""
 ENTRY_BYTES = 200  # in memory, beside the payload: the entry, its numbers, its place in the list
 KEEP_ENTRIES = 1_000  # in memory behind a snapshot, for followers that lag a little
 

@@ -35,7 +35,7 @@ INDEX_BUDGET_BYTES = 64 << 20
 """A full 1 GiB segment has about 2.5 MB of indexes; so this holds those of some 25 readers of history."""
 
 INDEX_OVERHEAD_BYTES = 2 << 10
-"""In memory beside the indexes themselves: the entry of the manifest, cuts, objects. Of small segments it is most."""
+"""In memory beside the indexes: the entry of the manifest, cuts, objects. Of small segments it is most."""
 
 PAGES_KEPT = 64
 LARGEST_INDEX_BYTES = 64 << 20

@@ -6,8 +6,8 @@ looked at again when it comes up. A process that was stopped or starved finds ma
 before they fire, the loop gets one round to read what clients sent meanwhile, so that a pause of ours does
 not expire everybody's session. Called by the group service.
 
-A cancelled timer leaves its heap entry, up to a session timeout of its client's choice. At most half of the heap is
-such entries: clients that join and leave all day cost no memory.
+A cancelled timer leaves its heap entry, up to a session timeout of its client's choice. At most half of the
+heap is such entries: clients that join and leave all day cost no memory.
 """
 
 import asyncio
@@ -79,8 +79,8 @@ class Timers:
         heapq.heappush(self._heap, (at_ms, next(self._order), key))
 
     def _sweep(self) -> None:
-        """Drops the entries that no timer is at: as many as were pushed since the last sweep, so it costs each push
-        a constant.
+        """Drops the entries that no timer is at: half of them at least, so each was pushed since the last
+        sweep.
         """
         valid: dict[Hashable, tuple[int, int, Hashable]] = {}
         for entry in sorted(self._heap):  # a sorted list is a heap
