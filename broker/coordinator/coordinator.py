@@ -6,8 +6,9 @@ once, and is stored when a generation's assignment is; offsets and deletions cou
 durable. Owned by runtime/group_service.py.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 from tierlog.broker.coordinator import classic
 from tierlog.broker.coordinator.events import (
@@ -30,7 +31,7 @@ from tierlog.broker.coordinator.events import (
     Sync,
     SyncAnswer,
     TimerFired,
-    TopicsDeleted,
+    TopicsChanged,
     WriteId,
 )
 from tierlog.broker.coordinator.formats import (
@@ -58,6 +59,7 @@ from tierlog.broker.coordinator.states import Cause, GroupState
 from tierlog.broker.coordinator.turn import AfterAppend, GroupSettings, Turn, quietly, response_error
 from tierlog.broker.ports.types import TopicPartition, require
 from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.schema import ZERO_UUID
 
 NO_FILTER: frozenset[str] = frozenset()
 
@@ -86,6 +88,7 @@ class Coordinator:
         self._settings = settings
         self._groups: dict[str, Group] = {}
         self._offsets = Offsets()
+        self._topic_ids: Mapping[str, UUID] = {}
         self._writes: dict[WriteId, AfterAppend] = {}
         self._next_write = 0
 
@@ -118,8 +121,8 @@ class Coordinator:
                 self._delete_group(event, turn)
             case ExpireOffsets():
                 self._expire_offsets(turn)
-            case TopicsDeleted():
-                self._topics_deleted(event.names, turn)
+            case TopicsChanged():
+                self._topics_changed(event, turn)
         return turn.effects
 
     # ---- replay ----
@@ -139,9 +142,16 @@ class Coordinator:
                 else:
                     self._groups[group_id] = group_from_record(group_id, decode_group(value))
 
-    def loaded(self, now_ms: int) -> list[Effect]:
-        """After the last record: members come back as known, each with a new session."""
+    def loaded(self, now_ms: int, topic_ids: Mapping[str, UUID]) -> list[Effect]:
+        """After the last record: members come back as known, each with a new session.
+
+        `topic_ids` are those of this broker's image, which made it the leader of this partition. Earlier
+        leaders accepted a commit only if they knew the topic, so its creation precedes that image. A topic
+        that is not in the image was therefore deleted while another broker coordinated.
+        """
         turn = Turn(now_ms, self._settings, self._register_write)
+        self._topic_ids = topic_ids
+        self._forget_deleted_topics(turn, lambda name: name not in topic_ids)
         for group_id in self._offsets.groups():
             self._groups.setdefault(group_id, Group(group_id))
         for group in self._groups.values():
@@ -228,7 +238,8 @@ class Coordinator:
                 return
             self._groups.setdefault(request.group_id, Group(request.group_id))
             for partition, committed in accepted.items():
-                self._offsets.put(request.group_id, partition, committed)
+                if not self._is_of_another_topic(partition, committed):  # deleted during the append
+                    self._offsets.put(request.group_id, partition, committed)
             turn.reply(request.token, OffsetsAnswer(partitions=tuple(results)))
 
         if accepted:
@@ -266,11 +277,30 @@ class Coordinator:
 
         turn.append([tombstone(request.group_id, place) for place in leaving], stored)
 
-    def _topics_deleted(self, names: frozenset[str], turn: Turn) -> None:
-        """Offsets of a deleted topic must not be found by consumers of a later one with its name."""
+    def _topics_changed(self, event: TopicsChanged, turn: Turn) -> None:
+        self._topic_ids = event.ids
+        if event.deleted:
+            self._forget_deleted_topics(turn, event.deleted.__contains__)
+
+    def _forget_deleted_topics(self, turn: Turn, is_deleted: Callable[[str], bool]) -> None:
+        """Consumers of a topic must not get an offset of a deleted topic with the same name.
+
+        The offsets go from memory at once. If their tombstones fail, the next load compares the ids again.
+        `is_deleted` decides for offsets without an id.
+        """
         for group_id in list(self._offsets.groups()):
-            leaving = [place for place in self._offsets.of(group_id) if place.topic in names]
+            leaving = [
+                place
+                for place, committed in self._offsets.of(group_id).items()
+                if self._is_of_another_topic(place, committed)
+                or (committed.topic_id == ZERO_UUID and is_deleted(place.topic))
+            ]
+            self._remove_offsets(group_id, leaving)
             self._append_removal(group_id, leaving, turn)
+
+    def _is_of_another_topic(self, place: TopicPartition, committed: CommittedOffset) -> bool:
+        """Whether the offset was committed for another topic than the one which has the name now."""
+        return committed.topic_id not in (ZERO_UUID, self._topic_ids.get(place.topic))
 
     def _expire_offsets(self, turn: Turn) -> None:
         for group in list(self._groups.values()):

@@ -7,13 +7,16 @@ back when the records lie below the high watermark (or failed), in the order of 
 does the core answer.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, NewType
+from uuid import UUID
 
 from tierlog.broker.coordinator.formats import StoredRecord
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.schema import ZERO_UUID
 
 Token = NewType("Token", int)
 WriteId = NewType("WriteId", int)
@@ -97,6 +100,7 @@ class OffsetToCommit(NamedTuple):
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+    topic_id: UUID = ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +138,13 @@ class ExpireOffsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsDeleted:
-    names: frozenset[str]
+class TopicsChanged:
+    """Topics were created or deleted. `ids` has every topic that exists; `deleted` has the names of deleted
+    topics, which may exist again under another id.
+    """
+
+    ids: Mapping[str, UUID]
+    deleted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +165,7 @@ class AppendLate:
 
 
 Request = Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | DeleteGroup
-Event = Request | TimerFired | ExpireOffsets | TopicsDeleted | Appended | AppendLate
+Event = Request | TimerFired | ExpireOffsets | TopicsChanged | Appended | AppendLate
 
 
 # ---- effects --------------------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 read Kafka's.
 
 Keys begin with an int16 that says what follows: 0 and 1 a committed offset, 2 the metadata of a classic
-group. Values begin with an int16 version. Written are the versions that Kafka writes (3; 1 for an offset
-that has its own expiry); versions 0 to 4 are read. A value of None is a tombstone. Records of a key that is
-not known here (those of KIP-848 groups among them) decode to None and are skipped, as Kafka does on a
-downgrade (KIP-915).
+group. Values begin with an int16 version. The versions written are those that Kafka 4.3 writes: offsets in
+version 4, which has the topic's id, or in version 1 if the offset has its own expiry; groups in version 3.
+Versions 0 to 4 are read. A value of None is a tombstone. Records of a key that is not known here (those of
+KIP-848 groups among them) decode to None and are skipped, as Kafka does on a downgrade (KIP-915).
 
 Schemas: group-coordinator/src/main/resources/common/message/{OffsetCommit,GroupMetadata}{Key,Value}.json of
 Kafka.
@@ -14,11 +14,16 @@ Kafka.
 import struct
 from dataclasses import dataclass
 from typing import NamedTuple
+from uuid import UUID
+
+from tierlog.broker.wire.primitives import uvarint
+from tierlog.broker.wire.schema import ZERO_UUID
 
 NO_EXPIRY = -1
 OFFSET_KEY_VERSION, GROUP_KEY_VERSION = 1, 2
 _KEY_VERSIONS_OF_OFFSETS = (0, 1)  # version 0 was never changed in layout
 _FIRST_FLEXIBLE = 4
+_TOPIC_ID_TAG = 0  # of OffsetCommitValue version 4
 _NEWEST = 4
 
 
@@ -45,13 +50,18 @@ class GroupKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """`expire_timestamp_ms` is set only where the client sent a retention (OffsetCommit 2 to 4)."""
+    """`expire_timestamp_ms` is set only if the client sent a retention (OffsetCommit 2 to 4).
+
+    `topic_id` is ZERO_UUID for a record that does not say which topic of the name it means: one with an
+    expiry, and one written before version 4.
+    """
 
     offset: int
     leader_epoch: int
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_EXPIRY
+    topic_id: UUID = ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +108,16 @@ def decode_key(data: bytes | memoryview) -> OffsetKey | GroupKey | None:
 
 
 def encode_offset(committed: CommittedOffset) -> bytes:
-    """Version 3; version 1, which has no leader epoch, where the commit carries its own expiry."""
+    """Version 4; version 1, which has neither leader epoch nor topic id, if the commit has its own expiry."""
     if committed.expire_timestamp_ms != NO_EXPIRY:
         times = struct.pack(">qq", committed.commit_timestamp_ms, committed.expire_timestamp_ms)
         return struct.pack(">hq", 1, committed.offset) + _string(committed.metadata) + times
-    head = struct.pack(">hqi", 3, committed.offset, committed.leader_epoch)
-    return head + _string(committed.metadata) + struct.pack(">q", committed.commit_timestamp_ms)
+    head = struct.pack(">hqi", 4, committed.offset, committed.leader_epoch)
+    metadata, time = committed.metadata.encode(), struct.pack(">q", committed.commit_timestamp_ms)
+    tags = b"\x00"
+    if committed.topic_id != ZERO_UUID:
+        tags = bytes((1, _TOPIC_ID_TAG, 16)) + committed.topic_id.bytes
+    return head + uvarint(len(metadata) + 1) + metadata + time + tags
 
 
 def decode_offset(data: bytes | memoryview) -> CommittedOffset:
@@ -114,7 +128,11 @@ def decode_offset(data: bytes | memoryview) -> CommittedOffset:
     metadata = reader.string()
     commit_timestamp_ms = reader.int64()
     expire_timestamp_ms = reader.int64() if version == 1 else NO_EXPIRY
-    return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms)
+    topic_id = reader.tags().get(_TOPIC_ID_TAG, ZERO_UUID.bytes)
+    if len(topic_id) != 16:
+        raise FormatError(f"a topic id of {len(topic_id)} bytes")
+    times = commit_timestamp_ms, expire_timestamp_ms
+    return CommittedOffset(offset, leader_epoch, metadata, *times, UUID(bytes=bytes(topic_id)))
 
 
 def encode_group(group: StoredGroup) -> bytes:
@@ -154,7 +172,7 @@ def _decode_member(reader: "_Reader", version: int) -> StoredMember:
     if rebalance_timeout_ms == -1:
         rebalance_timeout_ms = session_timeout_ms
     subscription, assignment = reader.bytes(), reader.bytes()
-    reader.end_of_struct()
+    reader.tags()
     return StoredMember(
         member_id,
         group_instance_id,
@@ -242,12 +260,13 @@ class _Reader:
             raise FormatError(f"a count of {count} with {len(self._data) - self._at} bytes left")
         return count
 
-    def end_of_struct(self) -> None:
-        """Skips tagged fields."""
-        if self._flexible:
-            for _ in range(self._varint()):
-                self._varint()
-                self._take(self._varint())
+    def tags(self) -> dict[int, memoryview]:
+        """The tagged fields at the end of a struct; none before the flexible versions."""
+        found = {}
+        for _ in range(self._varint() if self._flexible else 0):
+            tag = self._varint()
+            found[tag] = self._take(self._varint())
+        return found
 
     def _varint(self) -> int:
         value = shift = 0

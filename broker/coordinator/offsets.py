@@ -75,7 +75,7 @@ def to_store(
     if len(item.metadata.encode()) > settings.offset_metadata_max_bytes:
         return None
     expires_ms = now_ms + request.retention_ms if request.retention_ms >= 0 else NO_EXPIRY
-    return CommittedOffset(item.offset, item.leader_epoch, item.metadata, now_ms, expires_ms)
+    return CommittedOffset(item.offset, item.leader_epoch, item.metadata, now_ms, expires_ms, item.topic_id)
 
 
 def commit_record(group_id: str, partition: TopicPartition, committed: CommittedOffset) -> StoredRecord:

@@ -84,7 +84,9 @@ class _Handlers:
                 place = TopicPartition(found.name, each.partition_index)
                 metadata = each.committed_metadata or ""
                 offsets.append(
-                    OffsetToCommit(place, each.committed_offset, each.committed_leader_epoch, metadata)
+                    OffsetToCommit(
+                        place, each.committed_offset, each.committed_leader_epoch, metadata, found.topic_id
+                    )
                 )
 
         def answered(answer: Answer) -> OffsetCommitResponse:

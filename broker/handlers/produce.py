@@ -5,6 +5,7 @@ later requests of the connection wait until it is appended (`examined_produce`).
 
 from collections.abc import Awaitable, Iterator
 
+from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
 from tierlog.broker.handlers.context import CLOSE, Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.examined_produce import Unexamined, append_examined, keep_bytes
@@ -87,6 +88,9 @@ def produce_handler(deps: Dependencies) -> Handler:
             answers = []
             for data in topic.partition_data:
                 found = deps.find_replica(key, data.index)
+                if isinstance(found, Replica) and found.name.topic in INTERNAL_TOPICS:
+                    # Kafka lets a client in that calls itself `__admin_client`, which anybody can.
+                    found = ErrorCode.INVALID_TOPIC_EXCEPTION
                 if context.version < ZSTD_FROM and isinstance(found, Replica) and _is_zstd(data):
                     found = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
                 answer = (

@@ -21,7 +21,7 @@ from tierlog.broker.coordinator.events import (
     ExpireOffsets,
     Request,
     Token,
-    TopicsDeleted,
+    TopicsChanged,
 )
 from tierlog.broker.coordinator.offsets import ByPartition
 from tierlog.broker.coordinator.states import GroupState
@@ -33,6 +33,7 @@ from tierlog.broker.runtime.group_shard import GroupShard, LoadFailed, ShardRepl
 from tierlog.broker.runtime.timers import Timers
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.primitives import STRING_BYTES_MAX
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import CreateTopics, NewTopic
 from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage, changed_topics
@@ -107,6 +108,7 @@ class GroupService:
     async def close(self) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
+            self._unsubscribe = None
         for shard in self._shards.values():
             shard.close()
         self._shards.clear()
@@ -149,7 +151,10 @@ class GroupService:
         return (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE), found
 
     def fresh_member_id(self, client_id: str) -> str:
-        return f"{client_id}-{random_uuid(self._rng)}"
+        """The client id and a random UUID. A long client id is cut: the result must be a protocol string."""
+        suffix = f"-{random_uuid(self._rng)}"
+        prefix = client_id.encode()[: STRING_BYTES_MAX - len(suffix)].decode(errors="ignore")
+        return prefix + suffix
 
     def locate(self, group_id: str) -> CoordinatorAddress | None:
         """None if the topic has yet to be made: then `create_topic` first."""
@@ -223,6 +228,7 @@ class GroupService:
             self._group_settings,
             self._clock,
             self._timers,
+            lambda: self.image.topic_ids,
             self._settings.offsets_commit_timeout_ms,
         )
         shard.on_failure = self._load_later
@@ -254,9 +260,9 @@ class GroupService:
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
         if old.topic_ids is new.topic_ids and old.topics is new.topics:
             return
-        gone = frozenset(topic.name for topic in changed_topics(old, new)[0])
-        if gone:
-            self._tell_all(TopicsDeleted(names=gone))
+        if old.topic_ids is not new.topic_ids:
+            deleted = frozenset(topic.name for topic in changed_topics(old, new)[0])
+            self._tell_all(TopicsChanged(ids=new.topic_ids, deleted=deleted))
         self._follow(new)
 
     def _follow(self, image: ClusterImage) -> None:

@@ -9,10 +9,11 @@ the log: its memory is never more than the log says. Owned by the group service.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol, TypeVar
+from uuid import UUID
 
 import structlog
 
@@ -105,8 +106,10 @@ class GroupShard:
         settings: GroupSettings,
         clock: Clock,
         timers: Timers,
+        topic_ids: Callable[[], Mapping[str, UUID]],
         commit_timeout_ms: int = COMMIT_TIMEOUT_MS,
     ) -> None:
+        """`topic_ids`: those of the broker's image, by name."""
         self.partition = partition
         self.replica = replica
         self.core = Coordinator(settings)
@@ -116,6 +119,7 @@ class GroupShard:
         self._settings = settings
         self._clock = clock
         self._timers = timers
+        self._topic_ids = topic_ids
         self._commit_timeout_ms = commit_timeout_ms
         self._inbox: deque[Event] = deque()
         self._handling = False
@@ -192,7 +196,7 @@ class GroupShard:
         if self._closed:
             return
         self.core = core
-        self._perform(core.loaded(self._clock.now_ms()))
+        self._perform(core.loaded(self._clock.now_ms(), self._topic_ids()))
         self.ready = True
         self._handle_inbox()
         if records:
@@ -205,6 +209,7 @@ class GroupShard:
 
     def start_empty(self) -> None:
         """Of a partition without records: at once, so that a new cluster's first group need not wait."""
+        self._perform(self.core.loaded(self._clock.now_ms(), self._topic_ids()))
         self.ready = True
 
     def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:

@@ -9,7 +9,14 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from tierlog.broker.wire.primitives import read_tag, read_uuid, read_uvarint, refuse, skip_tags
+from tierlog.broker.wire.primitives import (
+    STRING_BYTES_MAX,
+    read_tag,
+    read_uuid,
+    read_uvarint,
+    refuse,
+    skip_tags,
+)
 from tierlog.broker.wire.schema import FIXED, Field, Struct, pieces, plain_fields, tagged_fields
 
 
@@ -97,6 +104,7 @@ class _Source:
         return [
             *self._length(field.type == "string"),
             *self._null(field, target, nullable),
+            *self._bound(field),
             "    if n > end - at: raise refuse('a length past the end')",
             f"    {target} = {content}",
             "    at += n",
@@ -117,6 +125,11 @@ class _Source:
                 "else:",
             ]
         return [f"if n < 0: raise refuse('{field.name} is null')", "else:"]
+
+    def _bound(self, field: Field) -> list[str]:
+        if field.type != "string" or not self.flexible:
+            return []
+        return [f"    if n > {STRING_BYTES_MAX}: raise refuse('{field.name} has an invalid length')"]
 
     def _array(self, field: Field, target: str, nullable: bool) -> list[str]:
         element = field._replace(array=False, nullable=None)

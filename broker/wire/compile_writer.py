@@ -1,6 +1,8 @@
 """Compiles a message's schema at one version into a writer: straight-line Python, one function per struct.
 
 Called by `codec`. A writer appends the pieces of the message; adjacent fields of fixed size take one call.
+Texts for people, which may quote what a client sent, are cut to the length of a string; any other string that
+is too long is a ValueError.
 """
 
 import struct
@@ -9,7 +11,7 @@ from typing import Any
 
 from tierlog.broker.ports.files import Part
 from tierlog.broker.ports.slices import LogSlice
-from tierlog.broker.wire.primitives import uvarint
+from tierlog.broker.wire.primitives import STRING_BYTES_MAX, uvarint
 from tierlog.broker.wire.schema import FIXED, Field, Records, Struct, pieces, plain_fields, tagged_fields
 
 
@@ -20,6 +22,14 @@ def compile_writer(message: type[Struct], version: int, flexible: bool) -> Calla
     exec("\n".join(source.lines), source.names)
     compiled: Callable[..., None] = source.names[name]
     return compiled
+
+
+def _cut(text: str) -> bytes:
+    """The text, or what fits of it into a string of the protocol."""
+    data = text.encode()
+    if len(data) <= STRING_BYTES_MAX:
+        return data
+    return data[:STRING_BYTES_MAX].decode(errors="ignore").encode()
 
 
 def _records_of(records: Records) -> tuple[int, tuple[Part, ...]]:
@@ -53,6 +63,7 @@ class _Source:
         self.names: dict[str, Any] = {
             "uvarint": uvarint,
             "records_of": _records_of,
+            "cut": _cut,
             "i16": struct.Struct(">h").pack,
             "i32": struct.Struct(">i").pack,
             "Struct": struct.Struct,
@@ -102,13 +113,19 @@ class _Source:
                 "    for piece in pieces: put(piece)",
             ]
         elif field.type == "string":
-            lines = [f"    s = {value}.encode()", "    " + self._length("len(s)", short=True), "    put(s)"]
+            lines = [*self._string(field, value), "    " + self._length("len(s)", short=True), "    put(s)"]
         else:
             lines = ["    " + self._length(f"len({value})", short=False), f"    put({value})"]
         if nullable:
             null = self._length("-1", short=field.type == "string" and not field.array)
             return [f"if {value} is None:", f"    {null}", "else:", *lines]
         return [line[4:] for line in lines]
+
+    def _string(self, field: Field, value: str) -> list[str]:
+        if field.name.endswith("error_message"):
+            return [f"    s = cut({value})"]
+        too_long = f"    if len(s) > {STRING_BYTES_MAX}: raise ValueError('{field.name} is too long')"
+        return [f"    s = {value}.encode()", *([too_long] if self.flexible else [])]
 
     def _length(self, length: str, short: bool) -> str:
         if self.flexible:

@@ -5,6 +5,11 @@ import uuid
 from tierlog.broker.wire.schema import ZERO_UUID
 
 VARINT_BYTES_MAX = 5
+STRING_BYTES_MAX = 32_767
+"""The longest string of the protocol: the most that the int16 length of the classic form can say.
+Kafka's readers refuse a longer compact string too, because what comes in one form must fit the other one.
+"""
+
 UUIDS_KEPT = 4096
 """Of those that were read; then all are made anew: whoever sends others each time gains nothing."""
 

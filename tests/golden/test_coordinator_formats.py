@@ -1,6 +1,7 @@
 """Bytes of `__consumer_offsets` records: they may never change, and Kafka's own tools read them."""
 
 import contextlib
+import uuid
 
 import pytest
 from hypothesis import given
@@ -29,6 +30,8 @@ OFFSET_V0 = "0000 000000000000002a 0000 0000018bcfe56800"
 OFFSET_V4 = (
     "0004 000000000000002a 00000007 05 6e6f7465 0000018bcfe56800 01 00 10 000102030405060708090a0b0c0d0e0f"
 )
+OFFSET_V4_WITHOUT_ID = "0004 000000000000002a 00000007 05 6e6f7465 0000018bcfe56800 00"
+TOPIC_ID = uuid.UUID("00010203-0405-0607-0809-0a0b0c0d0e0f")
 GROUP_V3 = (
     "0003 0008 636f6e73756d6572 00000005 0005 72616e6765 0002 6d31 0000018bcfe56800 00000001"
     "0002 6d31 0001 69 0001 63 0002 2f68 00007530 00002710 00000002 aabb 00000001 cc"
@@ -57,12 +60,15 @@ def test_keys():
 
 
 def test_offset_values():
-    assert encode_offset(CommittedOffset(42, 7, "note", NOW)) == bytes.fromhex(OFFSET_V3)
+    with_id = CommittedOffset(42, 7, "note", NOW, topic_id=TOPIC_ID)
+    assert encode_offset(with_id) == bytes.fromhex(OFFSET_V4)
+    assert encode_offset(CommittedOffset(42, 7, "note", NOW)) == bytes.fromhex(OFFSET_V4_WITHOUT_ID)
     assert encode_offset(CommittedOffset(42, -1, "", NOW, NOW + 1000)) == bytes.fromhex(OFFSET_V1)
     assert decode_offset(bytes.fromhex(OFFSET_V0)) == CommittedOffset(42, -1, "", NOW)
     assert decode_offset(bytes.fromhex(OFFSET_V1)) == CommittedOffset(42, -1, "", NOW, NOW + 1000)
     assert decode_offset(bytes.fromhex(OFFSET_V3)) == CommittedOffset(42, 7, "note", NOW)
-    assert decode_offset(bytes.fromhex(OFFSET_V4)) == CommittedOffset(42, 7, "note", NOW)
+    assert decode_offset(bytes.fromhex(OFFSET_V4)) == with_id
+    assert decode_offset(bytes.fromhex(OFFSET_V4_WITHOUT_ID)) == CommittedOffset(42, 7, "note", NOW)
 
 
 def test_group_values():

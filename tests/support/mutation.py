@@ -13,12 +13,13 @@ from typing import Any
 import crc32c
 from traffic import Recorded, Traffic
 
+from tierlog.broker.handlers.table import SERVED
 from tierlog.broker.wire.api import APIS, decode_request_header, encode_request
 from tierlog.broker.wire.codec import decode
 from tierlog.broker.wire.messages.create_partitions import CreatePartitionsRequest
 from tierlog.broker.wire.messages.create_topics import CreateTopicsRequest
 from tierlog.broker.wire.messages.produce import ProduceRequest
-from tierlog.broker.wire.primitives import MalformedFrame
+from tierlog.broker.wire.primitives import MalformedFrame, uvarint
 from tierlog.broker.wire.schema import ZERO_UUID, Field
 
 PARTITIONS_MAX = 8
@@ -33,12 +34,44 @@ HOSTILE = [
     b"\x80\x80\x80\x80\x80\x01", b"\x80\x80\x04", b"\xff\x01",
 ]  # fmt: skip
 """Lengths, counts and varints that are too large, negative, null, over-long, or plausible and wrong."""
+LONGEST = "x" * 32_767
+"""What an int16 length can say. Compact strings can be longer, which Kafka refuses."""
+
 STRINGS = [
-    "", "..", "../x", "/", "\x00", "a" * 249, "b" * 250, "ü" * 200, "\U0001f600", "x" * 20_000,
+    "", "..", "../x", "/", "\x00", "a" * 249, "b" * 250, "ü" * 200, "\U0001f600", "x" * 20_000, LONGEST,
     "__consumer_offsets", "-1", "9223372036854775808", "1e400", "NaN", "true", "compact,delete",
     "retention.ms", "segment.bytes", "cleanup.policy", "range", "consumer", "traffic-librdkafka-a",
     "traffic-java",
 ]  # fmt: skip
+
+
+def long_strings(traffic: Traffic) -> Iterator[bytes]:
+    """Requests of every API in every version, with the longest string, or a longer one, in each field."""
+    requests = [*traffic.requests, *_in_other_versions(traffic.requests), *_never_recorded(traffic)]
+    for each in {request.kind: request for request in requests}.values():  # one of a kind
+        api, version = APIS[each.kind[0]], each.kind[1]
+        lengths = (LONGEST, LONGEST + "x") if api.is_flexible(version) else (LONGEST,)
+        yield from _with_client(each, LONGEST)
+        for number in range(len([*_strings(_decoded(each)[0], version)])):
+            for text in lengths:
+                message, header = _decoded(each)
+                holder, field = [*_strings(message, version)][number]
+                setattr(holder, field.name, [STAND_IN] if field.array else STAND_IN)
+                frame = encode_request(api, version, header.correlation_id, each.client, message)
+                yield _framed(_with_string(frame[4:], text, api.is_flexible(version)))
+
+
+STAND_IN = "a-string-that-occurs-once"
+
+
+def _with_string(frame: bytes, text: str, flexible: bool) -> bytes:
+    """The frame with another string instead of the stand-in: no writer writes one that is too long."""
+
+    def written(string: str) -> bytes:
+        length = uvarint(len(string) + 1) if flexible else struct.pack(">h", len(string))
+        return length + string.encode()
+
+    return frame.replace(written(STAND_IN), written(text))
 
 
 class Mutator:
@@ -225,6 +258,34 @@ def _in_other_versions(requests: list[Recorded]) -> Iterator[Recorded]:
                 done.add((api.key, version))
                 frame = encode_request(api, version, header.correlation_id, header.client_id, message)
                 yield Recorded(each.client, frame[4:])
+
+
+def _never_recorded(traffic: Traffic) -> Iterator[Recorded]:
+    """Requests of the other APIs: one element in each array, and all else as by default."""
+    recorded = {each.kind[0] for each in traffic.requests}
+    for api in APIS.values():
+        if api.key not in recorded and api.name in SERVED:
+            for version in range(api.least, api.most + 1):
+                frame = encode_request(api, version, 1, "other", _filled(api.request))
+                yield Recorded("other", frame[4:])
+
+
+def _filled(kind: type[Any]) -> Any:
+    message = kind()
+    for field in kind.FIELDS:
+        if field.nested is not None:
+            nested = _filled(field.nested)
+            setattr(message, field.name, [nested] if field.array else nested)
+    return message
+
+
+def _strings(message: Any, version: int) -> Iterator[tuple[Any, Field]]:
+    return (slot for slot in _slots(message, version) if slot[1].type == "string")
+
+
+def _with_client(request: Recorded, client_id: str) -> Iterator[bytes]:
+    message, header = _decoded(request)
+    yield encode_request(APIS[request.kind[0]], request.kind[1], header.correlation_id, client_id, message)
 
 
 def _slots(message: Any, version: int) -> Iterator[tuple[Any, Field]]:

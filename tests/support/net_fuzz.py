@@ -14,7 +14,7 @@ import struct
 import sys
 import tracemalloc
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -60,7 +60,12 @@ UPKEEP_EVERY = 32
 
 BYSTANDER = "the-bystander"
 
-REPORTS = ("failed", "the node cannot go on")
+REPORTS = (
+    "failed",
+    "the node cannot go on",
+    "a coordinator shard failed and is rebuilt from its log",
+    "coordinator shard cannot load; trying again",
+)
 
 
 class Unsound(AssertionError):
@@ -170,8 +175,11 @@ def _unused(what: str, failure: BaseException) -> None:
 class NetFuzz:
     """`run` drives cases; `current` says which are under way when anything goes wrong."""
 
-    def __init__(self, traffic: Traffic, seed: int, directory: Path) -> None:
-        self._mutator = Mutator(traffic, seed)
+    def __init__(
+        self, traffic: Traffic, seed: int, directory: Path, case: Callable[[int], bytes] | None = None
+    ) -> None:
+        """`case`: the stream of a number; by default mutated traffic."""
+        self._case = case or Mutator(traffic, seed).case
         self._traffic = traffic
         self._ids: list[tuple[bytes, bytes]] = []
         self._reusable: list[Client] = []
@@ -255,7 +263,7 @@ class NetFuzz:
         return False
 
     def _stream(self, number: int) -> bytes:
-        stream = self._mutator.case(number)
+        stream = self._case(number)
         for recorded, here in self._ids:
             stream = stream.replace(recorded, here)
         return stream

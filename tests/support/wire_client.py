@@ -37,12 +37,12 @@ class Client:
     def close(self) -> None:
         self._socket.close()
 
-    def send(self, name: str, version: int, message: Any) -> Any:
-        self.post(name, version, message)
+    def send(self, name: str, version: int, message: Any, client_id: str = "test") -> Any:
+        self.post(name, version, message, client_id)
         return self.receive(name, version)
 
-    def post(self, name: str, version: int, message: Any) -> None:
-        self._socket.sendall(encode_request(BY_NAME[name], version, 1, "test", message))
+    def post(self, name: str, version: int, message: Any, client_id: str = "test") -> None:
+        self._socket.sendall(encode_request(BY_NAME[name], version, 1, client_id, message))
 
     def send_together(self, *requests: tuple[str, int, Any]) -> list[Any]:
         """Several requests with one system call; their answers in order."""

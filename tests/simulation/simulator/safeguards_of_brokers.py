@@ -107,7 +107,7 @@ def _() -> Patches:
 def _() -> Patches:
     async def without(shard: GroupShard) -> None:
         shard.core = Coordinator(shard._settings)
-        shard.ready = True
+        shard.start_empty()
         shard._handle_inbox()
 
     yield GroupShard, "load", without

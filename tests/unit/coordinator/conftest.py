@@ -1,7 +1,9 @@
 """A driver of the coordinator core in memory: carries out effects, keeps the log, writes a transcript."""
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -30,6 +32,7 @@ from tierlog.broker.coordinator.events import (
     TimerFired,
     TimerKey,
     Token,
+    TopicsChanged,
 )
 from tierlog.broker.coordinator.formats import StoredRecord, decode_key
 from tierlog.broker.coordinator.turn import GroupSettings
@@ -46,6 +49,8 @@ class Bench:
         self.settings = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
         self.core = Coordinator(self.settings)
         self.now_ms = 1_000_000
+        self.next_id = count(1)
+        self.topics = {name: self.new_id() for name in "stuv"}
         self.timers: dict[TimerKey, int] = {}
         self.log: list[StoredRecord] = []
         self.lines: list[str] = []
@@ -56,6 +61,7 @@ class Bench:
         self.held: list[AppendRecords] = []
         self.told_late: set[int] = set()
         self.names = 0
+        self.core.loaded(self.now_ms, dict(self.topics))
 
     # ---- what clients do; each returns its token ----
 
@@ -111,7 +117,7 @@ class Bench:
     def commit(
         self, offset: int, *, topic: str = "t", group: str = "g", metadata: str = "", **more: Any
     ) -> int:
-        items = (OffsetToCommit(TopicPartition(topic, 0), offset, 3, metadata),)
+        items = (OffsetToCommit(TopicPartition(topic, 0), offset, 3, metadata, self.topics[topic]),)
         return self._ask(Commit, f"commit {offset}", group_id=group, offsets=items, **more)
 
     def delete(self, group: str = "g") -> int:
@@ -131,6 +137,15 @@ class Bench:
             self.lines.append(f"{self.now_ms - 1_000_000} {key.kind} timer {key.member_id}".rstrip())
             self.send(TimerFired(key=key))
         self.now_ms = end_ms
+
+    def new_id(self) -> UUID:
+        return UUID(int=next(self.next_id))
+
+    def recreate(self, topic: str, *, seen: bool = True) -> None:
+        """A topic is deleted and created again; `seen`: the coordinator hears of it now."""
+        self.topics[topic] = self.new_id()
+        if seen:
+            self.send(TopicsChanged(ids=dict(self.topics), deleted=frozenset({topic})))
 
     def settle(self) -> None:
         """Zero-delay timers fire."""
@@ -156,7 +171,7 @@ class Bench:
         self.told_late.clear()
         for key, value in self.log:
             self.core.replay(key, value)
-        self._perform(self.core.loaded(self.now_ms))
+        self._perform(self.core.loaded(self.now_ms, dict(self.topics)))
         self.core.check()
 
     def send(self, event: Event) -> None:

@@ -2,8 +2,15 @@
 
 import pytest
 
-from tierlog.broker.coordinator.events import DeleteOffsets, ExpireOffsets, TopicsDeleted
-from tierlog.broker.coordinator.formats import CommittedOffset, OffsetKey, decode_key
+from tierlog.broker.coordinator.events import DeleteOffsets, ExpireOffsets
+from tierlog.broker.coordinator.formats import (
+    CommittedOffset,
+    OffsetKey,
+    StoredRecord,
+    decode_key,
+    encode_key,
+    encode_offset,
+)
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.wire.errors import ErrorCode as E
 
@@ -19,10 +26,11 @@ def offset(b, topic="t", group="g"):
 def test_a_simple_consumer_commits_without_a_group(bench):
     b = bench()
     b.commit(5, metadata="note")
-    assert b.core.committed("g", T0) == CommittedOffset(5, 3, "note", b.now_ms)
+    committed = CommittedOffset(5, 3, "note", b.now_ms, topic_id=b.topics["t"])
+    assert b.core.committed("g", T0) == committed
     assert b.state == "Empty"
     b.restart()
-    assert b.core.committed("g", T0) == CommittedOffset(5, 3, "note", b.now_ms)
+    assert b.core.committed("g", T0) == committed
 
 
 @pytest.mark.parametrize(
@@ -144,6 +152,49 @@ def test_offsets_of_deleted_topics_go(bench):
     b = bench()
     b.commit(1)
     b.commit(1, topic="u")
-    b.send(TopicsDeleted(names=frozenset({"t"})))
+    b.recreate("t")
     assert offset(b) is None and offset(b, "u") == 1
     assert decode_key(b.log[-1].key) == OffsetKey("g", "t", 0) and b.log[-1].value is None
+
+
+def test_an_offset_of_an_earlier_topic_is_not_given_after_a_load(bench):
+    b = bench()
+    b.commit(1000)
+    b.recreate("t", seen=False)
+    b.restart()
+    assert offset(b) is None
+    assert b.log[-1].value is None, "the next coordinator does not find it either"
+
+
+def test_an_offset_of_an_earlier_topic_is_not_given_though_its_tombstone_fails(bench):
+    b = bench()
+    b.commit(1000)
+    b.append_error = E.NOT_ENOUGH_REPLICAS
+    b.recreate("t")
+    assert offset(b) is None
+    b.restart()
+    assert offset(b) is None
+
+
+def test_a_commit_that_is_durable_after_its_topic_was_deleted_does_not_count(bench):
+    b = bench()
+    b.hold_appends = True
+    b.commit(1000)
+    b.recreate("t")
+    b.commit(7)
+    b.release()
+    assert offset(b) == 7
+    b.restart()
+    assert offset(b) == 7
+
+
+def test_a_stored_offset_without_a_topic_id_belongs_to_the_topic_of_its_name_if_there_is_one(bench):
+    b = bench()
+    for topic in ("t", "gone"):
+        key = encode_key(OffsetKey("g", topic, 0))
+        b.log.append(StoredRecord(key, encode_offset(CommittedOffset(5, 3, "", b.now_ms))))
+    b.restart()
+    assert offset(b) == 5
+    assert offset(b, "gone") is None
+    b.recreate("t")
+    assert offset(b) is None

@@ -51,6 +51,14 @@ def test_groups_hash_as_in_java(group, partition):
     assert partition_of(group, 50) == partition
 
 
+@pytest.mark.parametrize("client_id", ["c" * 32_767, "ü" * 16_383, "short"])
+async def test_a_member_id_is_a_string_of_the_protocol(broker, client_id):
+    member_id = broker.service.fresh_member_id(client_id)
+    assert len(member_id.encode()) <= 32_767
+    assert member_id[:5] == client_id[:5] and member_id[-37] == "-"
+    assert member_id != broker.service.fresh_member_id(client_id)
+
+
 @pytest.mark.parametrize("version", range(7))
 async def test_the_first_find_coordinator_makes_the_topic(tmp_path, version):
     async with OneBroker(tmp_path) as broker:
@@ -173,6 +181,21 @@ async def test_offsets_of_a_deleted_topic_do_not_meet_its_successor(broker):
     await broker.metadata.submit(DeleteTopics(topics=(TopicRef(name="t"),)))
     await broker.create("t")
     assert await fetched(broker) == -1
+
+
+async def test_a_topic_made_again_while_its_coordinator_is_away_has_no_offset(tmp_path):
+    async with OneBroker(tmp_path) as broker:
+        await broker.service.create_topic()
+        await broker.create("t")
+        await broker.call("OffsetCommit", 9, commit_request(1000))
+        await broker.service.close()
+        await broker.metadata.submit(DeleteTopics(topics=(TopicRef(name="t"),)))
+        await broker.create("t")
+    async with OneBroker(tmp_path) as broker:
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name().startswith("load ")))
+        assert await fetched(broker) == -1
+        await broker.call("OffsetCommit", 9, commit_request(3))
+        assert await fetched(broker) == 3
 
 
 async def test_a_restart_forgets_nothing(tmp_path):

@@ -20,7 +20,9 @@ from tierlog.broker.wire.codec import MalformedFrame, decode, encode
 from tierlog.broker.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
+    CreatableTopicResult,
     CreateTopicsRequest,
+    CreateTopicsResponse,
 )
 from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest
@@ -197,3 +199,27 @@ def test_an_unknown_key_or_version_still_has_a_correlation_id() -> None:
     for key, version in ((18, 99), (999, 0), (3, -1)):
         frame = struct.pack(">hhih", key, version, 5, -1)
         assert decode_request_header(frame, 0, len(frame)) == (key, version, 5, None, -1)
+
+
+@pytest.mark.parametrize("version", [3, 4])  # the int16 of version 3 cannot say more
+def test_the_longest_string(version: int) -> None:
+    message = HeartbeatRequest(group_id="g" * 32_767, generation_id=1, member_id="m")
+    assert decode(HeartbeatRequest, version, encode(message, version)) == message
+    message.group_id += "g"
+    with pytest.raises(ValueError, match=r"too long|cannot be encoded"):
+        encode(message, version)
+
+
+def test_a_compact_string_longer_than_a_classic_one_is_refused() -> None:
+    frame = encode(HeartbeatRequest(group_id="stand-in", generation_id=1, member_id="m"), 4)
+    longer = frame.replace(uvarint(9) + b"stand-in", uvarint(32_769) + b"g" * 32_768)
+    with pytest.raises(MalformedFrame, match="group_id has an invalid length"):
+        decode(HeartbeatRequest, 4, longer)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_an_error_message_is_cut_to_the_longest_string(version: int) -> None:
+    result = CreatableTopicResult(name="t", error_code=17, error_message="ü" * 20_000)
+    response = CreateTopicsResponse(topics=[result])
+    decoded = decode(CreateTopicsResponse, version, encode(response, version))
+    assert decoded.topics[0].error_message == "ü" * 16_383
