@@ -248,6 +248,7 @@ class Broker(Foundation):
                 cleaner=self.cleaner,
                 scrubber=self.scrubber,
                 repair=self.repair,
+                groups=self.groups,
                 purgatory=self.purgatory,
                 sessions=self.sessions,
                 commits=self.commits,

@@ -128,7 +128,7 @@ class Coordinator:
     # ---- replay ----
 
     def replay(self, record_key: bytes | memoryview, value: bytes | memoryview | None) -> None:
-        """One record of the partition, oldest first. Raises FormatError for one that cannot be read."""
+        """One record of the partition, oldest first. Raises FormatError for one that cannot be used."""
         match decode_key(record_key):
             case OffsetKey(group_id, topic, partition):
                 place = TopicPartition(topic, partition)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from tierlog.broker.wire.primitives import uvarint
+from tierlog.broker.wire.primitives import STRING_BYTES_MAX, uvarint
 from tierlog.broker.wire.schema import ZERO_UUID
 
 NO_EXPIRY = -1
@@ -28,7 +28,7 @@ _NEWEST = 4
 
 
 class FormatError(Exception):
-    """A record of `__consumer_offsets` that cannot be read."""
+    """A record of `__consumer_offsets` that cannot be read, or that no coordinator writes."""
 
 
 class StoredRecord(NamedTuple):
@@ -245,6 +245,8 @@ class _Reader:
         length = self._varint() - 1 if self._flexible else self.int16()
         if length == -1:
             return None
+        if length > STRING_BYTES_MAX:
+            raise FormatError(f"a string of {length} bytes")
         try:
             return str(self._take(length), "utf-8")
         except UnicodeDecodeError as failure:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tierlog.broker.coordinator.events import NO_MEMBER_ID, JoinAnswer, Protocol, Token
 from tierlog.broker.coordinator.formats import (
+    FormatError,
     GroupKey,
     StoredGroup,
     StoredMember,
@@ -22,6 +23,8 @@ from tierlog.broker.coordinator.states import Cause, GroupState, next_state
 from tierlog.broker.coordinator.subscription import PROTOCOL_TYPE, subscribed_topics
 from tierlog.broker.ports.types import require
 from tierlog.broker.wire.errors import ErrorCode
+
+GENERATION_MAX = 2**31 - 1  # an int32 in requests and records
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,7 +114,8 @@ class Group:
 
     def next_generation(self, now_ms: int) -> None:
         """Ends the join phase with those who are members now."""
-        self.generation += 1
+        # After the last int32 the generations begin again.
+        self.generation = self.generation % GENERATION_MAX + 1
         self.initial_join_left_ms = None
         self.member_came = False
         self.storing = False
@@ -247,7 +251,7 @@ class Group:
         statics = {
             member.group_instance_id: name
             for name, member in self.members.items()
-            if member.group_instance_id
+            if member.group_instance_id is not None
         }
         require(statics == self.static_members, f"{where}: static members differ from members")
         for name, member in self.members.items():
@@ -259,7 +263,11 @@ class Group:
 
 
 def group_from_record(group_id: str, stored: StoredGroup) -> Group:
-    """A group as a restarted coordinator knows it: Stable with its members, or Empty."""
+    """A group as a restarted coordinator knows it: Stable with its members, or Empty.
+
+    Raises FormatError for a group that could not exist.
+    """
+    _check_stored(stored)
     group = Group(group_id)
     for member in stored.members:
         group.add(
@@ -284,3 +292,20 @@ def group_from_record(group_id: str, stored: StoredGroup) -> Group:
         group.leader_id = stored.leader
     group.subscribed = group.compute_subscribed() if stored.members else frozenset()
     return group
+
+
+def _check_stored(stored: StoredGroup) -> None:
+    members = stored.members
+    instances = [each.group_instance_id for each in members if each.group_instance_id is not None]
+    if len({each.member_id for each in members}) < len(members) or len(set(instances)) < len(instances):
+        raise FormatError("a group with two members of the same id")
+    if any(each.member_id == NO_MEMBER_ID for each in members):
+        raise FormatError("a group with a member that has no id")
+    if members and (stored.protocol is None or not stored.protocol_type):
+        raise FormatError("a group with members that has no protocol")
+    if stored.generation < 0 or any(_least_timeout_ms(each) < 0 for each in members):
+        raise FormatError("a group with a negative generation or timeout")
+
+
+def _least_timeout_ms(member: StoredMember) -> int:
+    return min(member.session_timeout_ms, member.rebalance_timeout_ms)

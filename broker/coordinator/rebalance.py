@@ -12,6 +12,11 @@ from tierlog.broker.coordinator.states import Cause, GroupState
 from tierlog.broker.coordinator.turn import Turn, response_error
 from tierlog.broker.wire.errors import ErrorCode
 
+STATIC_MEMBERS_CHECK_MS = 1_000
+"""Shortest interval at which a join phase without any joined member is looked at again: a member's rebalance
+timeout may be zero.
+"""
+
 
 def membership_changed(group: Group, turn: Turn) -> None:
     """Starts a rebalance, or, if one has started, sees whether its join phase is over."""
@@ -68,7 +73,8 @@ def complete_join(group: Group, turn: Turn) -> None:
             drop_member(group, member.member_id, turn)
     if group.members and not group.elect_joined_leader():
         # Only silent static members are left: they may come back until their sessions expire.
-        turn.set_timer(TimerKey(TimerKind.JOIN, group.group_id), group.rebalance_timeout_ms)
+        delay_ms = max(group.rebalance_timeout_ms, STATIC_MEMBERS_CHECK_MS)
+        turn.set_timer(TimerKey(TimerKind.JOIN, group.group_id), delay_ms)
         return
     group.next_generation(turn.now_ms)
     if not group.members:

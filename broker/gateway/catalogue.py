@@ -132,6 +132,12 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _counter("kafka_server_socket_server_metrics_incoming_byte_total", "Bytes received from clients"),
         _counter("kafka_server_socket_server_metrics_outgoing_byte_total", "Bytes sent to clients"),
     ),
+    "Groups": (
+        _gauge(
+            "tierlog_group_records_skipped",
+            "Records of the offsets topic that could not be used when their partition was last loaded",
+        ),
+    ),
     "Quotas": (
         _counter("tierlog_quota_throttles_total", "Requests whose client was told to wait", "quota"),
         _counter("tierlog_quota_throttle_seconds_total", "How long in all", "quota"),

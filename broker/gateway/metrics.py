@@ -13,6 +13,7 @@ from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.quotas.quotas import ClientQuotas, Report
 from tierlog.broker.runtime.directory_moves import DirectoryMoves, MoveEnd
+from tierlog.broker.runtime.group_service import GroupService
 from tierlog.broker.runtime.purgatory import DELAYED_OPERATIONS
 from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, Traffic
 from tierlog.broker.runtime.replica_manager import ReplicaManager
@@ -37,6 +38,7 @@ def families(node: Node) -> Iterator[Family]:
     if serving is not None:
         yield from _waiting(serving)
         yield from _clients(serving.listener)
+        yield from _groups(serving.groups)
         yield from quota_families(serving.quotas, serving.clock)
         yield from _throttled_replication(node, serving)
         yield from topic_families(serving.replicas)
@@ -122,6 +124,10 @@ _OF_A_QUOTA = {
         "kafka_server_controllermutation_throttle_time",
     ),
 }
+
+
+def _groups(groups: GroupService) -> Iterator[Family]:
+    yield "tierlog_group_records_skipped", _one(groups.skipped_records)
 
 
 def quota_families(quotas: ClientQuotas, clock: Clock) -> Iterator[Family]:

@@ -14,6 +14,7 @@ from tierlog.broker.runtime.directory_moves import DirectoryMoves
 from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
+from tierlog.broker.runtime.group_service import GroupService
 from tierlog.broker.runtime.log_cleaner import LogCleaner
 from tierlog.broker.runtime.log_repair import LogRepair
 from tierlog.broker.runtime.loop_lag import LoopLag
@@ -77,6 +78,7 @@ class Serving:
     cleaner: LogCleaner
     scrubber: Scrubber
     repair: LogRepair
+    groups: GroupService
     purgatory: Purgatory
     sessions: FetchSessions
     commits: GroupCommit

@@ -150,6 +150,11 @@ class GroupService:
         loading = any(not shard.ready for shard in self._shards.values())
         return (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE), found
 
+    @property
+    def skipped_records(self) -> int:
+        """Records that could not be used when the partitions coordinated here were last loaded."""
+        return sum(shard.skipped_records for shard in self._shards.values())
+
     def fresh_member_id(self, client_id: str) -> str:
         """The client id and a random UUID. A long client id is cut: the result must be a protocol string."""
         suffix = f"-{random_uuid(self._rng)}"

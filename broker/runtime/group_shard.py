@@ -40,7 +40,7 @@ from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.slices import LogSlice
 from tierlog.broker.records.batch import check_batch, iter_batches
 from tierlog.broker.records.errors import RecordsError
-from tierlog.broker.records.record import iter_records
+from tierlog.broker.records.record import Record, iter_records
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.timers import Timers
 from tierlog.broker.wire.errors import ErrorCode
@@ -98,6 +98,19 @@ class _Waiter:
     convert: Callable[[Answer], Any]
 
 
+@dataclass(slots=True)
+class _Load:
+    """What a replay has read. Skipped records are told in one line: there may be any number of them."""
+
+    records: int = 0
+    skipped: int = 0
+    first_skipped: str = ""
+
+    def skip(self, offset: int, error: Exception) -> None:
+        self.first_skipped = self.first_skipped or f"offset {offset}: {error}"
+        self.skipped += 1
+
+
 class GroupShard:
     def __init__(
         self,
@@ -114,6 +127,7 @@ class GroupShard:
         self.replica = replica
         self.core = Coordinator(settings)
         self.ready = False
+        self.skipped_records = 0
         self.leader_epoch = replica.leader_epoch
         self.on_failure: Callable[[GroupShard], None] = lambda shard: None
         self._settings = settings
@@ -181,7 +195,7 @@ class GroupShard:
             # Just elected, it may hold more that is committed than it knows of: offsets of clients, too.
             self._moved.clear()
             await self._moved.wait()
-        core, offset, records = Coordinator(self._settings), self.replica.log_start_offset, 0
+        core, offset, load = Coordinator(self._settings), self.replica.log_start_offset, _Load()
         while offset < self.replica.high_watermark and not self._closed:
             result = self.replica.read(offset, LOAD_BYTES)
             if result.error != ErrorCode.NONE or result.slice is None or not result.slice.parts:
@@ -191,19 +205,28 @@ class GroupShard:
             data = await asyncio.to_thread(_bytes_of, result.slice)
             if len(data) != result.slice.size:
                 raise LoadFailed(f"partition {self.partition} at offset {offset}: the file is cut")
-            records += _replay(core, data, self.partition)
+            _replay(core, data, load)
             offset = result.slice.end_offset
         if self._closed:
             return
         self.core = core
         self._perform(core.loaded(self._clock.now_ms(), self._topic_ids()))
         self.ready = True
+        self.skipped_records = load.skipped
         self._handle_inbox()
-        if records:
+        if load.skipped:
+            # Older records of the same keys count: consumers read again what a wrong offset would skip.
+            _log.error(
+                "records of __consumer_offsets cannot be used and are skipped",
+                partition=self.partition,
+                records=load.skipped,
+                first=load.first_skipped,
+            )
+        if load.records:
             _log.info(
                 "coordinator loaded",
                 partition=self.partition,
-                records=records,
+                records=load.records,
                 groups=len(core.list_groups()),
             )
 
@@ -312,27 +335,23 @@ def _bytes_of(found: LogSlice) -> bytes:
     )
 
 
-def _replay(core: Coordinator, data: bytes, partition: int) -> int:
-    records = 0
+def _replay(core: Coordinator, data: bytes, load: _Load) -> None:
     for at, header in iter_batches(data):
         if header.is_control:
             continue
         try:
             check_batch(data, at)
+            for record in iter_records(data, at, max_bytes=RECORDS_MAX_BYTES):
+                load.records += 1
+                _replay_record(core, record, load)
         except RecordsError as error:
-            # Older commits count then: records are read again, where a wrong offset would skip some.
-            where = {"partition": partition, "offset": header.base_offset}
-            _log.error("a damaged batch of __consumer_offsets is skipped", error=str(error), **where)
-            continue
-        for record in iter_records(data, at, max_bytes=RECORDS_MAX_BYTES):
-            records += 1
-            if record.key is None:
-                continue
-            try:
-                core.replay(record.key, record.value)
-            except FormatError as error:
-                where = {"partition": partition, "offset": record.offset}
-                _log.warning(
-                    "a record of __consumer_offsets cannot be read and is skipped", error=str(error), **where
-                )
-    return records
+            load.skip(header.base_offset, error)  # all of a damaged batch, or what follows the damage
+
+
+def _replay_record(core: Coordinator, record: Record, load: _Load) -> None:
+    if record.key is None:
+        return
+    try:
+        core.replay(record.key, record.value)
+    except FormatError as error:
+        load.skip(record.offset, error)

@@ -21,6 +21,7 @@ from tierlog.broker.coordinator.formats import (
     encode_key,
     encode_offset,
 )
+from tierlog.broker.wire.primitives import uvarint
 
 OFFSET_KEY = "0001 0001 67 0006 666c69676874 00000003"
 GROUP_KEY = "0002 0003 677270"
@@ -101,3 +102,10 @@ def test_any_bytes_decode_or_are_refused(data, decode):
 def test_a_cut_group_is_refused(end):
     with pytest.raises(FormatError):
         decode_group(bytes.fromhex(GROUP_V3)[:end])
+
+
+def test_a_string_that_no_client_could_have_sent_is_refused():
+    long = b"x" * 32_768
+    data = bytes.fromhex("0004 000000000000002a 00000007") + uvarint(len(long) + 1) + long + bytes(9)
+    with pytest.raises(FormatError, match="a string of 32768 bytes"):
+        decode_offset(data)

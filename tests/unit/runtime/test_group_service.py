@@ -1,7 +1,9 @@
 """The group service over the real metadata node and real replicas on disk: creation, durability, restart."""
 
 import asyncio
+import struct
 
+import crc32c
 import pytest
 from group_broker import (
     INCARNATION,
@@ -12,9 +14,12 @@ from group_broker import (
     fetched_error,
     join_request,
 )
+from structlog.testing import capture_logs
 
 from tierlog.broker.coordinator.events import Appended, WriteId
+from tierlog.broker.coordinator.formats import GroupKey, encode_key
 from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.group_service import OFFSETS_TOPIC, partition_of
 from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.broker.wire.messages import (
@@ -287,6 +292,25 @@ async def test_a_damaged_commit_is_not_believed(broker):
     path.write_bytes(content)
     await shard.load()
     assert await fetched(broker) == 5
+
+
+async def test_records_that_no_coordinator_wrote_are_skipped_with_one_line(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    shard = failed_shard(broker)
+    no_member_id = b"\x00\x03" + b"\x00\x01x" * 2
+    for value in (no_member_id, b"\x00\x09", b""):
+        record = NewRecord(1, encode_key(GroupKey("g")), value)
+        shard.replica.append(memoryview(encode_batch([record])), 1, from_client=False)
+    unreadable = bytearray(encode_batch([NewRecord(1, b"k", b"v")]))
+    unreadable[61] = 0x7F  # the length of the record
+    struct.pack_into(">I", unreadable, 17, crc32c.crc32c(bytes(unreadable[21:])))
+    shard.replica.append(memoryview(unreadable), 1, from_client=False)
+    with capture_logs() as logged:
+        await broker.service._load_shard(shard)
+    assert await fetched(broker) == 5
+    [line] = [entry for entry in logged if entry["log_level"] == "error"]
+    assert line["records"] == 4
+    assert broker.service.skipped_records == 4
 
 
 async def test_a_shard_that_is_led_no_more_is_not_loaded_again(broker):
