@@ -8,9 +8,11 @@ image by the composition root.
 from collections.abc import Callable
 
 import structlog
+from immutables import Map
 
 from tierlog.broker.settings.node import NODE_SETTINGS, NodeSettings
-from tierlog.broker.settings.running import RUN_TIME_SETTINGS, settings_now
+from tierlog.broker.settings.running import RUN_TIME_SETTINGS, settings_now, without_effect
+from tierlog.metadata.controller.rules import MIN_IN_SYNC, UNCLEAN, cluster_defaults
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
 
@@ -21,6 +23,7 @@ class RunningSettings:
     def __init__(self, at_start: NodeSettings) -> None:
         self._at_start = at_start
         self.now = at_start
+        self._ignored: dict[str, tuple[str, str]] = {}
         self.listeners: list[Callable[[NodeSettings], None]] = []
         """Called with the new settings when some have changed."""
 
@@ -30,13 +33,36 @@ class RunningSettings:
         before, self.now = self.now, settings_of(new, self._at_start)
         if changed := _differences(before, self.now):
             _log.info("settings have changed", **changed)
+            self._warn()
             for listener in self.listeners:
                 listener(self.now)
+
+    def _warn(self) -> None:
+        ignored = without_effect(self._at_start, self.now)
+        if ignored != self._ignored:
+            self._ignored = ignored
+            for name, (own, counts) in ignored.items():
+                _log.warning(
+                    "a setting in this node's configuration has no effect: the cluster's value counts; change"
+                    " that with `tierlog broker alter --config` or `kafka-configs --entity-type brokers"
+                    " --entity-default`, or take the line out",
+                    setting=name,
+                    here=own,
+                    cluster=counts,
+                )
 
 
 def settings_of(image: ClusterImage, at_start: NodeSettings) -> NodeSettings:
     of_node = image.overrides(ConfigScope.BROKER, str(at_start.node_id))
-    return settings_now(at_start, image.overrides(ConfigScope.CLUSTER, ""), of_node)
+    return settings_now(at_start, of_cluster(image), of_node)
+
+
+def of_cluster(image: ClusterImage) -> Map[str, str]:
+    """What counts for all brokers, with min.insync.replicas and unclean election as the controller has them:
+    a leader must commit by the controller's number (KIP-966)."""
+    least, unclean = cluster_defaults(image)
+    texts = {MIN_IN_SYNC: str(least), UNCLEAN: str(unclean).lower()}
+    return image.overrides(ConfigScope.CLUSTER, "").update(texts)
 
 
 def _differences(before: NodeSettings, now: NodeSettings) -> dict[str, str]:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from tierlog.broker.runtime.running_settings import settings_of
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.settings.topic import TopicConfig
+from tierlog.metadata.controller.rules import ClusterDefaults, cluster_defaults
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
 
 REMEMBERED_MAX = 1000
 
-Sources = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]]
+Sources = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str], ClusterDefaults]
 
 
 class TopicConfigs:
@@ -25,7 +26,8 @@ class TopicConfigs:
     def of(self, image: ClusterImage, topic: str) -> TopicConfig:
         overrides = image.topic_overrides(topic)
         of_node = image.overrides(ConfigScope.BROKER, str(self._settings.node_id))
-        sources = overrides, of_node, image.overrides(ConfigScope.CLUSTER, "")
+        of_cluster = image.overrides(ConfigScope.CLUSTER, "")
+        sources = overrides, of_node, of_cluster, cluster_defaults(image)
         found = self._known.get(sources)
         if found is None:
             if len(self._known) >= REMEMBERED_MAX:

@@ -278,9 +278,15 @@ class NodeSettings:
         "Default of compression.type.",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     )
-    min_insync_replicas: int = _int(1, "Default of min.insync.replicas.", least=1)
+    min_insync_replicas: int = _int(
+        1,
+        "Default of min.insync.replicas for the whole cluster (KIP-966). A new cluster takes it from its "
+        "first broker; later it changes only for all brokers at once, whatever a broker's file says.",
+        least=1,
+    )
     unclean_leader_election_enable: bool = _boolean(
-        False, "Default of unclean.leader.election.enable, if every broker says so."
+        False,
+        "Default of unclean.leader.election.enable for the whole cluster, kept as min.insync.replicas is.",
     )
     producer_id_expiration_ms: int = _int(
         86_400_000, "An idle producer's sequences are forgotten after it.", least=1

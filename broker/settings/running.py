@@ -14,6 +14,10 @@ from tierlog.broker.settings.topic import TOPIC_DEFAULTS, check_local_retention
 
 REPLICATION_RATES = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
 
+QUORUM_SETTINGS = frozenset({"min.insync.replicas", "unclean.leader.election.enable"})
+"""Topic defaults that the controller elects by: settings of the cluster, which the quorum keeps
+(`metadata.controller.rules.cluster_defaults`). A node's file gives them to a new cluster, and no more."""
+
 RUN_TIME_SETTINGS = REPLICATION_RATES | {
     *TOPIC_DEFAULTS,
     "log.cleaner.backoff.ms",
@@ -37,14 +41,29 @@ def settings_now(
     at_start: NodeSettings, of_cluster: Mapping[str, str], of_node: Mapping[str, str]
 ) -> NodeSettings:
     """Those of a node that was started with `at_start`. What it does not understand, as a newer one took it,
-    counts as not set."""
+    counts as not set. `QUORUM_SETTINGS` are the cluster's alone."""
     values: dict[str, Value] = {}
-    for source in (of_cluster, of_node):
-        for name in RUN_TIME_SETTINGS.intersection(source):
+    for source, names in ((of_cluster, RUN_TIME_SETTINGS), (of_node, RUN_TIME_SETTINGS - QUORUM_SETTINGS)):
+        for name in names.intersection(source):
             with suppress(InvalidSetting):
                 values[name] = NODE_SETTINGS[name].parse(source[name])
+    explicit = (at_start.explicit - QUORUM_SETTINGS).union(values)
+    values = {name: NODE_SETTINGS[name].default for name in QUORUM_SETTINGS} | values
     changes = {name.replace(".", "_"): value for name, value in values.items()}
-    return replace(at_start, explicit=at_start.explicit.union(values), **changes)  # type: ignore[arg-type]
+    return replace(at_start, explicit=explicit, **changes)  # type: ignore[arg-type]
+
+
+def without_effect(at_start: NodeSettings, now: NodeSettings) -> dict[str, tuple[str, str]]:
+    """Settings that the node's file gives but the quorum keeps, and keeps otherwise: name -> (the file's
+    value, the one that counts)."""
+    found = {}
+    for name in sorted(QUORUM_SETTINGS & at_start.explicit):
+        own, counts = (
+            NODE_SETTINGS[name].text(getattr(each, name.replace(".", "_"))) for each in (at_start, now)
+        )
+        if own != counts:
+            found[name] = own, counts
+    return found
 
 
 def check_together(settings: NodeSettings, before: NodeSettings | None = None) -> None:

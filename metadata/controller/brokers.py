@@ -7,6 +7,13 @@ from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import election
 from tierlog.metadata.controller.decision import Decision, Refusal, done, refused
+from tierlog.metadata.controller.rules import (
+    MIN_IN_SYNC,
+    UNCLEAN,
+    ClusterDefaults,
+    cluster_defaults,
+    has_cluster_defaults,
+)
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import BrokerImage, ClusterImage
 
@@ -24,10 +31,9 @@ def register(image: ClusterImage, command: c.RegisterBroker) -> Decision[c.Broke
     known = image.brokers.get(command.broker_id)
     same_process = known is not None and known.incarnation == command.incarnation
     epoch = known.broker_epoch if known is not None and same_process else image.index + 1
-    records: tuple[r.AnyRecord, ...] = (_registration(command, epoch),)
+    records: tuple[r.AnyRecord, ...] = (*_first_defaults(image, command), _registration(command, epoch))
     if not (known.fenced if known is not None and same_process else command.start_fenced):
         records += (r.FenceBroker(broker_id=command.broker_id, broker_epoch=epoch, fenced=False),)
-    records = election.with_changes(image, records, lambda after: election.settings_changed(image, after))
     if not same_process:
         records = election.with_changes(
             image,
@@ -149,6 +155,27 @@ def _registration(command: c.RegisterBroker, epoch: int) -> r.RegisterBroker:
         unclean_election=command.unclean_election,
         formats=command.formats,
     )
+
+
+def _first_defaults(image: ClusterImage, command: c.RegisterBroker) -> list[r.AnyRecord]:
+    """The defaults that the controller elects by become settings of the cluster with the first registration,
+    as Kafka writes min.insync.replicas when eligible leader replicas are switched on (KIP-966). A new cluster
+    takes them from its first broker; one that an older version made keeps what it went by. A later broker
+    with another file changes nothing."""
+    if has_cluster_defaults(image):
+        return []
+    defaults = ClusterDefaults(command.min_in_sync, command.unclean_election)
+    if image.brokers:
+        defaults = cluster_defaults(image)
+    values = {MIN_IN_SYNC: str(defaults.min_in_sync)}
+    if defaults.unclean:
+        values[UNCLEAN] = "true"
+    known = image.overrides(r.ConfigScope.CLUSTER, "")
+    return [
+        r.ConfigRecord(scope=r.ConfigScope.CLUSTER, name="", key=key, value=value)
+        for key, value in values.items()
+        if key not in known
+    ]
 
 
 def _bad(image: ClusterImage, command: c.RegisterBroker) -> str | None:

@@ -50,7 +50,8 @@ class RegisterBroker(Command, frozen=True, kw_only=True, tag=True):
     """A broker process started (KIP-631). The same incarnation again is a retry and keeps its epoch.
 
     `may_have_lost`: what it had not synced may be gone, so it may miss what was acknowledged. `min_in_sync`,
-    `unclean_election`: its own defaults of min.insync.replicas and unclean.leader.election.enable.
+    `unclean_election`: min.insync.replicas and unclean.leader.election.enable of its file, which count if it
+    is the first broker of a new cluster.
     """
 
     broker_id: int

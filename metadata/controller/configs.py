@@ -73,10 +73,7 @@ def overrides_after(image: ClusterImage, resource: c.ConfigResource) -> dict[str
     is_topic = resource.scope is ConfigScope.TOPIC
     definitions = TOPIC_SETTINGS if is_topic else DYNAMIC_NODE_SETTINGS
     for change in resource.changes:
-        if resource.scope is ConfigScope.BROKER and change.key in (MIN_IN_SYNC, UNCLEAN):
-            _refuse(
-                f"{change.key}: one for the whole cluster, or per topic, as elections rely on it (KIP-966)"
-            )
+        _check_elections_rely_on_one(resource.scope, change)
         try:
             value = _changed(definitions, after.get(change.key), change)
         except InvalidSetting as invalid:
@@ -102,6 +99,25 @@ def _alter(image: ClusterImage, resource: c.ConfigResource) -> list[AnyRecord]:
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
     ]
+
+
+def _check_elections_rely_on_one(scope: ConfigScope, change: c.ConfigChange) -> None:
+    """KIP-966: the controller knows which replicas are eligible by the very number that leaders commit by."""
+    if scope is ConfigScope.BROKER and change.key == MIN_IN_SYNC:
+        _refuse(
+            "Broker-level min.insync.replicas cannot be altered while ELR is enabled."
+            " Set it for all brokers, or for a topic."
+        )
+    if scope is ConfigScope.BROKER and change.key == UNCLEAN and change.value is not None:
+        _refuse(f"{UNCLEAN} of one broker has no meaning: set it for all brokers, or for a topic.")
+    if (
+        scope is ConfigScope.CLUSTER
+        and change.key == MIN_IN_SYNC
+        and change.operation is c.ConfigOperation.DELETE
+    ):
+        _refuse(
+            "Cluster-level min.insync.replicas cannot be removed while ELR is enabled. Set another value."
+        )
 
 
 def _changed(definitions: Mapping[str, Setting], before: str | None, change: c.ConfigChange) -> str | None:

@@ -3,11 +3,12 @@ unclean election is allowed.
 
 min.insync.replicas decides which replicas hold everything committed (KIP-966), so the leader of a partition
 must use the very number that the controller uses: `min_in_sync`. It is the topic's own setting, else the
-cluster's, else the least that a registered broker was started with. A broker alone cannot change it.
+cluster's, which the quorum keeps (`cluster_defaults`). No broker's own file changes it.
 """
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from immutables import Map
 
@@ -19,6 +20,13 @@ from tierlog.metadata.records import ConfigScope
 MIN_IN_SYNC, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 _NO_SETTINGS: Map[str, str] = Map()
 _MIN_IN_SYNC, _UNCLEAN = TOPIC_SETTINGS[MIN_IN_SYNC], TOPIC_SETTINGS[UNCLEAN]
+
+
+class ClusterDefaults(NamedTuple):
+    """What counts for topics without a setting of their own."""
+
+    min_in_sync: int
+    unclean: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +61,10 @@ def needs_more_in_sync(partition: PartitionImage, least: int) -> bool:
 def rules_of(image: ClusterImage) -> Callable[[str], Rules]:
     """Topic name -> its rules; what all topics share is worked out once."""
     brokers = list(image.brokers.values())
-    cluster = image.configs.get((ConfigScope.CLUSTER, ""), _NO_SETTINGS)
-    least = min((broker.min_in_sync for broker in brokers), default=1)
-    unclean = bool(brokers) and all(broker.unclean_election for broker in brokers)
     common = Rules(
-        live=frozenset(broker.broker_id for broker in brokers if not broker.fenced),
-        may_lead=frozenset(broker.broker_id for broker in brokers if broker.may_lead),
-        min_in_sync=_number(cluster.get(MIN_IN_SYNC), _MIN_IN_SYNC, least),
-        unclean=_truth(cluster.get(UNCLEAN), unclean),
+        frozenset(broker.broker_id for broker in brokers if not broker.fenced),
+        frozenset(broker.broker_id for broker in brokers if broker.may_lead),
+        *cluster_defaults(image),
     )
 
     def of(topic: str) -> Rules:
@@ -75,6 +79,27 @@ def rules_of(image: ClusterImage) -> Callable[[str], Rules]:
         )
 
     return of
+
+
+def has_cluster_defaults(image: ClusterImage) -> bool:
+    """The first registration writes min.insync.replicas, and nothing removes it."""
+    return MIN_IN_SYNC in image.configs.get((ConfigScope.CLUSTER, ""), _NO_SETTINGS)
+
+
+def cluster_defaults(image: ClusterImage) -> ClusterDefaults:
+    """Those that the quorum keeps. In the image of a cluster that no node of this version has joined yet they
+    are missing: then what the version before went by, the least min.insync.replicas of all registered
+    brokers, and unclean election if all of them allow it."""
+    cluster = image.configs.get((ConfigScope.CLUSTER, ""), _NO_SETTINGS)
+    least, unclean = 1, False
+    if not has_cluster_defaults(image):
+        brokers = list(image.brokers.values())
+        least = min((broker.min_in_sync for broker in brokers), default=1)
+        unclean = bool(brokers) and all(broker.unclean_election for broker in brokers)
+    return ClusterDefaults(
+        min_in_sync=_number(cluster.get(MIN_IN_SYNC), _MIN_IN_SYNC, least),
+        unclean=_truth(cluster.get(UNCLEAN), unclean),
+    )
 
 
 def _number(text: str | None, setting: Setting, default: int) -> int:

@@ -368,6 +368,7 @@ class SimBroker:
                 rack=None,
                 may_have_lost=self.directories.may_have_lost,
                 min_in_sync=settings.min_insync_replicas,
+                unclean_election=settings.unclean_leader_election_enable,
             )
         )
         await lifecycle.register()

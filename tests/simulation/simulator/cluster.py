@@ -26,6 +26,7 @@ from simulator.disk import Disk
 from simulator.faults import DOWN_S, KINDS, Faults
 from simulator.groups import OFFSETS_TOPIC, GroupHistory, take_part
 from simulator.loop import Process, SimLoop
+from simulator.misconfigured import KEPT, misconfigure
 from simulator.network import Network, Responses
 from simulator.operators import move_partitions, pass_topics, retire
 from simulator.partitions import PartitionWitness
@@ -35,7 +36,7 @@ from simulator.tiering import Tiering, read_back
 from simulator.witness import QuorumWitness, Violation
 from simulator.workload import TOPIC, Client, History, consume, produce, values_of
 from tierlog.broker.ports.types import InvariantViolation
-from tierlog.broker.settings.node import settings_from
+from tierlog.broker.settings.node import NodeSettings, settings_from
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller.commands import (
     AlterConfigs,
@@ -66,6 +67,9 @@ CHECK_S = 0.05
 
 MOVED, PASSING, RETIRING, DECAYING = 0.4, 0.25, 0.15, 0.3
 """Of the runs: the share in which partitions move, topics come and go, brokers leave for good, bits flip."""
+
+MISCONFIGURED = 0.4
+"""Of the runs: the share in which a broker is started now and then with other settings than the rest."""
 
 GROUPED = 0.3
 """Of the runs: the share with a consumer group."""
@@ -139,6 +143,10 @@ class ClusterRun:
         self.history = History()
         self.flushes = self.rng.random() < 0.5
         self._configs = (("flush.messages", "1"),) if self.flushes else ()
+        drawn = random.Random(f"settings {seed}").random()  # drawn apart, for the rest to stay
+        self._misconfigured = float(drawn < MISCONFIGURED)
+        if self._misconfigured:
+            self._configs += KEPT
         self.session_ms = self.rng.choice((1000, 3000))
         self.fetch_bytes = self.rng.choice((200, 1 << 20))
         nodes = voters = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)
@@ -211,7 +219,7 @@ class ClusterRun:
     def _fork(self) -> random.Random:
         return random.Random(self.rng.getrandbits(64))
 
-    def _settings(self, number: int, voters: range) -> "object":
+    def _settings(self, number: int, voters: range) -> NodeSettings:
         return settings_from(
             {
                 "node.id": str(number),
@@ -287,6 +295,7 @@ class ClusterRun:
             "retiring": (RETIRING, self._retire),
             "decay": (DECAYING, self._decay),
             "splits": (SPLIT, self._split),
+            "misconfigured": (self._misconfigured, self._misconfigure),
         }.items():
             draws = random.Random(rng.random())
             if draws.random() < share:
@@ -312,6 +321,9 @@ class ClusterRun:
 
     def _decay(self, client: Client) -> Coroutine[Any, Any, None]:
         return flip_bits(self.brokers, TOPIC, client.rng, self._may_wipe, self._stop("flipped bit"))
+
+    def _misconfigure(self, client: Client) -> Coroutine[Any, Any, None]:
+        return misconfigure(self.brokers, client.rng, self._stop("other settings"))
 
     def _split(self, client: Client) -> Coroutine[Any, Any, None]:
         names = [broker.name for broker in self.brokers.values()]

@@ -8,13 +8,16 @@ from simulator.switches import Patches, safeguard
 from tierlog.broker.coordinator.coordinator import Coordinator
 from tierlog.broker.handlers import fetch
 from tierlog.broker.partition.follower import FetchPosition
+from tierlog.broker.runtime import running_settings, topic_configs
 from tierlog.broker.runtime.group_shard import GroupShard
 from tierlog.broker.runtime.lifecycle import BrokerLifecycle
 from tierlog.broker.runtime.replica import ReadResult, Replica
 from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.replica_roles import ReplicaRoles
-from tierlog.metadata.controller import settle
-from tierlog.metadata.image import PartitionImage
+from tierlog.broker.settings.node import NodeSettings
+from tierlog.metadata.controller import rules, settle
+from tierlog.metadata.controller.rules import ClusterDefaults
+from tierlog.metadata.image import ClusterImage, PartitionImage
 
 # --- the controller
 
@@ -36,6 +39,32 @@ def _() -> Patches:
         return
 
     yield ReplicaReports, "tell_empty", without
+
+
+@safeguard("min.insync.replicas is a setting of the cluster", "one broker's file lets others lose records")
+def _() -> Patches:
+    """As before: the least of all brokers counts for the controller, and a leader goes by its own."""
+
+    def without(image: ClusterImage) -> ClusterDefaults:
+        return ClusterDefaults(min((one.min_in_sync for one in image.brokers.values()), default=1), False)
+
+    yield rules, "cluster_defaults", without
+    yield running_settings, "settings_of", _own_settings
+    yield topic_configs, "settings_of", _own_settings
+
+
+def _own_settings(image: ClusterImage, at_start: NodeSettings) -> NodeSettings:
+    return at_start
+
+
+@safeguard("unclean election is a setting of the cluster", "one broker's file lets others lose records")
+def _() -> Patches:
+    def without(image: ClusterImage) -> ClusterDefaults:
+        least, unclean = known(image)
+        return ClusterDefaults(least, unclean or any(one.unclean_election for one in image.brokers.values()))
+
+    known = rules.cluster_defaults
+    yield rules, "cluster_defaults", without
 
 
 # --- leases

@@ -7,10 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.balance import rebalance
 from tierlog.metadata.controller.commands import ConfigOperation, ElectionKind
-from tierlog.metadata.controller.rules import min_in_sync
+from tierlog.metadata.controller.rules import cluster_defaults, min_in_sync
+from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.records import ConfigScope
 
 World = Any
@@ -187,11 +189,11 @@ def test_lowering_the_minimum_ends_eligibility_at_once(three: World) -> None:
     assert state(three) == (1, (1,), ())  # from here on 1 commits alone
 
 
-def test_the_minimum_is_that_of_the_topic_then_the_cluster_then_the_least_of_brokers(world: World) -> None:
+def test_the_minimum_is_that_of_the_topic_then_the_one_of_the_cluster(world: World) -> None:
     world.register(1, min_in_sync=3)
     world.register(2, min_in_sync=2)
     world.create("t", assignments=((0, (1, 2)),))
-    assert min_in_sync(world.image, "t") == 2
+    assert min_in_sync(world.image, "t") == 3
     assert configure(world, "min.insync.replicas", "4", ConfigScope.CLUSTER) == E.NONE
     assert min_in_sync(world.image, "t") == 4
     assert configure(world, "min.insync.replicas", "1") == E.NONE
@@ -199,13 +201,76 @@ def test_the_minimum_is_that_of_the_topic_then_the_cluster_then_the_least_of_bro
     assert configure(world, "min.insync.replicas", "1", ConfigScope.BROKER) == E.INVALID_CONFIG
 
 
-def test_a_broker_that_registers_with_a_lower_minimum_ends_eligibility(world: World) -> None:
+def test_a_broker_that_registers_with_other_settings_changes_nothing_for_the_rest(world: World) -> None:
     world.register(1, min_in_sync=2)
     world.register(2, min_in_sync=2)
     world.create("t", assignments=((0, (1, 2)),))
     world.in_sync(1)
     assert state(world) == (1, (1,), (2,))
-    world.register(3, min_in_sync=1)
+    world.register(3, min_in_sync=1, unclean_election=True)
+    world.register(2, incarnation=22, min_in_sync=1, unclean_election=True)
+    world.register(1, incarnation=11, min_in_sync=1, unclean_election=True)
+    assert cluster_defaults(world.image) == (2, False)
+    assert state(world) == (1, (1,), (2,))
+
+
+def test_the_first_broker_of_a_cluster_gives_it_the_defaults_that_elections_rely_on(world: World) -> None:
+    world.register(1, min_in_sync=2, unclean_election=True)
+    assert dict(world.image.overrides(ConfigScope.CLUSTER, "")) == {
+        "min.insync.replicas": "2",
+        "unclean.leader.election.enable": "true",
+    }
+    assert cluster_defaults(world.image) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("set_before", "unclean", "after"),
+    [
+        ({}, (True, True), (2, True)),
+        ({}, (True, False), (2, False)),
+        ({"min.insync.replicas": "3"}, (True, True), (3, False)),  # safe rather than as before
+        ({"unclean.leader.election.enable": "true"}, (False, False), (2, True)),
+    ],
+)
+def test_a_cluster_of_an_older_version_keeps_what_it_went_by(
+    world: World, set_before: dict[str, str], unclean: tuple[bool, bool], after: tuple[int, bool]
+) -> None:
+    """Its log has no such settings of the cluster, and brokers that registered with different ones."""
+    registered = [
+        r.RegisterBroker(
+            broker_id=one,
+            broker_epoch=one,
+            incarnation=uuid.UUID(int=one),
+            host="h",
+            port=1,
+            admin_url="u",
+            min_in_sync=4 - one,
+            unclean_election=unclean[one - 1],
+        )
+        for one in (1, 2)
+    ]
+    configs = [
+        r.ConfigRecord(scope=ConfigScope.CLUSTER, name="", key=key, value=value)
+        for key, value in set_before.items()
+    ]
+    world.image = apply_entry(world.image, world.image.index + 1, (*registered, *configs))
+    world.register(2, incarnation=22, min_in_sync=1)
+    assert cluster_defaults(world.image) == after
+    assert world.image.overrides(ConfigScope.CLUSTER, "")["min.insync.replicas"] == str(after[0])
+    world.register(1, incarnation=11, min_in_sync=1)
+    assert cluster_defaults(world.image) == after
+
+
+def test_the_minimum_of_the_cluster_changes_and_is_not_removed(world: World) -> None:
+    world.register(1, min_in_sync=2)
+    world.register(2)
+    world.create("t", assignments=((0, (1, 2)),))
+    world.in_sync(1)
+    change = c.ConfigChange(key="min.insync.replicas", operation=ConfigOperation.DELETE)
+    resource = c.ConfigResource(scope=ConfigScope.CLUSTER, name="", changes=(change,))
+    assert world.do(c.AlterConfigs(resources=(resource,))).resources[0].error == E.INVALID_CONFIG
+    assert state(world) == (1, (1,), (2,))
+    assert configure(world, "min.insync.replicas", "1", ConfigScope.CLUSTER) == E.NONE
     assert state(world) == (1, (1,), ())
 
 

@@ -1,0 +1,56 @@
+"""Brokers that an operator starts with other settings than the rest, for one life or until the run ends.
+
+What topics set for themselves, and what the quorum keeps, must hold whatever a broker's own file says
+(guarantee 24).
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from simulator.broker import SimBroker
+from tierlog.broker.settings.node import NodeSettings
+
+EVERY_S = 1.5
+LASTS_S = (0.5, 5.0)
+STAYS = 0.3
+"""The share of the brokers that keep such settings until the run ends, or another one is struck."""
+
+KEPT = (("retention.ms", "-1"),)
+"""Of the topics in such a run: without their own retention, that of a leader counts, as in Kafka."""
+
+OTHERS: Mapping[str, tuple[object, ...]] = {
+    "min.insync.replicas": (1, 1, 3),
+    "unclean.leader.election.enable": (True,),
+    "log.segment.bytes": (500, 3000, 1 << 20),
+    "log.retention.ms": (1,),
+    "log.retention.check.interval.ms": (500,),
+    "replica.lag.time.max.ms": (400, 5000),
+    "broker.session.timeout.ms": (1000, 6000),
+}
+DIFFERS = 0.6
+"""The share of these settings that such a broker has otherwise."""
+
+
+async def misconfigure(
+    brokers: Mapping[int, SimBroker], rng: random.Random, stop: Callable[[int], None]
+) -> None:
+    """For ever. `stop`: kills a broker, which is started again a moment later."""
+    while True:
+        await asyncio.sleep(rng.expovariate(1 / EVERY_S))
+        number = rng.choice(sorted(brokers))
+        broker = brokers[number]
+        right = broker.settings
+        broker.settings = _otherwise(right, rng)
+        stop(number)
+        await asyncio.sleep(rng.uniform(*LASTS_S))
+        if rng.random() > STAYS:
+            broker.settings = right
+            stop(number)
+
+
+def _otherwise(settings: NodeSettings, rng: random.Random) -> NodeSettings:
+    chosen = {name: rng.choice(values) for name, values in OTHERS.items() if rng.random() < DIFFERS}
+    fields = {name.replace(".", "_"): value for name, value in chosen.items()}
+    return replace(settings, explicit=settings.explicit.union(chosen), **fields)  # type: ignore[arg-type]
