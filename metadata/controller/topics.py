@@ -141,7 +141,7 @@ def _folded(name: str) -> str:
 def _check_new(draft: ClusterImage, name: str, folded: dict[str, str]) -> None:
     """Names that differ only in '.' and '_' would collide in metrics, as in Kafka."""
     if name in draft.topic_ids:
-        raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+        raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     other = folded.get(_folded(name))
     if other is not None:
         message = f"topic {name} collides with {other}: '.' and '_' count as the same"

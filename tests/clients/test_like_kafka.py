@@ -391,10 +391,24 @@ CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
         )
     ],
     "unregister nobody": [("UnregisterBroker", 0, {"broker_id": 4711})],
-    "features that cannot be": [
+    "features": [
         ("UpdateFeatures", version, request)
         for version in (0, 1, 2)
-        for request in (feature("$t", 1), feature("$t", 0), {"feature_updates": []})
+        for request in (
+            feature("$t", 1),
+            feature("$t", 0),
+            feature("metadata.version", 30),
+            feature("metadata.version", 31),
+            feature("metadata.version", 29),
+            feature("metadata.version", -1),
+            feature("eligible.leader.replicas.version", 1),
+            feature("group.version", 2),
+            feature("kraft.version", 0),
+            feature("kraft.version", 2),
+            feature("transaction.version", 3),
+            {"feature_updates": [{"feature": "$t", "max_version_level": 1, "upgrade_type": 7}]},
+            {"feature_updates": []},
+        )
     ],
     "a quorum of nothing": [
         (

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from admin_cluster import AdminCluster
 
-from tierlog.broker.handlers.api_versions import Features
-from tierlog.broker.handlers.features import FORMAT, features_of
+from tierlog.broker.handlers.features import FORMAT, KAFKA_FEATURES, features_of
 from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.image import ClusterImage
 
@@ -22,17 +21,34 @@ def to(level: int, feature: str = FORMAT, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", [3, 4])
-async def test_the_format_is_told_as_a_feature(cluster: AdminCluster, version: int) -> None:
+async def test_api_versions_reports_features(cluster: AdminCluster, version: int) -> None:
+    """Those with a least of 0 only from version 4 on, as in Kafka: older clients refuse such a range."""
     answer = await cluster.ask("ApiVersions", version, client_software_name="t", client_software_version="1")
-    [supported], [finalized] = answer.supported_features, answer.finalized_features
-    assert (supported.name, supported.min_version, supported.max_version) == (FORMAT, 1, 1)
-    assert (finalized.name, finalized.min_version_level, finalized.max_version_level) == (FORMAT, 1, 1)
+    supported = {one.name: (one.min_version, one.max_version) for one in answer.supported_features}
+    finalized = {one.name: one.max_version_level for one in answer.finalized_features}
+    assert finalized == {FORMAT: 1, "eligible.leader.replicas.version": 1, "metadata.version": 30}
+    not_served = {name: (0, 0) for name, level in KAFKA_FEATURES.items() if level == 0}
+    assert supported == {name: (level, level) for name, level in finalized.items()} | (
+        not_served if version == 4 else {}
+    )
+    assert "transaction.version" in not_served
     assert answer.finalized_features_epoch == cluster.metadata.image.index
 
 
-def test_what_is_in_force_is_what_the_image_says() -> None:
+def test_the_format_in_force_is_what_the_image_says() -> None:
     image = ClusterImage(cluster_id="c", index=7, format_version=3)
-    assert features_of(image) == Features({FORMAT: (1, 1)}, {FORMAT: 3}, 7)
+    features = features_of(image)
+    assert (features.supported[FORMAT], features.finalized[FORMAT], features.epoch) == ((1, 1), 3, 7)
+
+
+@pytest.mark.parametrize("feature", KAFKA_FEATURES)
+async def test_a_feature_of_kafka_stays_at_its_level(cluster: AdminCluster, feature: str) -> None:
+    level = KAFKA_FEATURES[feature]
+    assert (await update(cluster, 2, to(level, feature))).error_code == E.NONE
+    for other in (level - 1, level + 1):
+        for kind in (UPGRADE, SAFE_DOWNGRADE, 3):
+            answer = await update(cluster, 2, to(other, feature, upgrade_type=kind))
+            assert answer.error_code == E.INVALID_UPDATE_VERSION
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
