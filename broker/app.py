@@ -223,7 +223,13 @@ class Broker(Foundation):
         self.scrubber = Scrubber(settings, self.replicas, self.tasks, self.rng, self.repair.found)
         self._parts.push_async_callback(self.scrubber.stop)
         self.scrubber.start()
-        self.running.listeners += [self.upkeep.configure, self.cleaner.configure, self.scrubber.configure]
+        self.tiering.configure(settings)
+        self.running.listeners += [
+            self.upkeep.configure,
+            self.cleaner.configure,
+            self.scrubber.configure,
+            self.tiering.configure,
+        ]
         self._parts.push_async_callback(self.moves.stop)
         self.moves.resume()
         if not self._is_alone:
@@ -332,6 +338,7 @@ class Broker(Foundation):
         )
         fetchers = ReplicaFetchers(dependencies)
         self._parts.callback(fetchers.close)
+        self.running.listeners.append(fetchers.configure)
         return fetchers
 
     def _lower_checkpoint(self, replica: Replica) -> None:

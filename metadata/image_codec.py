@@ -17,7 +17,10 @@ from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.metadata.image import BrokerImage, ClusterImage, QueuedDelete, RemotePartition, TopicImage
 from tierlog.metadata.records import ConfigScope, QuotaEntity
 
-VERSION = 5
+VERSION = 6
+
+
+_SINCE_6 = frozenset({ConfigScope.GROUP, ConfigScope.CLIENT_METRICS})
 
 
 class UnknownSnapshotVersion(ValueError):
@@ -92,6 +95,8 @@ def encode_image(image: ClusterImage) -> bytes:
 def _oldest_version(image: ClusterImage) -> int:
     """Nodes that know an older version skip what parts of the image gained since; they must not, where it
     says something."""
+    if any(scope in _SINCE_6 for scope, _ in image.configs):
+        return 6
     partitions = [partition for topic in image.topics.values() for partition in topic.partitions]
     if any(partition.full for partition in partitions):
         return 5

@@ -39,6 +39,8 @@ class ConfigScope(StrEnum):
     TOPIC = "topic"
     BROKER = "broker"
     CLUSTER = "cluster"
+    GROUP = "group"  # a group by its id
+    CLIENT_METRICS = "client-metrics"  # a subscription by its name (KIP-714)
 
 
 QuotaEntity = tuple[tuple[str, str | None], ...]

@@ -84,11 +84,17 @@ class ChunkCache:
         self._tasks = tasks
         self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()
         self._flights: dict[ChunkKey, Flight] = {}
+        self._downloads_at_once = downloads_at_once
         self._slots = asyncio.Semaphore(downloads_at_once)
         self._reading_ahead = 0
         self._names = count()
         self.counts = CacheCounts()
         _empty(files, directory)
+
+    def limit_downloads(self, at_once: int) -> None:
+        """Of downloads that begin from now on; those that are under way, or wait, end by the limit before."""
+        if at_once != self._downloads_at_once:
+            self._downloads_at_once, self._slots = at_once, asyncio.Semaphore(at_once)
 
     async def get(self, key: ChunkKey, download: Download) -> Chunk:
         """The chunk, downloaded if it is not here; raises what the download raises."""

@@ -7,7 +7,9 @@ from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.described import (
     Described,
+    describe_client_metrics,
     describe_cluster,
+    describe_group,
     describe_node,
     describe_topic,
 )
@@ -34,7 +36,9 @@ from tierlog.metadata.controller.configs import overrides_after
 from tierlog.metadata.controller.decision import Refusal
 from tierlog.metadata.records import ConfigScope
 
-TOPIC, BROKER = 2, 4  # Kafka's resource types
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+"""Kafka's resource types. BROKER_LOGGER, 8, is not among them: log levels do not change."""
+
 _OPERATIONS = frozenset(int(operation) for operation in ConfigOperation)
 
 
@@ -84,7 +88,15 @@ def _described(deps: Dependencies, resource: DescribeConfigsResource) -> list[De
             message = f"Unexpected broker id, expected {here} or empty string, but received {name}"
             return Outcome(error=ErrorCode.INVALID_REQUEST, message=message)
         return describe_node(deps.settings, deps.metadata.image)
-    return Outcome(error=ErrorCode.INVALID_REQUEST, message=f"resource type {resource.resource_type}")
+    if resource.resource_type == CLIENT_METRICS:
+        if not name:
+            return _invalid("Client metrics subscription name must not be empty")
+        return describe_client_metrics(deps.metadata.image.overrides(ConfigScope.CLIENT_METRICS, name))
+    if resource.resource_type == GROUP:
+        if not name:
+            return _invalid("Group name must not be empty")
+        return describe_group(deps.metadata.image.overrides(ConfigScope.GROUP, name))
+    return _invalid(f"Unknown resource type {resource.resource_type}")
 
 
 def _entry(item: Described, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:
@@ -95,8 +107,10 @@ def _entry(item: Described, synonyms: bool, documentation: bool) -> DescribeConf
         config_source=item.source,
         is_sensitive=item.is_sensitive,
         synonyms=[
-            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
-            for synonym in (item.synonyms if synonyms and not item.is_sensitive else ())
+            DescribeConfigsSynonym(
+                name=synonym.name, value=None if item.is_sensitive else synonym.value, source=synonym.source
+            )
+            for synonym in (item.listed if synonyms else ())
         ],
         config_type=item.setting.type,
         documentation=item.setting.doc if documentation else None,
@@ -201,13 +215,15 @@ def _scope(deps: Dependencies, resource_type: int, name: str, keys: Iterable[str
         if fixed := [why for key in keys if (why := why_fixed(key)) is not None]:
             return _invalid(f"Cannot update these configs dynamically: {'; '.join(fixed)}")
         return ConfigScope.BROKER if name else ConfigScope.CLUSTER
-    return _invalid(f"resource type {resource_type}")
+    if resource_type in (CLIENT_METRICS, GROUP):
+        return ConfigScope.GROUP if resource_type == GROUP else ConfigScope.CLIENT_METRICS
+    return _invalid(f"Unknown resource type {resource_type}")
 
 
 def _fitting(deps: Dependencies, resource: ConfigResource) -> ConfigResource | Outcome:
     """Settings of nodes must make sense beside those that this one was started with, if they did; the
     controller does not know them."""
-    if resource.scope is ConfigScope.TOPIC:
+    if resource.scope not in (ConfigScope.BROKER, ConfigScope.CLUSTER):
         return resource
     image = deps.metadata.image
     try:

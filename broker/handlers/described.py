@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tierlog.broker.settings.definitions import Setting, SettingType
+from tierlog.broker.settings.groups import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, OWN_DEFAULT
+from tierlog.broker.settings.kafka_names import INERT_SETTINGS
 from tierlog.broker.settings.node import NODE_SETTINGS, NodeSettings
-from tierlog.broker.settings.running import RUN_TIME_SETTINGS
+from tierlog.broker.settings.running import RUN_TIME_SETTINGS, dynamic_setting
 from tierlog.broker.settings.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
@@ -20,6 +22,8 @@ class Source(IntEnum):
     DYNAMIC_CLUSTER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    CLIENT_METRICS = 7
+    GROUP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +35,13 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """`synonyms`: every place that gives the setting a value, the one that counts first."""
+    """`synonyms`: every place that gives the setting a value, the one that counts first. `lists_default`: the
+    default is one that clients see."""
 
     setting: Setting
     synonyms: tuple[Synonym, ...]
     read_only: bool
+    lists_default: bool = True
 
     @property
     def name(self) -> str:
@@ -50,8 +56,14 @@ class Described:
         return self.synonyms[0].source
 
     @property
+    def listed(self) -> tuple[Synonym, ...]:
+        if self.lists_default:
+            return self.synonyms
+        return tuple(one for one in self.synonyms if one.source is not Source.DEFAULT)
+
+    @property
     def is_sensitive(self) -> bool:
-        return self.setting.type is SettingType.PASSWORD
+        return self.setting.type in (SettingType.PASSWORD, SettingType.UNKNOWN)
 
 
 NODE_NAME_OF = {topic_name: name for name, topic_name in TOPIC_DEFAULTS.items()}
@@ -76,23 +88,43 @@ def describe_topic(
 
 
 def describe_node(settings: NodeSettings, image: ClusterImage) -> list[Described]:
-    """Every setting of this node. Those that it reads at its start are read-only."""
+    """Every setting of this node. Those that it reads at its start are read-only, as are names that somebody
+    set and that are no settings."""
+    of_node, of_all = image.overrides(ConfigScope.BROKER, str(settings.node_id)), _of_all(image)
+    unknown = sorted({*of_node, *of_all} - NODE_SETTINGS.keys() - INERT_SETTINGS.keys())
     return [
         Described(setting, tuple(_of_node(settings, image, name)), read_only=name not in RUN_TIME_SETTINGS)
         for name, setting in NODE_SETTINGS.items()
+    ] + [
+        Described(
+            dynamic_setting(name),
+            tuple(_dynamic(settings, image, name) + _default(name)),
+            read_only=name not in INERT_SETTINGS,
+        )
+        for name in (*INERT_SETTINGS, *unknown)
     ]
+
+
+def _of_all(image: ClusterImage) -> Mapping[str, str]:
+    return image.overrides(ConfigScope.CLUSTER, "")
+
+
+def _default(name: str) -> list[Synonym]:
+    setting = INERT_SETTINGS.get(name)
+    return [] if setting is None else [Synonym(name, setting.text(setting.default), Source.DEFAULT)]
+
+
+def _dynamic(settings: NodeSettings, image: ClusterImage, name: str) -> list[Synonym]:
+    sources = (
+        (image.overrides(ConfigScope.BROKER, str(settings.node_id)), Source.DYNAMIC_BROKER),
+        (_of_all(image), Source.DYNAMIC_CLUSTER),
+    )
+    return [Synonym(name, of[name], source) for of, source in sources if name in of]
 
 
 def _of_node(settings: NodeSettings, image: ClusterImage, name: str) -> list[Synonym]:
     setting = NODE_SETTINGS[name]
-    synonyms: list[Synonym] = []
-    if name in RUN_TIME_SETTINGS:
-        for scope, of, source in (
-            (ConfigScope.BROKER, str(settings.node_id), Source.DYNAMIC_BROKER),
-            (ConfigScope.CLUSTER, "", Source.DYNAMIC_CLUSTER),
-        ):
-            if (value := image.overrides(scope, of).get(name)) is not None:
-                synonyms.append(Synonym(name, value, source))
+    synonyms = _dynamic(settings, image, name) if name in RUN_TIME_SETTINGS else []
     if name in settings.explicit:
         value = setting.text(getattr(settings, name.replace(".", "_")))
         synonyms.append(Synonym(name, value, Source.STATIC_BROKER))
@@ -103,7 +135,32 @@ def _of_node(settings: NodeSettings, image: ClusterImage, name: str) -> list[Syn
 def describe_cluster(of_cluster: Mapping[str, str]) -> list[Described]:
     """What was set for all nodes since they started."""
     return [
-        Described(NODE_SETTINGS[name], (Synonym(name, value, Source.DYNAMIC_CLUSTER),), read_only=False)
+        Described(
+            dynamic_setting(name),
+            (Synonym(name, value, Source.DYNAMIC_CLUSTER),),
+            read_only=name not in RUN_TIME_SETTINGS and name not in INERT_SETTINGS,
+        )
         for name, value in sorted(of_cluster.items())
-        if name in RUN_TIME_SETTINGS
     ]
+
+
+def describe_group(overrides: Mapping[str, str]) -> list[Described]:
+    """Every setting of a group with these, whether there is such a group or not."""
+    described = []
+    for name, setting in GROUP_SETTINGS.items():
+        default = Synonym(
+            name if name in OWN_DEFAULT else f"group.{name}", setting.text(setting.default), Source.DEFAULT
+        )
+        own = [Synonym(name, overrides[name], Source.GROUP)] if name in overrides else []
+        described.append(Described(setting, (*own, default), read_only=False))
+    return described
+
+
+def describe_client_metrics(overrides: Mapping[str, str]) -> list[Described]:
+    """Every setting of a subscription with these, whether there is such a subscription or not."""
+    described = []
+    for name, setting in CLIENT_METRICS_SETTINGS.items():
+        default = Synonym(name, setting.text(setting.default), Source.DEFAULT)
+        own = [Synonym(name, overrides[name], Source.CLIENT_METRICS)] if name in overrides else []
+        described.append(Described(setting, (*own, default), read_only=False, lists_default=False))
+    return described

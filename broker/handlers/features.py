@@ -1,9 +1,9 @@
 """The cluster's features (KIP-584): what ApiVersions reports of them, and UpdateFeatures (v0-2).
 
-`tierlog.format` is the version of the formats that the quorum writes; it can be raised. Kafka's own features are
-reported for its tools and clients as far as what they stand for is served: each has one level, which
-UpdateFeatures accepts and does not change. A level of 0 means that the feature is not there; as in Kafka it is
-not among the finalized ones. Java's producer, for one, uses transactions v2 (KIP-890) where
+`tierlog.format` is the version of the formats that the quorum writes; it can be raised. Kafka's own features
+are reported for its tools and clients as far as what they stand for is served: each has one level, which
+UpdateFeatures accepts and does not change. A level of 0 means that the feature is not there; as in Kafka it
+is not among the finalized ones. Java's producer, for one, uses transactions v2 (KIP-890) where
 `transaction.version` is finalized at 2.
 """
 

@@ -55,6 +55,7 @@ ORDERS: Mapping[str, Order] = {
     "InitProducerId": Order.CHANGE,  # a new epoch fences what was sent with the old one
     "JoinGroup": Order.FREE,  # waits for other members; joining itself is done when it arrives
     "LeaveGroup": Order.CHANGE,  # but it does not wait for a JoinGroup before it, so that close() is quick
+    "ListConfigResources": Order.FREE,
     "ListGroups": Order.FREE,
     "ListOffsets": Order.AFTER_APPENDS,  # the latest offset moves with the high watermark
     "ListPartitionReassignments": Order.FREE,

@@ -11,6 +11,7 @@ from tierlog.broker.handlers.client_quotas import (
     describe_client_quotas_handler,
 )
 from tierlog.broker.handlers.cluster import describe_cluster_handler, metadata_handler
+from tierlog.broker.handlers.config_resources import list_config_resources_handler
 from tierlog.broker.handlers.configs import (
     alter_configs_handler,
     describe_configs_handler,
@@ -71,6 +72,7 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[in
         "Fetch": fetch_handler(deps),
         "IncrementalAlterConfigs": incremental_alter_configs_handler(deps),
         "InitProducerId": init_producer_id_handler(deps),
+        "ListConfigResources": list_config_resources_handler(deps),
         "ListOffsets": list_offsets_handler(deps),
         "ListPartitionReassignments": list_partition_reassignments_handler(deps),
         "Metadata": metadata_handler(deps),

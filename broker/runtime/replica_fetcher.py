@@ -16,6 +16,7 @@ from tierlog.broker.ports.network import Caller, Unreachable
 from tierlog.broker.runtime.fetching_session import Key
 from tierlog.broker.runtime.followed import Answer, Followed, FollowerDependencies
 from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire import replica_fetch
 from tierlog.broker.wire.api import FETCH_KEY
 from tierlog.broker.wire.errors import ErrorCode
@@ -41,21 +42,34 @@ class ReplicaFetchers:
         self._deps = dependencies
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._sources: dict[Key, tuple[int, int]] = {}
+        self._followed: dict[Key, Replica] = {}
+        self._count = dependencies.settings.num_replica_fetchers
+
+    def configure(self, settings: NodeSettings) -> None:
+        """num.replica.fetchers may have changed: each partition goes to the fetcher that has it from now on.
+        An answer that is under way for one that moves is not used."""
+        if settings.num_replica_fetchers == self._count:
+            return
+        self._count = settings.num_replica_fetchers
+        for replica in list(self._followed.values()):
+            self.follow(replica)
+        for source in [source for source in self._fetchers if source[1] >= self._count]:
+            self._fetchers.pop(source).close()
 
     def follow(self, replica: Replica) -> None:
         """Fetches for the replica from the leader that it follows; or not any more, if it follows nobody."""
         key = (replica.topic_id, replica.name.partition)
-        source = replica.leader, _share(key, self._deps.settings.num_replica_fetchers)
+        source = replica.leader, _share(key, self._count)
         before = self._sources.get(key)
         if before is not None and before != source:
             self._fetchers[before].remove(key)
-            del self._sources[key]
+            del self._sources[key], self._followed[key]
         if replica.leader < 0:
             return
         fetcher = self._fetchers.get(source)
         if fetcher is None:
             fetcher = self._fetchers[source] = ReplicaFetcher(replica.leader, self._deps)
-        self._sources[key] = source
+        self._sources[key], self._followed[key] = source, replica
         fetcher.add(key, replica)
 
     def forget(self, replica: Replica) -> None:
@@ -63,6 +77,7 @@ class ReplicaFetchers:
         source = self._sources.pop(key, None)
         if source is not None:
             self._fetchers[source].remove(key)
+            del self._followed[key]
 
     def brokers_changed(self) -> None:
         """Addresses may have: who waits to try a leader again tries now."""
@@ -74,6 +89,7 @@ class ReplicaFetchers:
             fetcher.close()
         self._fetchers.clear()
         self._sources.clear()
+        self._followed.clear()
 
 
 class ReplicaFetcher:

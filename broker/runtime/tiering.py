@@ -106,6 +106,10 @@ class Tiering:
             quiet=self.driver.ended,
         )
 
+    def configure(self, settings: NodeSettings) -> None:
+        """remote.log.reader.threads may have changed."""
+        self.cache.limit_downloads(settings.remote_log_reader_threads)
+
     async def start(self) -> None:
         """Begins the work; returns at once, whatever state the store is in."""
         await self.driver.start()

@@ -11,6 +11,7 @@ Value = bool | int | float | str | tuple[str, ...]
 class SettingType(IntEnum):
     """Kafka's ConfigDef types, numbered as DescribeConfigs v3 reports them (KIP-569)."""
 
+    UNKNOWN = 0  # of a name that is no setting: its value may be a secret
     BOOLEAN = 1
     STRING = 2
     INT = 3
@@ -87,6 +88,7 @@ _PARSERS: dict[SettingType, Callable[[str], Value]] = {
     SettingType.DOUBLE: float,
     SettingType.LIST: _list,
     SettingType.PASSWORD: str,
+    SettingType.UNKNOWN: str,
 }
 
 

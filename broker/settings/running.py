@@ -1,14 +1,16 @@
 """Settings that change while nodes run (KIP-226): those of Kafka's update mode `cluster-wide`.
 
 What is set for one node wins over what is set for all of them, and that over what the node was started with.
-The controller and the handlers check changes, and each node takes them in (`runtime.running_settings`).
+The controller and the handlers check changes, and each node takes them in (`runtime.running_settings`). Kafka
+also keeps names that it does not know, and so does tierlog.
 """
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from tierlog.broker.settings.definitions import InvalidSetting, Value
+from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, Value
+from tierlog.broker.settings.kafka_names import INERT_SETTINGS, NO_EFFECT, why_not_settable
 from tierlog.broker.settings.node import ALIASES, NODE_SETTINGS, NodeSettings
 from tierlog.broker.settings.topic import TOPIC_DEFAULTS, check_local_retention
 
@@ -31,8 +33,10 @@ RUN_TIME_SETTINGS = REPLICATION_RATES | {
     "max.connections.per.ip",
     "max.connections.per.ip.overrides",
     "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
     "producer.id.expiration.ms",
     "remote.fetch.max.wait.ms",
+    "remote.log.reader.threads",
     "replica.alter.log.dirs.io.max.bytes.per.second",
 }
 
@@ -94,11 +98,21 @@ def _holds(check: Callable[[NodeSettings], None], settings: NodeSettings) -> boo
 
 
 def why_fixed(name: str) -> str | None:
-    """Why a setting cannot be set while nodes run, in words; None: it can."""
-    if name in RUN_TIME_SETTINGS:
+    """Why a name cannot be set while nodes run, in words; None: it can, though it may have no effect."""
+    if name in RUN_TIME_SETTINGS or name in INERT_SETTINGS:
         return None
     if name in ALIASES and (other := ALIASES[name][0]) in RUN_TIME_SETTINGS:
         return f"{name}: set {other} instead"
-    if name in NODE_SETTINGS or name in ALIASES:
-        return f"{name}: read by a node when it starts"
-    return f"{name}: no such setting"
+    if name == "listeners" or name not in NODE_SETTINGS.keys() | ALIASES.keys():
+        why = why_not_settable(name)
+        return None if why is None else f"{name}: {why}"
+    return f"{name}: read by a node when it starts"
+
+
+def dynamic_setting(name: str) -> Setting:
+    """The definition of what may be set while nodes run. An unknown name takes any text: in Kafka, plug-ins
+    have settings of their own."""
+    known = INERT_SETTINGS if name in INERT_SETTINGS else NODE_SETTINGS
+    return known.get(name) or Setting(
+        name=name, type=SettingType.UNKNOWN, default="", doc="No setting of tierlog." + NO_EFFECT
+    )

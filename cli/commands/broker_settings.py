@@ -1,5 +1,6 @@
 """`tierlog broker settings|alter`: settings that change while brokers run, of one or of all (KIP-226)."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -58,6 +59,7 @@ def alter(
     if not config and not unset:
         raise usage("nothing to change", hint="Give --config KEY=VALUE or --unset KEY.")
     sets = parse_pairs(config, "--config")
+    _check_known(sets)
     with KafkaClient(bootstrap) as client:
         _require(client, broker)
         configs.alter(
@@ -87,6 +89,23 @@ def _rows(client: "KafkaClient", broker: int | None) -> list[dict[str, Any]]:
         }
         for config in configs.described(client, kind, _name(broker), what, broker=broker)
     ]
+
+
+def _check_known(names: Iterable[str]) -> None:
+    """Brokers keep any name, as Kafka's do; from an operator an unknown one is a slip."""
+    from tierlog.broker.settings.definitions import InvalidSetting, find_setting
+    from tierlog.broker.settings.kafka_names import INERT_SETTINGS
+    from tierlog.broker.settings.node import ALIASES, NODE_SETTINGS
+    from tierlog.cli.errors import usage
+
+    for name in names:
+        try:
+            if name not in ALIASES:
+                find_setting({**NODE_SETTINGS, **INERT_SETTINGS}, name)
+        except InvalidSetting as unknown:
+            raise usage(
+                str(unknown), hint="`tierlog broker settings BROKER --all` shows all names."
+            ) from None
 
 
 def _require(client: "KafkaClient", broker: int | None) -> None:

@@ -1,15 +1,21 @@
-"""Incremental changes of settings (KIP-339) at three scopes; what a broker cannot use is refused.
+"""Incremental changes of settings (KIP-339), by scope; what a broker cannot use is refused.
 
 Topic settings are those of broker/settings/topic. A broker and the cluster have what can change while nodes
-run (broker/settings/running, KIP-226): the defaults of topic settings, and a few settings of their own.
+run (broker/settings/running, KIP-226): the defaults of topic settings, a few settings of their own, and names
+that have no effect here. Groups and client metrics subscriptions have those of broker/settings/groups.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, find_setting
-from tierlog.broker.settings.node import NODE_SETTINGS
-from tierlog.broker.settings.running import RUN_TIME_SETTINGS
+from tierlog.broker.settings.groups import (
+    CLIENT_METRICS_SETTINGS,
+    GROUP_SETTINGS,
+    check_match,
+    check_offset_reset,
+)
+from tierlog.broker.settings.running import dynamic_setting, why_fixed
 from tierlog.broker.settings.topic import TOPIC_SETTINGS, TopicConfig, check_local_retention
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
@@ -20,9 +26,23 @@ from tierlog.metadata.evolve import evolve
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import AnyRecord, ConfigRecord, ConfigScope
 
-DYNAMIC_NODE_SETTINGS: dict[str, Setting] = {
-    name: setting for name, setting in NODE_SETTINGS.items() if name in RUN_TIME_SETTINGS
+NAMED_RESOURCES_MAX = 10_000
+"""Groups with settings, and as many subscriptions. Their names are free, so without a bound any client could
+fill the metadata, which every node keeps in memory."""
+
+UNKNOWN_NAMES_MAX = 100
+"""Names that are no setting, of one broker or of all."""
+
+_OF_NODES = frozenset({ConfigScope.BROKER, ConfigScope.CLUSTER})
+_NAMED = frozenset({ConfigScope.GROUP, ConfigScope.CLIENT_METRICS})
+_INVALID = {
+    ConfigScope.TOPIC: ErrorCode.INVALID_CONFIG,
+    ConfigScope.GROUP: ErrorCode.INVALID_CONFIG,
+    ConfigScope.CLIENT_METRICS: ErrorCode.INVALID_REQUEST,
+    ConfigScope.BROKER: ErrorCode.INVALID_REQUEST,  # Kafka calls the whole request invalid (KAFKA-13609)
+    ConfigScope.CLUSTER: ErrorCode.INVALID_REQUEST,
 }
+"""What a bad name or value of a setting is answered with."""
 
 
 def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAltered]:
@@ -70,16 +90,12 @@ def overrides_after(image: ClusterImage, resource: c.ConfigResource) -> dict[str
         raise Refusal(
             ErrorCode.INVALID_REQUEST, f"{_title(resource)}: a setting is changed twice in the request"
         )
-    is_topic = resource.scope is ConfigScope.TOPIC
-    definitions = TOPIC_SETTINGS if is_topic else DYNAMIC_NODE_SETTINGS
     for change in resource.changes:
         _check_elections_rely_on_one(resource.scope, change)
         try:
-            value = _changed(definitions, after.get(change.key), change)
+            value = _changed(resource.scope, after.get(change.key), change)
         except InvalidSetting as invalid:
-            # Of a broker Kafka calls the whole request invalid (KAFKA-13609).
-            code = ErrorCode.INVALID_CONFIG if is_topic else ErrorCode.INVALID_REQUEST
-            raise Refusal(code, str(invalid)) from None
+            raise Refusal(_INVALID[resource.scope], str(invalid)) from None
         if value is None:
             after.pop(change.key, None)
         else:
@@ -94,6 +110,8 @@ def _alter(image: ClusterImage, resource: c.ConfigResource) -> list[AnyRecord]:
     if resource.scope is ConfigScope.TOPIC:
         check_topic_settings(after)
         _check_tiering_stays(before, after)
+    else:
+        _check_others(image, resource, before, after)
     return [
         ConfigRecord(scope=resource.scope, name=resource.name, key=key, value=after.get(key))
         for key in sorted(before.keys() | after.keys())
@@ -120,11 +138,22 @@ def _check_elections_rely_on_one(scope: ConfigScope, change: c.ConfigChange) -> 
         )
 
 
-def _changed(definitions: Mapping[str, Setting], before: str | None, change: c.ConfigChange) -> str | None:
-    """The setting's new text, or None if it is to be removed. Raises InvalidSetting."""
+def _definition(scope: ConfigScope, name: str) -> Setting:
+    """Raises InvalidSetting."""
+    if scope in _OF_NODES:
+        if not name or (why := why_fixed(name)) is not None:
+            raise InvalidSetting(f"Cannot update these configs dynamically: {why if name else repr(name)}")
+        return dynamic_setting(name)
+    if scope is ConfigScope.TOPIC:
+        return find_setting(TOPIC_SETTINGS, name)
+    return find_setting(GROUP_SETTINGS if scope is ConfigScope.GROUP else CLIENT_METRICS_SETTINGS, name)
+
+
+def _changed(scope: ConfigScope, before: str | None, change: c.ConfigChange) -> str | None:
+    """The setting's new text, or None if it is to be removed. Raises InvalidSetting, Refusal."""
     if change.operation is c.ConfigOperation.DELETE:
         return None  # also of a name that this version does not know: that is how it is got rid of
-    setting = find_setting(dict(definitions), change.key)
+    setting = _definition(scope, change.key)
     if change.value is None:
         raise InvalidSetting(f"{change.key}: a value is needed")
     if change.operation is c.ConfigOperation.SET:
@@ -136,7 +165,8 @@ def _changed(definitions: Mapping[str, Setting], before: str | None, change: c.C
 def _listed(setting: Setting, before: str | None, change: c.ConfigChange) -> str:
     """APPEND and SUBTRACT work on lists, starting from the default where nothing was set."""
     if setting.type is not SettingType.LIST:
-        raise InvalidSetting(f"{setting.name}: {change.operation.name.lower()} is only for lists")
+        operation = change.operation.name.lower()
+        _refuse(f"Config value {operation} is not allowed for config key: {setting.name}, which is no list")
     items = _items(setting.default if before is None else setting.parse(before))
     asked = _items(setting.parse(change.value or ""))
     if change.operation is c.ConfigOperation.APPEND:
@@ -148,11 +178,37 @@ def _items(value: object) -> Sequence[str]:
     return value if isinstance(value, tuple) else ()
 
 
+def _check_others(
+    image: ClusterImage, resource: c.ConfigResource, before: Mapping[str, str], after: Mapping[str, str]
+) -> None:
+    """What holds for settings of anything but a topic as a whole. Raises Refusal."""
+    try:
+        check_match(after.get("match", "") if resource.scope is ConfigScope.CLIENT_METRICS else "")
+        if resource.scope is ConfigScope.GROUP and "share.auto.offset.reset" in after:
+            check_offset_reset(after["share.auto.offset.reset"])
+    except InvalidSetting as invalid:
+        _refuse(str(invalid))
+    if resource.scope in _NAMED and after and not before:
+        known = sum(scope is resource.scope for scope, _ in image.configs)
+        if known >= NAMED_RESOURCES_MAX:
+            message = f"settings of {known} resources of this type are kept: delete some first"
+            raise Refusal(ErrorCode.POLICY_VIOLATION, message)
+    if resource.scope in _OF_NODES and len(after) > len(before):
+        unknown = sum(dynamic_setting(name).type is SettingType.UNKNOWN for name in after)
+        if unknown > UNKNOWN_NAMES_MAX:
+            message = f"{unknown} names are no settings of tierlog, {UNKNOWN_NAMES_MAX} are kept: delete some"
+            raise Refusal(ErrorCode.POLICY_VIOLATION, message)
+
+
 def _check_exists(image: ClusterImage, resource: c.ConfigResource) -> None:
     if resource.scope is ConfigScope.TOPIC and resource.name not in image.topic_ids:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource.name}")
     if resource.scope is ConfigScope.BROKER and not (resource.name.isascii() and resource.name.isdigit()):
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{resource.name!r} is not a broker's id")
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {resource.name}")
+    if resource.scope is ConfigScope.GROUP and not resource.name:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    if resource.scope is ConfigScope.CLIENT_METRICS and not resource.name:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
     if resource.scope is ConfigScope.CLUSTER and resource.name:
         raise Refusal(ErrorCode.INVALID_REQUEST, "the cluster's settings have no name")
 

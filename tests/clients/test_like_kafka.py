@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from config_cases import CONFIG_CASES
 from kafka_process import KafkaProcess
 from wire_client import Client, message
 
@@ -27,9 +28,9 @@ pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
 BASE_TIME_MS = 1_700_000_000_000
 LEFT_OUT = {"throttle_time_ms", "error_message", "host", "port", "cluster_id", "log_append_time_ms"}
 NOT_TOLD_WITH_AN_ERROR = {"log_start_offset", "aborted_transactions"}  # no client looks at them then
-UNORDERED = {"entries", "values"}  # of quotas: as a hash map has them
+UNORDERED = {"entries", "values", "configs"}  # of quotas and settings: as a hash map has them
 UNKNOWN_ID = uuid.UUID(int=7)
-TOPIC, BROKER = 2, 4  # resource types
+TOPIC = 2  # resource type
 QUESTIONS = 1_000  # to Kafka, until its metadata show a change
 Entity = list[tuple[str, str | None]]
 
@@ -74,17 +75,6 @@ def grow(name: str, count: int) -> dict[str, Any]:
 def alter(name: str, value: str | None, operation: int = 0, resource: str = "$t") -> dict[str, Any]:
     changes = [{"name": name, "config_operation": operation, "value": value}]
     return {"resources": [{"resource_type": TOPIC, "resource_name": resource, "configs": changes}]}
-
-
-def clear(broker_id: str, *names: str) -> dict[str, Any]:
-    changes = [{"name": name, "config_operation": 1, "value": None} for name in names]
-    return {"resources": [{"resource_type": BROKER, "resource_name": broker_id, "configs": changes}]}
-
-
-def set_node(broker_id: str, name: str, value: str, *, check: bool = False) -> dict[str, Any]:
-    changes = [{"name": name, "config_operation": 0, "value": value}]
-    resource = {"resource_type": BROKER, "resource_name": broker_id, "configs": changes}
-    return {"resources": [resource], "validate_only": check}
 
 
 def describe(*keys: str, resource: str = "$t") -> dict[str, Any]:
@@ -142,10 +132,6 @@ def elect(partitions: list[int] | None, topic: str = "$t", **more: Any) -> dict[
 def move(replicas: list[int] | None, partition: int = 0, topic: str = "$t", **more: Any) -> dict[str, Any]:
     asked = [{"partition_index": partition, "replicas": replicas}]
     return {"topics": [{"name": topic, "partitions": asked}], **more}
-
-
-def feature(name: str, level: int, **more: Any) -> dict[str, Any]:
-    return {"feature_updates": [{"feature": name, "max_version_level": level, **more}]}
 
 
 ADA, APP, HOST = [("user", "$t")], [("client-id", "$t")], [("ip", "127.0.0.9")]
@@ -368,48 +354,7 @@ CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
         ("ListPartitionReassignments", 0, {"topics": topics})
         for topics in (None, [], [{"name": "$t", "partition_indexes": [0, 7]}])
     ],
-    "delete settings of a broker": [
-        ("IncrementalAlterConfigs", 1, clear("1", "leader.replication.throttled.rate")),
-        ("IncrementalAlterConfigs", 1, clear("1", "leader.replication.throttled.rate", "node.id")),
-        ("IncrementalAlterConfigs", 1, clear("1")),
-    ],
-    "settings of nodes": [
-        ("IncrementalAlterConfigs", 1, request)
-        for request in (
-            set_node("1", "num.partitions", "3"),
-            set_node("", "num.partitions", "3"),
-            set_node("", "log.retention.hours", "3"),
-            set_node("1", "message.max.bytes", "many"),
-            set_node("", "message.max.bytes", "-1"),
-            set_node("", "log.local.retention.ms", "999999999999"),
-            set_node("1", "min.insync.replicas", "1"),
-            set_node("one", "message.max.bytes", "1"),
-            set_node("1", "log.retention.ms", "1000", check=True),
-            set_node("", "leader.replication.throttled.rate", "1000", check=True),
-            set_node("", "log.cleaner.io.max.bytes.per.second", "1000", check=True),
-            set_node("", "max.connections.per.ip", "-1"),
-        )
-    ],
     "unregister nobody": [("UnregisterBroker", 0, {"broker_id": 4711})],
-    "features": [
-        ("UpdateFeatures", version, request)
-        for version in (0, 1, 2)
-        for request in (
-            feature("$t", 1),
-            feature("$t", 0),
-            feature("metadata.version", 30),
-            feature("metadata.version", 31),
-            feature("metadata.version", 29),
-            feature("metadata.version", -1),
-            feature("eligible.leader.replicas.version", 1),
-            feature("group.version", 2),
-            feature("kraft.version", 0),
-            feature("kraft.version", 2),
-            feature("transaction.version", 3),
-            {"feature_updates": [{"feature": "$t", "max_version_level": 1, "upgrade_type": 7}]},
-            {"feature_updates": []},
-        )
-    ],
     "a quorum of nothing": [
         (
             "DescribeQuorum",
@@ -419,6 +364,7 @@ CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
         for version in (0, 2)
         for name, n in (("$t", 0), ("__cluster_metadata", 1))
     ],
+    **CONFIG_CASES,
     "half a producer id": [
         ("InitProducerId", 4, {"transactional_id": None, "producer_id": 5, "producer_epoch": -1})
     ],

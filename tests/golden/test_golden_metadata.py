@@ -304,6 +304,16 @@ IMAGE_5 = replace(
         }
     ),
 )
+IMAGE_6 = replace(
+    IMAGE,
+    configs=IMAGE.configs.set(
+        (r.ConfigScope.GROUP, "readers"), Map({"consumer.session.timeout.ms": "50000"})
+    ).set((r.ConfigScope.CLIENT_METRICS, "all"), Map({"interval.ms": "1000"})),
+)
+RECORDS_OF_GROUPS: tuple[r.AnyRecord, ...] = tuple(
+    r.ConfigRecord(scope=scope, name=name, key="interval.ms", value="1000")
+    for scope, name in ((r.ConfigScope.GROUP, "readers"), (r.ConfigScope.CLIENT_METRICS, "all"))
+)
 WAL = (Entry(1, 1, b"one"), HardState(1, 2, 0), Entry(2, 2, b"two"), Reset(7, 2), HardState(3, -1, 7))
 SNAPSHOT = Snapshot(42, 3, b"the image's bytes")
 
@@ -321,6 +331,8 @@ def contents() -> dict[str, bytes]:
         "image-v3-with-full.msgpack": encode_image(IMAGE_3),
         "image-v4-with-full.msgpack": encode_image(IMAGE_4),
         "image-v5.msgpack": encode_image(IMAGE_5),
+        "image-v6.msgpack": encode_image(IMAGE_6),
+        "records-of-groups.msgpack": r.encode_records(RECORDS_OF_GROUPS),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
         "file-v1.snapshot": encode_snapshot_file(SNAPSHOT),
     }
@@ -359,6 +371,9 @@ def test_what_was_written_is_read() -> None:
     for kind in ("", "-with-full"):
         assert decode_image((GOLDEN / f"image-v4{kind}.msgpack").read_bytes()) == IMAGE_4
     assert decode_image((GOLDEN / "image-v5.msgpack").read_bytes()) == IMAGE_5
+    assert decode_image((GOLDEN / "image-v6.msgpack").read_bytes()) == IMAGE_6
+    of_groups = (GOLDEN / "records-of-groups.msgpack").read_bytes()
+    assert r.decode_records(of_groups) == RECORDS_OF_GROUPS
     frames = read_segment((GOLDEN / "segment-v1.wal").read_bytes())
     assert tuple(frame.record for frame in frames) == WAL
     assert decode_snapshot_file((GOLDEN / "file-v1.snapshot").read_bytes()) == SNAPSHOT

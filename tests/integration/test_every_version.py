@@ -29,6 +29,7 @@ ADVERTISED = {
     "LeaveGroup": (0, 5),
     "SyncGroup": (0, 5),
     "DescribeGroups": (0, 6),
+    "ListConfigResources": (0, 1),
     "ListGroups": (0, 5),
     "ApiVersions": (0, 4),
     "CreateTopics": (2, 7),
@@ -146,6 +147,7 @@ MAKE: dict[str, Callable[[Place], dict[str, Any]]] = {
     },
     "SyncGroup": lambda p: {"group_id": p.fresh, "generation_id": 1, "member_id": p.member, **PROTOCOLS},
     "DescribeGroups": lambda p: {"groups": [p.group]},
+    "ListConfigResources": lambda p: {},
     "ListGroups": lambda p: {},
     "ApiVersions": lambda p: {"client_software_name": "test", "client_software_version": "1"},
     "CreateTopics": lambda p: {

@@ -6,6 +6,7 @@ import pytest
 
 from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller import configs
 from tierlog.metadata.controller.commands import ConfigOperation as Op
 from tierlog.metadata.records import ConfigScope as Scope
 
@@ -137,3 +138,84 @@ def test_a_resource_named_twice_is_not_changed_at_all(topic: World) -> None:
     reply = topic.do(c.AlterConfigs(resources=(resource, resource)))
     assert [outcome.error for outcome in reply.resources] == [E.INVALID_REQUEST] * 2
     assert settings(topic) == {}
+
+
+@pytest.mark.parametrize("scope", [Scope.BROKER, Scope.CLUSTER])
+def test_what_kafka_changes_while_brokers_run_is_accepted(world: World, scope: Scope) -> None:
+    """Whether it has an effect here or not; and names that it does not know, which are its plug-ins'."""
+    name = "3" if scope is Scope.BROKER else ""
+    changes = {
+        "num.replica.fetchers": "2",
+        "log.cleaner.threads": "2",
+        "metric.reporters": "a.B",
+        "my.own": "x",
+    }
+    sets = [(key, Op.SET, value) for key, value in changes.items()]
+    assert alter(world, *sets, scope=scope, name=name).error == E.NONE
+    assert settings(world, scope, name) == changes
+    appended = alter(world, ("metric.reporters", Op.APPEND, "c.D"), scope=scope, name=name)
+    assert (appended.error, settings(world, scope, name)["metric.reporters"]) == (E.NONE, "a.B,c.D")
+    deletes = [(key, Op.DELETE, None) for key in changes]
+    assert alter(world, *deletes, scope=scope, name=name).error == E.NONE
+    assert settings(world, scope, name) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (("log.cleaner.threads", Op.SET, "many"), E.INVALID_REQUEST),
+        (("log.cleaner.threads", Op.APPEND, "1"), E.INVALID_CONFIG),
+        (("num.partitions", Op.SET, "1"), E.INVALID_REQUEST),
+        (("queued.max.requests", Op.SET, "1"), E.INVALID_REQUEST),  # read at Kafka's start, unknown here
+        (("ssl.client.auth", Op.SET, "required"), E.INVALID_REQUEST),  # nobody may believe that it is
+        (("listener.name.plaintext.max.connections", Op.SET, "1"), E.INVALID_REQUEST),
+        (("listeners", Op.SET, "PLAINTEXT://:1"), E.INVALID_REQUEST),
+        (("", Op.SET, "1"), E.INVALID_REQUEST),
+    ],
+)
+def test_settings_of_nodes_that_are_refused(
+    world: World, change: tuple[str, Op, str | None], error: E
+) -> None:
+    outcome = alter(world, change, scope=Scope.CLUSTER, name="")
+    assert outcome.error == error
+    assert change[0] in outcome.message
+
+
+def test_names_that_are_no_settings_are_bounded(world: World) -> None:
+    def own(first: int, count: int) -> list[tuple[str, Op, str | None]]:
+        return [(f"my.{number}", Op.SET, "x") for number in range(first, first + count)]
+
+    most = configs.UNKNOWN_NAMES_MAX
+    assert alter(world, *own(0, most), scope=Scope.CLUSTER, name="").error == E.NONE
+    assert alter(world, *own(most, 1), scope=Scope.CLUSTER, name="").error == E.POLICY_VIOLATION
+    assert alter(world, *own(0, most), scope=Scope.BROKER, name="1").error == E.NONE
+
+
+@pytest.mark.parametrize(
+    ("scope", "name", "key", "value", "error"),
+    [
+        (Scope.GROUP, "g", "consumer.session.timeout.ms", "50000", E.NONE),
+        (Scope.GROUP, "g", "consumer.session.timeout.ms", "1", E.INVALID_CONFIG),
+        (Scope.GROUP, "g", "share.auto.offset.reset", "by_duration:P1DT2H", E.NONE),
+        (Scope.GROUP, "g", "share.auto.offset.reset", "soon", E.INVALID_CONFIG),
+        (Scope.GROUP, "g", "retention.ms", "1", E.INVALID_CONFIG),
+        (Scope.GROUP, "", "consumer.session.timeout.ms", "50000", E.INVALID_REQUEST),
+        (Scope.CLIENT_METRICS, "s", "match", "client_id=a.*,client_source_port=9", E.NONE),
+        (Scope.CLIENT_METRICS, "s", "match", "a.*", E.INVALID_CONFIG),
+        (Scope.CLIENT_METRICS, "s", "interval.ms", "5", E.INVALID_REQUEST),
+        (Scope.CLIENT_METRICS, "s", "nothing", "5", E.INVALID_REQUEST),
+        (Scope.CLIENT_METRICS, "", "interval.ms", "500", E.INVALID_REQUEST),
+    ],
+)
+def test_groups_and_client_metrics_have_settings(
+    world: World, scope: Scope, name: str, key: str, value: str, error: E
+) -> None:
+    assert alter(world, (key, Op.SET, value), scope=scope, name=name).error == error
+    assert settings(world, scope, name) == ({key: value} if error == E.NONE else {})
+
+
+def test_groups_with_settings_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configs, "NAMED_RESOURCES_MAX", 2)
+    change = ("consumer.session.timeout.ms", Op.SET, "50000")
+    outcomes = [alter(world, change, scope=Scope.GROUP, name=name).error for name in ("a", "b", "c", "a")]
+    assert outcomes == [E.NONE, E.NONE, E.POLICY_VIOLATION, E.NONE]

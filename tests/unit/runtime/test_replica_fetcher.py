@@ -20,7 +20,7 @@ from tierlog.broker.records.batch import assign
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
-from tierlog.broker.settings.node import settings_from
+from tierlog.broker.settings.node import NodeSettings, settings_from
 from tierlog.broker.settings.topic import TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.fetch import (
@@ -186,6 +186,39 @@ def records(partition: int, offset: int) -> PartitionData:
     batch = encode_batch([NewRecord(0, None, b"v")])
     assign(batch, 0, offset, EPOCH)
     return PartitionData(partition_index=partition, high_watermark=offset, log_start_offset=0, records=batch)
+
+
+def now(fetchers: int) -> NodeSettings:
+    return settings_from({"node.id": str(HERE), "num.replica.fetchers": str(fetchers)})
+
+
+async def test_the_number_of_fetchers_changes_while_they_fetch(make: Make) -> None:
+    follower = make()
+    replicas = [follower.follow(number) for number in range(4)]
+    only = await follower.connection()
+    assert asked_for(await only.request()) == {0, 1, 2, 3}
+    follower.fetchers.configure(now(2))
+    moved = await follower.connection(1)
+    taken = asked_for(await moved.request())
+    assert len(taken) == 2
+    stays = min({0, 1, 2, 3} - taken)
+    only.answer(records(min(taken), 0), records(stays, 0))  # the first is another fetcher's by now
+    await until(lambda: replicas[stays].log_end_offset == 1)
+    assert replicas[min(taken)].log_end_offset == 0
+    moved.answer(records(min(taken), 0))
+    await until(lambda: replicas[min(taken)].log_end_offset == 1)
+
+    follower.fetchers.configure(now(1))
+    await until(lambda: not moved.is_open or not only.is_open)
+    await until(lambda: follower.leader.connections[-1].is_open)
+
+    def is_whole() -> bool:
+        """Every partition is in the session of the fetcher that is left."""
+        named = {number for asked, _ in only.asked for number in asked_for(asked)}
+        last = follower.leader.connections[-1].asked
+        return named == {0, 1, 2, 3} or bool(last and asked_for(last[-1][0]) == {0, 1, 2, 3})
+
+    await until(is_whole)
 
 
 async def test_while_all_partitions_rest_connection_and_session_stay(make: Make) -> None:

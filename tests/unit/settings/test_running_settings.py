@@ -4,7 +4,13 @@ import pytest
 
 from tierlog.broker.settings.definitions import InvalidSetting
 from tierlog.broker.settings.node import NODE_SETTINGS, NodeSettings, settings_from
-from tierlog.broker.settings.running import RUN_TIME_SETTINGS, check_together, settings_now, why_fixed
+from tierlog.broker.settings.running import (
+    RUN_TIME_SETTINGS,
+    check_together,
+    settings_now,
+    why_fixed,
+    without_effect,
+)
 
 AT_START = settings_from({"log.retention.ms": "1", "num.partitions": "7"})
 
@@ -58,6 +64,18 @@ def test_what_did_not_fit_before_a_change_is_no_reason_to_refuse_it(
             check_together(after, before)
 
 
+def test_what_the_quorum_keeps_does_not_come_from_a_nodes_file_nor_is_it_set_for_one_node() -> None:
+    file = settings_from({"min.insync.replicas": "1", "unclean.leader.election.enable": "true"})
+    now = settings_now(file, {"min.insync.replicas": "2"}, {"min.insync.replicas": "3"})
+    assert (now.min_insync_replicas, now.unclean_leader_election_enable) == (2, False)
+    assert now.topic_defaults() == {"min.insync.replicas": "2"}
+    assert without_effect(file, now) == {
+        "min.insync.replicas": ("1", "2"),
+        "unclean.leader.election.enable": ("true", "false"),
+    }
+    assert without_effect(settings_from({}), now) == {}
+
+
 def test_local_retention_may_be_all_that_is_kept() -> None:
     texts = {"log.retention.ms": "10", "log.local.retention.ms": "10", "log.local.retention.bytes": "5"}
     check_together(settings_now(NodeSettings(), texts, {}))
@@ -69,7 +87,9 @@ def test_local_retention_may_be_all_that_is_kept() -> None:
         ("num.partitions", "read by a node when it starts"),
         ("broker.id", "read by a node when it starts"),
         ("log.retention.hours", "set log.retention.ms instead"),
-        ("num.io.threads", "no such setting"),
+        ("queued.max.requests", "read by a node when it starts, and unknown to tierlog"),
+        ("sasl.jaas.config", "clients connect in plaintext and are not authenticated"),
+        ("cordoned.log.dirs", "log directories cannot be cordoned"),
     ],
 )
 def test_why_a_setting_is_not_changed_is_told(name: str, why: str) -> None:

@@ -129,6 +129,21 @@ async def test_downloads_at_a_time_are_bounded(tmp_path, tasks):
     assert source.started == 4
 
 
+async def test_the_bound_of_downloads_changes_while_they_are_under_way(tmp_path, tasks):
+    cache, source = ChunkCache(tmp_path / "cache", 1000, OsFiles(), tasks, downloads_at_once=1), Source()
+    source.gate.clear()
+    waiting = [asyncio.ensure_future(cache.get(key(number), source.download)) for number in range(2)]
+    await turns()
+    assert source.started == 1
+    cache.limit_downloads(2)
+    waiting += [asyncio.ensure_future(cache.get(key(number), source.download)) for number in range(2, 5)]
+    await turns()
+    assert source.started == 3
+    source.gate.set()
+    await asyncio.gather(*waiting)
+    assert source.started == 5
+
+
 async def test_read_ahead_is_bounded_and_shared_with_readers(cache):
     source = Source()
     source.gate.clear()
