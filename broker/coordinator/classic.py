@@ -20,7 +20,7 @@ from tierlog.broker.coordinator.events import (
     TimerKey,
     TimerKind,
 )
-from tierlog.broker.coordinator.group import Group, Member
+from tierlog.broker.coordinator.group import MEMBER_OVERHEAD_BYTES, Group, Member, protocols_size
 from tierlog.broker.coordinator.rebalance import (
     answer_join,
     complete_join_if_all_joined,
@@ -76,7 +76,7 @@ def join(group: Group, request: Join, turn: Turn) -> None:
 
 
 def _admit(group: Group, request: Join, settings: GroupSettings) -> ErrorCode:
-    if not _has_room(group, request.member_id, settings.group_max_size):
+    if not _has_room(group, request.member_id, settings.group_max_size) or not _fits(group, request):
         return ErrorCode.GROUP_MAX_SIZE_REACHED
     if not group.supports(request.protocol_type, request.protocols):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -92,6 +92,15 @@ def _has_room(group: Group, member_id: str, most: int) -> bool:
     return member_id in group.members or len(group.members) < most
 
 
+def _fits(group: Group, request: Join) -> bool:
+    """Whether the broker has memory for what the request adds to its groups."""
+    known = group.members.get(request.member_id)
+    more = protocols_size(request.protocols) - (protocols_size(known.protocols) if known is not None else 0)
+    if known is None:
+        more += MEMBER_OVERHEAD_BYTES + len(request.client_id) + len(request.fresh_member_id)
+    return more <= max(request.room_bytes, 0)
+
+
 def _refused_id(request: Join, error: ErrorCode) -> str:
     return NO_MEMBER_ID if error is ErrorCode.GROUP_MAX_SIZE_REACHED else request.member_id
 
@@ -104,7 +113,7 @@ def _join_new(group: Group, request: Join, turn: Turn) -> None:
             _add_member(group, request, request.fresh_member_id, turn)
     elif request.member_id_required:
         # KIP-394: a member that never learns its id would be joined again and again by its retries.
-        group.pending_members.add(request.fresh_member_id)
+        group.add_pending(request.fresh_member_id)
         turn.set_timer(session_key(group, request.fresh_member_id), request.session_timeout_ms)
         required = JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=request.fresh_member_id)
         turn.reply(request.token, required)
@@ -139,12 +148,12 @@ def _join_again(group: Group, member: Member, request: Join, turn: Turn) -> None
         # The answer was lost: the same generation once more. A leader that joins in Stable wants a rebalance.
         turn.reply(request.token, group.join_answer(member))
         return
-    _update(member, request, turn)
+    _update(group, member, request, turn)
     membership_changed(group, turn)
 
 
-def _update(member: Member, request: Join, turn: Turn) -> None:
-    member.protocols = request.protocols
+def _update(group: Group, member: Member, request: Join, turn: Turn) -> None:
+    group.support(member, request.protocols)
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.session_timeout_ms = request.session_timeout_ms
     wait_to_join(member, request.token, turn)
@@ -158,7 +167,7 @@ def _replace_static(group: Group, request: Join, turn: Turn) -> None:
     turn.cancel_timer(session_key(group, old_id))
     member = group.rename_static(instance_id, request.fresh_member_id)
     before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
-    _update(member, request, turn)
+    _update(group, member, request, turn)
     restart_session(group, member, turn)
     if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
         _store_static(group, member, request, (old_id, old_leader, before), turn)
@@ -185,7 +194,7 @@ def _store_static(group: Group, member: Member, request: Join, before: _Before, 
         answer_join(member, turn, JoinAnswer(error=response_error(error), generation=group.generation))
         turn.cancel_timer(session_key(group, member.member_id))
         group.rename_static(request.group_instance_id or "", old_id)
-        member.protocols = protocols
+        group.support(member, protocols)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
         restart_session(group, member, turn)
@@ -238,6 +247,9 @@ def _check_sync(group: Group, request: Sync) -> ErrorCode:
         request.protocol_name, group.protocol_name
     ):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    more = sum(len(assignment) for _, assignment in request.assignments) - group.assignments_size
+    if more > max(request.room_bytes, 0) and request.member_id == group.leader_id:
+        return ErrorCode.GROUP_MAX_SIZE_REACHED
     preparing = group.state is GroupState.PREPARING_REBALANCE
     return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
 

@@ -44,7 +44,7 @@ from tierlog.broker.coordinator.formats import (
     decode_offset,
     encode_key,
 )
-from tierlog.broker.coordinator.group import Group, group_from_record
+from tierlog.broker.coordinator.group import Group, MemberMemory, group_from_record
 from tierlog.broker.coordinator.offsets import (
     ByPartition,
     Offsets,
@@ -88,6 +88,7 @@ class Coordinator:
         self._settings = settings
         self._groups: dict[str, Group] = {}
         self._offsets = Offsets()
+        self._memory = MemberMemory()
         self._topic_ids: Mapping[str, UUID] = {}
         self._writes: dict[WriteId, AfterAppend] = {}
         self._next_write = 0
@@ -140,7 +141,7 @@ class Coordinator:
                 if value is None:
                     self._groups.pop(group_id, None)
                 else:
-                    self._groups[group_id] = group_from_record(group_id, decode_group(value))
+                    self._groups[group_id] = group_from_record(group_id, decode_group(value), self._memory)
 
     def loaded(self, now_ms: int, topic_ids: Mapping[str, UUID]) -> list[Effect]:
         """After the last record: members come back as known, each with a new session.
@@ -153,7 +154,8 @@ class Coordinator:
         self._topic_ids = topic_ids
         self._forget_deleted_topics(turn, lambda name: name not in topic_ids)
         for group_id in self._offsets.groups():
-            self._groups.setdefault(group_id, Group(group_id))
+            self._groups.setdefault(group_id, self._new_group(group_id))
+        self._memory.held = sum(group.size for group in self._groups.values())
         for group in self._groups.values():
             for member in group.members.values():
                 restart_session(group, member, turn)
@@ -171,7 +173,7 @@ class Coordinator:
         if error != ErrorCode.NONE:
             turn.reply(request.token, JoinAnswer(error=error, member_id=request.member_id))
             return
-        group = group or self._groups.setdefault(request.group_id, Group(request.group_id))
+        group = group or self._groups.setdefault(request.group_id, self._new_group(request.group_id))
         classic.join(group, request, turn)
         self._forget_if_void(group)
 
@@ -236,7 +238,7 @@ class Coordinator:
             if error != ErrorCode.NONE:
                 turn.reply(request.token, OffsetsAnswer(error=response_error(error)))
                 return
-            self._groups.setdefault(request.group_id, Group(request.group_id))
+            self._groups.setdefault(request.group_id, self._new_group(request.group_id))
             for partition, committed in accepted.items():
                 if not self._is_of_another_topic(partition, committed):  # deleted during the append
                     self._offsets.put(request.group_id, partition, committed)
@@ -341,15 +343,16 @@ class Coordinator:
         records.append(StoredRecord(encode_key(GroupKey(group.group_id)), None))
         timestamp_ms = group.state_timestamp_ms
         del self._groups[group.group_id]
-        for member_id in group.pending_members:
+        for member_id in list(group.pending_members):
             turn.cancel_timer(classic.session_key(group, member_id))
+            group.drop_pending(member_id)
         group.move(Cause.GROUP_DELETED, turn.now_ms)
 
         def stored(turn: Turn, error: ErrorCode) -> None:
             if error == ErrorCode.NONE:
                 self._remove_offsets(group.group_id, leaving)
             elif error != ErrorCode.REQUEST_TIMED_OUT:  # else it may yet be gone
-                again = self._groups.setdefault(group.group_id, Group(group.group_id))
+                again = self._groups.setdefault(group.group_id, self._new_group(group.group_id))
                 again.protocol_type = again.protocol_type or group.protocol_type
                 again.generation = max(again.generation, group.generation)
                 again.state_timestamp_ms = max(again.state_timestamp_ms, timestamp_ms)
@@ -366,6 +369,11 @@ class Coordinator:
 
     def committed(self, group_id: str, partition: TopicPartition) -> CommittedOffset | None:
         return self._offsets.of(group_id).get(partition)
+
+    @property
+    def member_bytes(self) -> int:
+        """Memory that the members of all groups hold."""
+        return self._memory.held
 
     def list_groups(self) -> list[tuple[str, str, GroupState]]:
         """(id, protocol type, state) of every group."""
@@ -402,6 +410,11 @@ class Coordinator:
             require(group.group_id == group_id, f"group {group.group_id} is kept as {group_id}")
             require(group.state is not GroupState.DEAD, f"group {group_id} is dead and still reachable")
             group.check()
+        held = sum(group.size for group in self._groups.values())
+        require(held == self._memory.held, f"members hold {held} bytes, {self._memory.held} are counted")
+
+    def _new_group(self, group_id: str) -> Group:
+        return Group(group_id, self._memory)
 
     def _register_write(self, then: AfterAppend) -> WriteId:
         self._next_write += 1

@@ -24,6 +24,7 @@ Protocol = tuple[str, bytes]  # name, metadata
 
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
+UNLIMITED = 1 << 62
 
 
 class TimerKind(StrEnum):
@@ -59,6 +60,7 @@ class Join:
     member_id_required: bool = False  # version 4 and later: dynamic members come twice (KIP-394)
     may_skip_assignment: bool = False  # version 9 and later (KIP-814)
     reason: str = ""  # KIP-800
+    room_bytes: int = UNLIMITED  # memory that this broker has left for members of groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,7 @@ class Sync:
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignments: tuple[tuple[str, bytes], ...] = ()
+    room_bytes: int = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

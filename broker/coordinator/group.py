@@ -25,6 +25,8 @@ from tierlog.broker.ports.types import require
 from tierlog.broker.wire.errors import ErrorCode
 
 GENERATION_MAX = 2**31 - 1  # an int32 in requests and records
+MEMBER_OVERHEAD_BYTES = 1_000
+"""Memory of a member beside its strings and bytes: the objects, its entries in tables, its timer."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +45,12 @@ class Member:
     joining: Token | None = None
     syncing: Token | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes in memory, about."""
+        strings = len(self.member_id) + len(self.client_id) + len(self.group_instance_id or "")
+        return MEMBER_OVERHEAD_BYTES + strings + len(self.assignment) + protocols_size(self.protocols)
+
     def metadata(self, protocol_name: str | None) -> bytes:
         return dict(self.protocols).get(protocol_name or "", b"")
 
@@ -53,8 +61,16 @@ class Member:
 
 
 @dataclass(slots=True)
+class MemberMemory:
+    """Bytes that the members of all groups of a shard hold."""
+
+    held: int = 0
+
+
+@dataclass(slots=True)
 class Group:
     group_id: str
+    memory: MemberMemory = field(default_factory=MemberMemory)
     state: GroupState = GroupState.EMPTY
     state_timestamp_ms: int = -1
     generation: int = 0
@@ -87,12 +103,31 @@ class Group:
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
+        self.memory.held += member.size
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
-        self.pending_members.discard(member.member_id)
+        self.drop_pending(member.member_id)
+
+    def add_pending(self, member_id: str) -> None:
+        self.pending_members.add(member_id)
+        self.memory.held += MEMBER_OVERHEAD_BYTES + len(member_id)
+
+    def drop_pending(self, member_id: str) -> None:
+        if member_id in self.pending_members:
+            self.pending_members.discard(member_id)
+            self.memory.held -= MEMBER_OVERHEAD_BYTES + len(member_id)
+
+    def support(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
+        self.memory.held += protocols_size(protocols) - protocols_size(member.protocols)
+        member.protocols = protocols
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        self.memory.held += len(assignment) - len(member.assignment)
+        member.assignment = assignment
 
     def remove(self, member_id: str) -> Member:
         member = self.members.pop(member_id)
+        self.memory.held -= member.size
         if member.group_instance_id is not None:
             del self.static_members[member.group_instance_id]
         self.pending_sync.discard(member_id)
@@ -105,6 +140,7 @@ class Group:
         old_id = self.static_members[instance_id]
         member = self.members[old_id]
         member.member_id = new_member_id
+        self.memory.held += len(new_member_id) - len(old_id)
         self.members = {member.member_id: member for member in self.members.values()}
         self.static_members[instance_id] = new_member_id
         self.pending_sync = {new_member_id if waiting == old_id else waiting for waiting in self.pending_sync}
@@ -177,6 +213,16 @@ class Group:
             return None
         found = [subscribed_topics(member.metadata(self.protocol_name)) for member in self.members.values()]
         return None if None in found else frozenset().union(*(topics for topics in found if topics))
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory that members hold, pending ones too."""
+        pending = sum(MEMBER_OVERHEAD_BYTES + len(member_id) for member_id in self.pending_members)
+        return pending + sum(member.size for member in self.members.values())
+
+    @property
+    def assignments_size(self) -> int:
+        return sum(len(member.assignment) for member in self.members.values())
 
     @property
     def all_joined(self) -> bool:
@@ -262,13 +308,17 @@ class Group:
             )
 
 
-def group_from_record(group_id: str, stored: StoredGroup) -> Group:
+def protocols_size(protocols: tuple[Protocol, ...]) -> int:
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
+def group_from_record(group_id: str, stored: StoredGroup, memory: MemberMemory) -> Group:
     """A group as a restarted coordinator knows it: Stable with its members, or Empty.
 
     Raises FormatError for a group that could not exist.
     """
     _check_stored(stored)
-    group = Group(group_id)
+    group = Group(group_id, memory)
     for member in stored.members:
         group.add(
             Member(

@@ -104,7 +104,7 @@ def store_assignment(group: Group, assignments: dict[str, bytes], turn: Turn) ->
             prepare_rebalance(group, turn)
             return
         for member in group.members.values():
-            member.assignment = assignments.get(member.member_id, b"")
+            group.assign(member, assignments.get(member.member_id, b""))
         group.move(Cause.ASSIGNMENT_STORED, turn.now_ms)
         _answer_syncs(group, turn)
 
@@ -137,7 +137,7 @@ def remove_member(group: Group, member_id: str, turn: Turn) -> None:
 
 def remove_pending(group: Group, member_id: str, turn: Turn) -> None:
     """Someone who was told a member id will not come back with it; the join phase waits for one less."""
-    group.pending_members.discard(member_id)
+    group.drop_pending(member_id)
     turn.cancel_timer(TimerKey(TimerKind.SESSION, group.group_id, member_id))
     complete_join_if_all_joined(group, turn)
 
@@ -192,7 +192,7 @@ def _answer_syncs(group: Group, turn: Turn, error: ErrorCode = ErrorCode.NONE) -
     """Answers everyone who waits for an assignment; with an error nobody has one any more."""
     for member in group.members.values():
         if error != ErrorCode.NONE:
-            member.assignment = b""
+            group.assign(member, b"")
         if member.syncing is not None:
             restart_session(group, member, turn)
         answer_sync(

@@ -134,6 +134,10 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     ),
     "Groups": (
         _gauge(
+            "tierlog_group_member_bytes",
+            "Memory that members of the groups coordinated here hold, at most group.members.max.bytes",
+        ),
+        _gauge(
             "tierlog_group_records_skipped",
             "Records of the offsets topic that could not be used when their partition was last loaded",
         ),

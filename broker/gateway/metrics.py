@@ -127,6 +127,7 @@ _OF_A_QUOTA = {
 
 
 def _groups(groups: GroupService) -> Iterator[Family]:
+    yield "tierlog_group_member_bytes", _one(groups.member_bytes)
     yield "tierlog_group_records_skipped", _one(groups.skipped_records)
 
 

@@ -173,6 +173,7 @@ class _Handlers:
                 member_id_required=version >= 4,
                 may_skip_assignment=version >= 9,
                 reason=request.reason or "",
+                room_bytes=self._service.member_room_bytes,
             ),
             answered,
         )
@@ -204,6 +205,7 @@ class _Handlers:
                 protocol_type=request.protocol_type,
                 protocol_name=request.protocol_name,
                 assignments=tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
+                room_bytes=self._service.member_room_bytes,
             ),
             answered,
         )

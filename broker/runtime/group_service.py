@@ -151,6 +151,16 @@ class GroupService:
         return (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE), found
 
     @property
+    def member_bytes(self) -> int:
+        """Memory that members of the groups coordinated here hold."""
+        return sum(shard.core.member_bytes for shard in self._shards.values())
+
+    @property
+    def member_room_bytes(self) -> int:
+        """Memory that is left for them."""
+        return self._settings.group_members_max_bytes - self.member_bytes
+
+    @property
     def skipped_records(self) -> int:
         """Records that could not be used when the partitions coordinated here were last loaded."""
         return sum(shard.skipped_records for shard in self._shards.values())

@@ -313,6 +313,12 @@ class NodeSettings:
         3_000, "How long an empty group waits for more members before its first rebalance.", least=0
     )
     group_max_size: int = _int(2**31 - 1, "Members of one group.", least=1)
+    group_members_max_bytes: int = _long(
+        128 * MIB,
+        "Memory that the members of all groups coordinated by this broker may hold: ids, subscriptions and "
+        "assignments. JoinGroup and SyncGroup beyond it answer GROUP_MAX_SIZE_REACHED.",
+        least=1,
+    )
     offset_metadata_max_bytes: int = _int(4096, "Metadata kept with a committed offset.", least=0)
     offsets_commit_timeout_ms: int = _int(
         5_000, "How long a commit, or an assignment, waits for replicas before its client is told.", least=1

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 DEV_SETTINGS = {
     "auto.create.topics.enable": "true",
-    "group.initial.rebalance.delay.ms": "0",  # a lone developer's consumer should not wait for others
+    # Consumers that start together share one rebalance, and a single one starts without a noticeable wait.
+    "group.initial.rebalance.delay.ms": "100",
     "offsets.topic.num.partitions": "4",
     "offsets.topic.replication.factor": "1",
     "default.replication.factor": "1",

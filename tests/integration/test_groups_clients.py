@@ -18,6 +18,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
+from group_broker import join_request
+from wire_client import Client
 
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
@@ -265,3 +267,17 @@ def test_kafka_python_members_share_a_topic(broker: TierlogBroker) -> None:
         assert sorted(values) == list(range(40))
         first.commit()
         assert first.committed(kafka.TopicPartition(TOPIC, 0)) == 10
+
+
+def test_members_that_come_together_share_the_first_rebalance_of_a_dev_broker(
+    tierlog_session_broker: TierlogBroker,
+) -> None:
+    clients = [Client(tierlog_session_broker.bootstrap) for _ in range(2)]
+    clients[0].coordinator("together")
+    for client in clients:
+        client.post("JoinGroup", 3, join_request("together"))
+    answers = [client.receive("JoinGroup", 3) for client in clients]
+    assert [answer.generation_id for answer in answers] == [1, 1]
+    assert sorted(len(answer.members) for answer in answers) == [0, 2]
+    for client in clients:
+        client.close()

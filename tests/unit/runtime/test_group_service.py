@@ -1,6 +1,7 @@
 """The group service over the real metadata node and real replicas on disk: creation, durability, restart."""
 
 import asyncio
+import dataclasses
 import struct
 
 import crc32c
@@ -8,6 +9,7 @@ import pytest
 from group_broker import (
     INCARNATION,
     METADATA,
+    SETTINGS,
     OneBroker,
     commit_request,
     fetched,
@@ -339,3 +341,23 @@ async def test_groups_of_a_lost_disk_have_no_coordinator_and_the_others_keep_the
     beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NOT_COORDINATOR
     await broker.member(other)
+
+
+async def test_members_of_all_groups_share_one_bound(tmp_path):
+    settings = dataclasses.replace(SETTINGS, group_members_max_bytes=2_500_000)
+    async with OneBroker(tmp_path, settings) as broker:
+        await broker.service.create_topic()
+        joined = [await broker.call("JoinGroup", 3, large_join(f"g{number}")) for number in range(3)]
+        codes = [each.error_code for each in joined]
+        assert codes == [E.NONE, E.NONE, E.GROUP_MAX_SIZE_REACHED]
+        assert broker.service.member_bytes > 2_000_000
+        leaver = leave_group.LeaveGroupRequest(group_id="g0", member_id=joined[0].member_id)
+        assert (await broker.call("LeaveGroup", 1, leaver)).error_code == E.NONE
+        again = await broker.call("JoinGroup", 3, large_join("g2"))
+        assert again.error_code == E.NONE
+
+
+def large_join(group: str):
+    request = join_request(group)
+    request.protocols[0].metadata = bytes(1_000_000)
+    return request
