@@ -107,6 +107,7 @@ class Run:
         self._recorder = history.Recorder(directory / "history.jsonl")
         self._keyed_recorder = history.Recorder(directory / "keyed.jsonl")
         self._cluster_id = ""
+        self._stands_still = False
 
     def play(self) -> dict[str, Any]:
         _say(f"{self._cluster.ground.name}; seed {self._options.seed}; {self._directory}")
@@ -174,6 +175,7 @@ class Run:
             workload.finish()
             self._problems += keyed_workload.failures
             until(self._is_in_sync, "all replicas are in sync", WHOLE_WITHIN_S)
+        self._stands_still = True
         for nodes in (self._cluster.brokers, self._cluster.voters):
             for node in nodes.values():
                 node.signal(signal.SIGTERM)
@@ -195,13 +197,15 @@ class Run:
     # -- after it --
 
     def _told(self, changes: dict[str, int]) -> dict[str, Any]:
-        """Judges what lies on the disks, whatever happened before."""
+        """Compares what lies on the disks, if all that was sent had the time to get there."""
         events = list(history.load(self._directory / "history.jsonl"))
         keyed_events = list(history.load(self._directory / "keyed.jsonl"))
         verdict = checker.check(events, self._options.least)
         anomalies, invalid = list(verdict.anomalies), list(verdict.invalid)
         remote = batches = 0
         try:
+            if not self._stands_still:
+                raise ChaosFailed("the run ended early: its copies are not compared")
             copies = {place: self._copies(*place) for topic in KINDS for place in _places(topic)}
             _say(f"{sum(map(len, copies.values()))} copies are read and compared")
             anomalies += _compare(copies, keyed_events)
@@ -213,8 +217,9 @@ class Run:
                 copy.end for each in copies.values() for copy in each if copy.name == replicas.REMOTE
             )
             batches = sum(len(copy.batches) for each in copies.values() for copy in each)
-        except (OSError, ObjectNotFound, ValueError) as failure:
-            self._problems.append(f"the disks cannot be read: {failure!r}")
+        except (ChaosFailed, OSError, ObjectNotFound, ValueError) as failure:
+            self._problems.append(f"nothing was compared: {failure}")
+            anomalies.clear()  # what was not read to its end looks like lost
         for anomaly in anomalies[:SHOWN]:
             _say(f"{anomaly.kind} (partition {anomaly.partition}): {anomaly.what}")
         keyed_acknowledged = sum(isinstance(event, history.Acked) for event in keyed_events)

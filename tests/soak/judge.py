@@ -1,8 +1,9 @@
 """Whether a soak was passed: all that must stay flat or bounded, and whether there was a load at all.
 
-A run has three thirds. The first one is warm-up: caches, retention and the first cleanings have to fill. What
-grows is judged by its slope after it; latency and disk by their level in the last third, held to the second
-third. Pure: it knows samples, no process. Called by soak.py; its tests show it bad histories.
+Memory is judged by its trend over the second half of a run (growth.py). For the rest a run has three thirds.
+The first one is warm-up: caches, retention and the first cleanings have to fill. Descriptors and threads are
+judged by their slope after it; latency and disk by their level in the last third, held to the second third.
+Pure: it knows samples, no process. Called by soak.py; its tests show it bad histories.
 """
 
 import statistics
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
 
 from apart import HUNG
+from growth import LIMIT_MIB_AN_HOUR, LONG_MINUTES, STEP_MIB, Trend, trend
 from samples import Sample
 
 WARM_UP = 1 / 3
@@ -67,6 +69,7 @@ class Slope:
 class Verdict:
     checks: tuple[Check, ...]
     slopes: Mapping[str, Slope]
+    trends: Mapping[str, Trend]
 
     @property
     def bad(self) -> tuple[Check, ...]:
@@ -81,6 +84,7 @@ class Verdict:
             "verdict": self.headline,
             "checks": [asdict(check) for check in self.checks],
             "slopes": {name: asdict(slope) for name, slope in self.slopes.items()},
+            "trends": {name: asdict(trend) for name, trend in self.trends.items()},
         }
 
 
@@ -97,9 +101,13 @@ def judge(
         name: slope([(s.minutes, float(getattr(s, name))) for s in after_warm_up(samples)])
         for name in ("rss_mib", "anon_mib", "descriptors", "threads")
     }
+    trends = {
+        name: trend([(s.minutes, float(getattr(s, name))) for s in samples])
+        for name in ("rss_mib", "anon_mib")
+    }
     checks = (
-        _growth("resident memory, MiB", slopes["rss_mib"], 0.05, 6),
-        _growth("anonymous memory, MiB", slopes["anon_mib"], 0.05, 6),
+        *_memory("resident memory", trends["rss_mib"]),
+        *_memory("anonymous memory", trends["anon_mib"]),
         _growth("descriptors", slopes["descriptors"], 0.05, 8),
         _growth("threads", slopes["threads"], 0.1, 3),
         *_latency(samples, "produce", "p99_ms", latency_level_ms),
@@ -111,7 +119,7 @@ def judge(
         _at_most("clients that hung", _count(samples, HUNG), max(HANGS_A_MINUTE * minutes_asked, 1)),
         _at_most("errors that the broker logged", broker_errors, 0),
     )
-    return Verdict(checks, slopes)
+    return Verdict(checks, slopes, trends)
 
 
 def after_warm_up(samples: Sequence[Sample]) -> Sequence[Sample]:
@@ -134,6 +142,19 @@ def slope(points: Sequence[tuple[float, float]]) -> Slope:
 
 
 # -- the kinds of checks --
+
+
+def _memory(what: str, found: Trend) -> list[Check]:
+    """A long run must show that memory stays; a short one is bad if it surely grew by more than a step."""
+    note = f"{found.per_hour:+.2f} ± {found.uncertainty:.2f} an hour"
+    allowed = LIMIT_MIB_AN_HOUR * found.hours
+    if 120 * found.hours < LONG_MINUTES:
+        said = f"sure growth of {what}, second half, MiB"
+        return [_at_most(said, found.sure_growth, allowed + STEP_MIB, note)]
+    return [
+        _at_most(f"growth of {what}, second half, MiB", found.growth, allowed, note),
+        _at_most(f"uncertainty of that, {what}, MiB an hour", found.uncertainty, LIMIT_MIB_AN_HOUR),
+    ]
 
 
 def _growth(what: str, found: Slope, share: float, least: float) -> Check:

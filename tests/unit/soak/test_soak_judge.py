@@ -75,8 +75,8 @@ def test_what_fills_up_in_the_first_third_is_warm_up() -> None:
 @pytest.mark.parametrize(
     ("name", "a_minute", "what"),
     [
-        ("rss_mib", 1.5, "growth of resident memory, MiB"),
-        ("anon_mib", 1.5, "growth of anonymous memory, MiB"),
+        ("rss_mib", 1.5, "sure growth of resident memory, second half, MiB"),
+        ("anon_mib", 1.5, "sure growth of anonymous memory, second half, MiB"),
         ("descriptors", 3, "growth of descriptors"),
         ("threads", 1, "growth of threads"),
     ],
@@ -86,6 +86,44 @@ def test_a_leak(name: str, a_minute: float, what: str) -> None:
         return replace(sample, **{name: getattr(sample, name) + a_minute * sample.minutes})  # type: ignore[arg-type]
 
     assert flagged(history(leak)) == {what}
+
+
+ANON = "growth of anonymous memory, second half, MiB"
+
+
+def memory(minutes: float, mib: Callable[[float], float]) -> list[Sample]:
+    """Anonymous memory as told by the minute, with what comes and goes in between."""
+    rng = random.Random(2)
+
+    def change(sample: Sample) -> Sample:
+        return replace(sample, anon_mib=80 + mib(sample.minutes) + rng.uniform(-1, 1))
+
+    return history(change, minutes)
+
+
+class TestMemory:
+    def test_that_grew_by_a_third_of_a_mib_a_minute_for_18_minutes(self) -> None:
+        samples = memory(18, lambda minute: 0.37 * minute)
+        assert flagged(samples, minutes_asked=18.0) == {f"sure {ANON}"}
+
+    def test_that_grew_by_less_than_a_short_run_can_know(self) -> None:
+        assert flagged(memory(10, lambda minute: 0.1 * minute)) == set()
+
+    def test_that_an_allocator_took_in_one_step(self) -> None:
+        assert flagged(memory(10, lambda minute: 1.5 * (minute > 7))) == set()
+
+    @pytest.mark.parametrize(("an_hour", "bad"), [(0.0, False), (0.5, False), (1.5, True), (4.0, True)])
+    def test_of_two_hours_must_be_flat(self, an_hour: float, bad: bool) -> None:
+        samples = memory(120, lambda minute: an_hour * minute / 60)
+        assert flagged(samples, minutes_asked=120.0) == ({ANON} if bad else set())
+
+    def test_that_rises_and_falls_is_flat(self) -> None:
+        samples = memory(120, lambda minute: 0.3 * (minute % 5))
+        assert flagged(samples, minutes_asked=120.0) == set()
+
+    def test_of_which_a_long_run_knows_too_little(self) -> None:
+        samples = memory(120, lambda minute: 6.0 * (int(minute) // 13 % 2))
+        assert "uncertainty of that, anonymous memory, MiB an hour" in flagged(samples, minutes_asked=120.0)
 
 
 @pytest.mark.parametrize(

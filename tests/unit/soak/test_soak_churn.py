@@ -1,0 +1,25 @@
+"""Churn against a real broker process: what clients make and leave behind is let go."""
+
+from pathlib import Path
+
+import pytest
+from churn import Clients, Inspected, play
+
+TIMES = 25
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_what_comes_and_goes_leaves_no_objects_behind(tmp_path: Path) -> None:
+    kinds = [
+        "members", "static_members", "group_members", "group_commits", "pending_members", "group_questions",
+        "topics", "unknown_topics", "producers", "client_ids", "quotas", "connections", "dropped_connections",
+        "malformed_frames", "waiting_fetches", "fetch_sessions", "segments",
+    ]  # fmt: skip
+    broker = Inspected(tmp_path)
+    try:
+        found = play(broker, Clients(broker.bootstrap), kinds, TIMES)
+    finally:
+        broker.close()
+    assert found["kept"] == {}, found
+    assert max(found["descriptors"]) - min(found["descriptors"]) <= len(kinds), found
