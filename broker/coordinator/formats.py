@@ -169,7 +169,7 @@ def _decode_member(reader: "_Reader", version: int) -> StoredMember:
     client_id, client_host = reader.string(), reader.string()
     rebalance_timeout_ms = reader.int32() if version >= 1 else -1
     session_timeout_ms = reader.int32()
-    if rebalance_timeout_ms == -1:
+    if rebalance_timeout_ms < 0:
         rebalance_timeout_ms = session_timeout_ms
     subscription, assignment = reader.bytes(), reader.bytes()
     reader.tags()

@@ -21,6 +21,8 @@ from tierlog.broker.coordinator.turn import GroupSettings
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.wire.errors import ErrorCode
 
+LAST_MS = 2**63 - 1  # a timestamp is an int64
+
 ByPartition = dict[TopicPartition, CommittedOffset]
 
 
@@ -74,7 +76,7 @@ def to_store(
     """None if the metadata is over offset.metadata.max.bytes."""
     if len(item.metadata.encode()) > settings.offset_metadata_max_bytes:
         return None
-    expires_ms = now_ms + request.retention_ms if request.retention_ms >= 0 else NO_EXPIRY
+    expires_ms = min(now_ms + request.retention_ms, LAST_MS) if request.retention_ms >= 0 else NO_EXPIRY
     return CommittedOffset(item.offset, item.leader_epoch, item.metadata, now_ms, expires_ms, item.topic_id)
 
 

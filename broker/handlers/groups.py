@@ -134,7 +134,10 @@ class _Handlers:
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
         version = context.version
-        rebalance_timeout_ms = request.rebalance_timeout_ms
+        # Version 0 has no rebalance timeout (KIP-62): its members rejoin within their session.
+        rebalance_timeout_ms = request.rebalance_timeout_ms if version >= 1 else -1
+        if rebalance_timeout_ms < 0:
+            rebalance_timeout_ms = request.session_timeout_ms
         fresh = self._service.fresh_member_id(request.group_instance_id or context.client_id or "")
 
         def answered(answer: Answer) -> JoinGroupResponse:
@@ -166,8 +169,7 @@ class _Handlers:
                 client_id=context.client_id or "",
                 client_host=f"/{context.connection.peer_host}",
                 session_timeout_ms=request.session_timeout_ms,
-                # Version 0 has none (KIP-62): its members rejoin within their session.
-                rebalance_timeout_ms=rebalance_timeout_ms if version >= 1 else request.session_timeout_ms,
+                rebalance_timeout_ms=rebalance_timeout_ms,
                 protocol_type=request.protocol_type,
                 protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
                 member_id_required=version >= 4,

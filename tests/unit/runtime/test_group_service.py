@@ -15,6 +15,7 @@ from group_broker import (
     fetched,
     fetched_error,
     join_request,
+    sync_request,
 )
 from structlog.testing import capture_logs
 
@@ -361,3 +362,22 @@ def large_join(group: str):
     request = join_request(group)
     request.protocols[0].metadata = bytes(1_000_000)
     return request
+
+
+async def test_the_longest_retention_of_a_commit_never_ends(broker):
+    commit = commit_request(5, retention_time_ms=2**63 - 1)
+    answer = await broker.call("OffsetCommit", 3, commit)
+    assert answer.topics[0].partitions[0].error_code == E.NONE
+    await failed_shard(broker).load()
+    assert await fetched(broker) == 5
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, -5, -(2**31)])
+async def test_a_member_with_a_negative_rebalance_timeout_is_known_after_a_load(broker, timeout_ms):
+    request = join_request("g")
+    request.rebalance_timeout_ms = timeout_ms
+    joined = await broker.call("JoinGroup", 3, request)
+    await broker.call("SyncGroup", 3, sync_request("g", joined))
+    await failed_shard(broker).load()
+    beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id=joined.member_id)
+    assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NONE
