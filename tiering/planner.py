@@ -24,8 +24,8 @@ SPILL_ENTRIES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSegment:
-    """A segment on the leader's disk; `end_offset` exclusive, `max_timestamp` -1 if no record has one. Below
-    `damaged_end` some of it is known to be damaged; -1 if none is.
+    """A segment on the leader's disk; `end_offset` exclusive, `max_timestamp` as retention counts it
+    (`SegmentInfo.newest_ms`). Below `damaged_end` some of it is known to be damaged; -1 if none is.
     """
 
     base_offset: int
@@ -268,5 +268,5 @@ def _entry_range(entry: RemoteSegment) -> _Range:
 
 
 def _expired(max_timestamp: int, limit_ms: int, now_ms: int) -> bool:
-    """Data without timestamps never expires by time."""
-    return limit_ms >= 0 and max_timestamp >= 0 and now_ms - max_timestamp > limit_ms
+    """A maximum of 0 or less is none (entries of earlier versions): such data does not expire by time."""
+    return limit_ms >= 0 and max_timestamp > 0 and now_ms - max_timestamp > limit_ms

@@ -20,7 +20,10 @@ from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, iter_batches, read_header
 from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.records.indexes import AbortedTxn, find_aborted, find_offset_for_time, find_position
-from tierlog.broker.records.record import iter_records
+from tierlog.broker.records.record import record_pieces
+from tierlog.broker.records.unpacking import NO_BOUND
+from tierlog.broker.records.walk import find_timestamp
+from tierlog.broker.records.window import Window, at_once
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.tiering.chunk_cache import Chunk, ChunkCache, ChunkKey, Download
@@ -28,8 +31,6 @@ from tierlog.tiering.download import download_chunk
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStore, ObjectStoreError
 from tierlog.tiering.segment_index import SegmentIndex, SegmentIndexes
-
-LARGEST_BATCH_BYTES = 100 << 20  # decompressed; as the local log's own bound for a time look-up
 
 Resolve = Callable[[TopicIdPartition], RemotePartition]
 """The remote state as of the newest committed image."""
@@ -352,9 +353,10 @@ def _first_at_time(
         for at, header in iter_batches(part):
             if header.max_timestamp < timestamp or header.last_offset < least_offset:
                 continue
-            for record in iter_records(part, at, max_bytes=LARGEST_BATCH_BYTES):
-                if record.timestamp >= timestamp and record.offset >= least_offset:
-                    return record.offset, record.timestamp, header.leader_epoch
+            window = Window(record_pieces(part, at, header, NO_BOUND))
+            found, _ = at_once(find_timestamp(window, header, timestamp, least_offset))
+            if found is not None:
+                return found.offset, found.timestamp, header.leader_epoch
     except RecordsError as error:
         raise CorruptObject(f"cached chunk {chunk.key}: {error}") from error
     return None

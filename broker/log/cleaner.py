@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import perf_counter, sleep
@@ -33,6 +34,7 @@ from tierlog.broker.partition.key_map import LOAD_FACTOR, KeyMap
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
+from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.records.indexes import AbortedTxn
 from tierlog.broker.records.record import records_section
 from tierlog.broker.records.rewrite import Span, spans
@@ -144,6 +146,10 @@ class Cleaning:
             job.config.delete_retention_ms,
         )
         self.bytes_read = self.bytes_written = 0
+        self.malformed: dict[int, str] = {}
+        """Base offsets of batches whose records cannot be read, though their CRC is right, and what is wrong.
+        They are kept as they are.
+        """
 
     @property
     def cleaned_to(self) -> int:
@@ -183,8 +189,13 @@ class Cleaning:
             if header.last_offset < self._job.first_dirty_offset:
                 continue
             count = 0 if says_nothing else header.record_count
-            records = self._records(_plain(batch, header), header) if count else ()
-            if not self._keys.add_batch(records, count, header.next_offset):
+            try:
+                records = self._records(_plain(batch, header), header) if count else ()
+                has_room = self._keys.add_batch(records, count, header.next_offset)
+            except RecordsError as error:
+                self.malformed[header.base_offset] = str(error)
+                has_room = self._keys.add_batch((), 0, header.next_offset)
+            if not has_room:
                 return False
         return True
 
@@ -229,9 +240,7 @@ class Cleaning:
                 if header.is_control:
                     kept = self._filter.control(batch, header, read_marker(batch), stays=stays)
                 else:
-                    plain = _plain(batch, header)
-                    records = self._records(plain, header)
-                    kept = self._filter.data(batch, header, plain, records, stays=stays)
+                    kept = self._filtered(batch, header, stays=stays)
                 changed = changed or kept is not batch
                 if kept:
                     new = header if kept is batch else read_header(kept)
@@ -239,6 +248,16 @@ class Cleaning:
                     self.bytes_written += len(kept)
                     self._pace.spend(len(kept))
         return changed
+
+    def _filtered(self, batch: bytes, header: BatchHeader, *, stays: bool) -> bytes:
+        """Of a batch from before the topic was compacted only the first records were looked at."""
+        try:
+            plain = _plain(batch, header)
+            records = partial(self._records, plain, header)
+            return self._filter.data(batch, header, plain, records, stays=stays)
+        except RecordsError as error:
+            self.malformed[header.base_offset] = str(error)
+            return batch
 
     def _records(self, plain: bytes, header: BatchHeader) -> Iterator[Span]:
         """Those of a batch, which may be many: the thread breathes in between."""

@@ -1,17 +1,23 @@
 """What a log answers with where numbers alone do not do. Made by the log, read by tiering and handlers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tierlog.broker.log.names import LOG, SNAPSHOT, segment_file
-from tierlog.broker.log.segment import Segment
+from tierlog.broker.log.segment import BatchAt, Segment
 from tierlog.broker.partition.epochs import EpochEntry
 from tierlog.broker.partition.segments import SegmentInfo
+from tierlog.broker.ports.types import NO_TIMESTAMP
 from tierlog.broker.records.indexes import AbortedTxn, encode_txn_entry
-from tierlog.broker.records.record import iter_records
+from tierlog.broker.records.record import record_pieces
+from tierlog.broker.records.unpacking import NO_BOUND
+from tierlog.broker.records.walk import RecordAt, find_timestamp
+from tierlog.broker.records.window import Step, Window
+from tierlog.broker.settings.topic import MAX_LONG
 
-LARGEST_BATCH_BYTES = 100 * 1024 * 1024
+HEADERS_A_TURN = 256
+"""Headers of batches that a search reads before others have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,12 @@ class FoundTimestamp:
     leader_epoch: int
 
 
+TimestampSearch = Generator[Step, None, FoundTimestamp | None]
+"""A search among records, in steps as those of a `Window`: a batch may hold millions of them. Raises
+RecordsError, CorruptLog and OSError.
+"""
+
+
 def export(
     segment: Segment, info: SegmentInfo, aborted: list[AbortedTxn], epochs: tuple[EpochEntry, ...]
 ) -> SegmentExport:
@@ -53,21 +65,68 @@ def export(
 
 def first_at(
     segments: Iterable[Segment], timestamp: int, start: int, limit: int, used: Callable[[Segment], None]
-) -> FoundTimestamp | None:
-    """The first record at or after a timestamp, from offset `start` on and below `limit`; None if there is
-    none. `used` is told whose indexes were loaded.
+) -> TimestampSearch:
+    """Finds the first record at or after a timestamp, from offset `start` on and below `limit`. `used` is
+    told whose indexes were loaded.
+
+    Batches are chosen by their headers and searched by their records. A header that is too high costs a look,
+    one that is too low hides its batch (ADR 0004 says by how much).
     """
     for segment in segments:
         if segment.max_timestamp < timestamp or segment.end_offset <= start:
             continue
         used(segment)
         for batch in segment.find_timestamp(timestamp, start):
-            for record in iter_records(segment.read_batch(batch), max_bytes=LARGEST_BATCH_BYTES):
-                if record.offset >= limit:
-                    return None
-                if record.timestamp >= timestamp and record.offset >= start:
-                    return FoundTimestamp(record.offset, record.timestamp, batch.header.leader_epoch)
+            if batch.header.base_offset >= limit:
+                return None
+            found, _ = yield from find_timestamp(_window(segment, batch), batch.header, timestamp, start)
+            if found is not None:
+                return _found(batch, found) if found.offset < limit else None
+            yield None
     return None
+
+
+def largest_at(
+    segments: Sequence[Segment], start: int, limit: int, used: Callable[[Segment], None]
+) -> TimestampSearch:
+    """Finds the first record with the largest timestamp. One without a timestamp counts if none has one, as
+    in Kafka.
+    """
+    best: FoundTimestamp | None = None
+    for segment in sorted(segments, key=lambda one: -one.max_timestamp):
+        if best is not None and segment.max_timestamp <= best.timestamp:
+            break
+        found = yield from first_at((segment,), segment.max_timestamp, start, limit, used)
+        if found is None:  # some header is too high
+            above = NO_TIMESTAMP if best is None else best.timestamp
+            found = yield from _largest_of(segment, start, limit, above)
+        if found is not None and (best is None or found.timestamp > best.timestamp):
+            best = found
+    return best
+
+
+def _largest_of(segment: Segment, start: int, limit: int, above: int) -> TimestampSearch:
+    best: FoundTimestamp | None = None
+    for number, batch in enumerate(segment.scan(0), 1):
+        if number % HEADERS_A_TURN == 0:
+            yield None
+        header = batch.header
+        if header.max_timestamp <= above or header.last_offset < start or header.base_offset >= limit:
+            continue
+        _, newest = yield from find_timestamp(_window(segment, batch), header, MAX_LONG, start)
+        if newest is not None and newest.timestamp > above and newest.offset < limit:
+            best, above = _found(batch, newest), newest.timestamp
+        yield None
+    return best
+
+
+def _window(segment: Segment, batch: BatchAt) -> Window:
+    """Nothing bounds how much a batch on disk may yield: it is read in pieces, each of which is dropped."""
+    return Window(record_pieces(segment.read_batch(batch), 0, batch.header, NO_BOUND))
+
+
+def _found(batch: BatchAt, record: RecordAt) -> FoundTimestamp:
+    return FoundTimestamp(record.offset, record.timestamp, batch.header.leader_epoch)
 
 
 def info_of(segment: Segment, leader_epochs: tuple[EpochEntry, ...]) -> SegmentInfo:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tierlog.broker.log import recovery
 from tierlog.broker.log.damage import check_log, damage_of, readable_end
 from tierlog.broker.log.flushing import Flushing
-from tierlog.broker.log.found import FoundTimestamp, SegmentExport, export, first_at, info_of
+from tierlog.broker.log.found import SegmentExport, TimestampSearch, export, first_at, info_of, largest_at
 from tierlog.broker.log.graveyard import Graveyard
 from tierlog.broker.log.names import DELETED, SNAPSHOT, segment_file
 from tierlog.broker.log.segment import BatchAt, CorruptLog, Damage, Segment
@@ -31,7 +31,7 @@ from tierlog.broker.records.batch import BatchHeader
 from tierlog.broker.records.indexes import AbortedTxn, find_aborted
 from tierlog.broker.settings.topic import TopicConfig
 
-__all__ = ["FoundTimestamp", "PartitionLog", "SegmentExport", "SegmentInfo"]
+__all__ = ["PartitionLog", "SegmentExport", "SegmentInfo", "TimestampSearch"]
 
 ROLLED_KEPT_LOADED = 4
 """Rolled segments whose indexes stay in memory, per partition: readers of history come in runs."""
@@ -352,15 +352,14 @@ class PartitionLog:
             at, position = at + 1, 0
         return LogSlice(tuple(parts), total, base_offset, reached)
 
-    def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> FoundTimestamp | None:
-        """The first local record at or after a timestamp, below `end_offset`; None if there is none."""
+    def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> TimestampSearch:
+        """Finds the first local record at or after a timestamp, below `end_offset`."""
         limit = self.log_end_offset if end_offset is None else end_offset
-        return first_at(self._segments, timestamp, self.local_log_start_offset, limit, self._used)
+        return first_at(tuple(self._segments), timestamp, self.local_log_start_offset, limit, self._used)
 
-    def max_timestamp(self) -> FoundTimestamp | None:
-        """The first local record that carries the largest timestamp (ListOffsets -3, KIP-734)."""
-        largest = max((segment.max_timestamp for segment in self._segments), default=-1)
-        return self.offset_for_timestamp(largest) if largest >= 0 else None
+    def max_timestamp(self) -> TimestampSearch:
+        """Finds the first local record that carries the largest timestamp (ListOffsets -3, KIP-734)."""
+        return largest_at(tuple(self._segments), self.local_log_start_offset, self.log_end_offset, self._used)
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Aborted transactions that touch [start_offset, end_offset)."""

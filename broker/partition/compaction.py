@@ -6,7 +6,7 @@ delete.retention.ms after the first cleaning that saw it (KIP-534), and what a r
 needs of a batch without records stays as an empty batch.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop
 from typing import NamedTuple
@@ -194,20 +194,32 @@ class BatchFilter:
         return batch
 
     def data(
-        self, batch: bytes, header: BatchHeader, plain: bytes, records: Iterable[Span], *, stays: bool
+        self,
+        batch: bytes,
+        header: BatchHeader,
+        plain: bytes,
+        records: Callable[[], Iterable[Span]],
+        *,
+        stays: bool,
     ) -> bytes:
-        """The same for records, which lie in their uncompressed bytes `plain`."""
+        """The same for records, which lie in their uncompressed bytes `plain`. They are walked twice where
+        some of them go: a list of those that stay would take thirty times the memory of the smallest.
+        """
         aborted = self.transactions.is_aborted(header)
         if not aborted and header.base_offset >= self.keys.end_offset:
             return batch
         horizon = header.delete_horizon_ms
         expired = horizon is not None and horizon <= self.now_ms
-        kept = [] if aborted else [record for record in records if self._keeps(record, expired)]
-        if not kept:
+        count, begins = 0, False
+        for record in () if aborted else records():
+            if self._keeps(record, expired):
+                count += 1
+                begins = begins or (horizon is None and record.is_tombstone)
+        if not count:
             return emptied(header) if stays or self._is_last_of_producer(header) else b""
-        begins = horizon is None and any(record.is_tombstone for record in kept)
-        if len(kept) == header.record_count and not begins:
+        if count == header.record_count and not begins:
             return batch
+        kept = (record for record in records() if self._keeps(record, expired))
         return rewritten(header, plain, kept, self.now_ms + self.delete_retention_ms if begins else None)
 
     def _keeps(self, record: Span, expired: bool) -> bool:
@@ -229,4 +241,4 @@ class BatchFilter:
 def _with_horizon(batch: bytes, header: BatchHeader, delete_horizon_ms: int) -> bytes:
     """A marker's batch, which is never compressed, with a delete horizon."""
     plain = batch[HEADER_SIZE:]
-    return rewritten(header, plain, list(spans(plain, header)), delete_horizon_ms)
+    return rewritten(header, plain, spans(plain, header), delete_horizon_ms)

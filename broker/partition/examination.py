@@ -1,38 +1,45 @@
 """A look at all records of a produced batch before it is appended, and its records under the topic's codec.
 
 For batches of which the header does not tell enough (ADR 0004): compressed ones, those of compacted topics
-or with a bound on the age of records, and those that are stored under another codec than they came in. What
-few records take is done where it is asked for; a larger batch may take a second, and so it is a row of steps:
-work for a thread, and turns of the event loop that belong to others. Nothing here changes a byte of the batch
-that came, and what is found depends on the batch, the topic's settings and the time alone: whether the
-partition is led here, and where the batch will stand, is for the leader to judge when it appends. Called by
-the replica; the steps of large batches are driven by `runtime.examiner`.
+or with a bound on the age of records, those whose timestamps are not plausible, and those that are stored
+under another codec than they came in. Records are decompressed, looked at and compressed again piece by
+piece, so memory stays small whatever a batch claims. What few records take is done where it is asked for; a
+larger batch may take a second, and so it is a row of steps: work for a thread, and turns of the event loop
+that belong to others. The header's largest timestamp is corrected, and attributes that are a broker's are
+taken away; all other bytes stay as they came. What is found depends on the batch, the topic's settings and
+the time alone: whether the partition is led here, and where the batch will stand, is for the leader to judge
+when it appends. Called by the replica; the steps of large batches are driven by `runtime.examiner`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
 from typing import NamedTuple
 
 from tierlog.broker.partition.producers import BadRecord, Refused
 from tierlog.broker.partition.validation import (
     RecordChecks,
-    checks_age,
     checks_for,
     decompressed_limit,
+    kept_attributes,
+    newest_allowed,
+    oldest_allowed,
     refusal,
     stored_codec,
 )
-from tierlog.broker.records.batch import BatchHeader, read_header
-from tierlog.broker.records.errors import RecordsError, RecordsFault
-from tierlog.broker.records.record import records_section
-from tierlog.broker.records.walk import BadField, walk_fields, walk_structure
-from tierlog.broker.records.writer import under_codec
+from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, correct_header, read_header
+from tierlog.broker.records.codecs import Packer
+from tierlog.broker.records.errors import RecordsError
+from tierlog.broker.records.record import record_pieces
+from tierlog.broker.records.unpacking import PIECE_BYTES
+from tierlog.broker.records.walk import BadField, largest_timestamp, walk_fields, walk_structure
+from tierlog.broker.records.window import Step, Window
+from tierlog.broker.records.writer import with_section
 from tierlog.broker.settings.topic import TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 
 RECORDS_AT_ONCE = 1_000
 """Records of a batch that may be walked within one turn of the event loop: half a millisecond."""
 
-BYTES_AT_ONCE = 128 * 1024
+BYTES_AT_ONCE = PIECE_BYTES
 """Bytes of plain records that may be decompressed within one turn: gzip takes 0.4 ms for them."""
 
 FIELDS_AT_ONCE = 200
@@ -42,11 +49,6 @@ FIELD_BYTES_AT_ONCE = 32 * 1024
 
 PACKED_AT_ONCE = 16 * 1024
 """Plain bytes that may be compressed within one turn: gzip takes half a millisecond for them."""
-
-_EVER = -(2**63)
-
-Step = Callable[[], None] | None
-"""What may run in a thread; or None: others have their turn."""
 
 
 class Examined(NamedTuple):
@@ -60,27 +62,28 @@ class Examined(NamedTuple):
 
 
 class Examination:
-    """Of one batch, whose header was checked. `records` holds exactly the batch."""
+    """Of one batch, whose header was checked. `records` holds exactly the batch, and is written to."""
 
     __slots__ = (
         "_checks",
         "_codec",
         "_config",
-        "_found",
         "_header",
         "_now_ms",
-        "_plain",
+        "_packer",
         "_records",
         "_refused",
+        "_window",
     )
 
     def __init__(self, records: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
         self._records, self._header, self._config, self._now_ms = records, header, config, now_ms
-        self._checks = checks_for(header, config)
+        checks = checks_for(header, config, now_ms)
+        self._checks = RecordChecks.STRUCTURE if checks is RecordChecks.FIRST_RECORDS else checks
         codec = stored_codec(header, config)
         self._codec = None if codec is header.codec else codec
-        self._plain: bytes | None = None
-        self._found: list[BadField] = []
+        self._packer: Packer | None = None
+        self._window: Window | None = None
         self._refused: Refused | None = None
 
     @property
@@ -90,7 +93,7 @@ class Examination:
 
     def move_to(self, records: memoryview) -> None:
         """The same bytes, in a place of their own."""
-        self._records = records
+        self._records, self._window = records, None
 
     def fits_a_turn(self) -> bool:
         """Whether all steps together take a millisecond or so. Decompresses as far as that goes."""
@@ -101,13 +104,8 @@ class Examination:
         most_records = FIELDS_AT_ONCE if fields else RECORDS_AT_ONCE
         if self._header.record_count > most_records or self._header.size > most:
             return False
-        try:
-            self._unpack_to(most)
-        except RecordsError as error:
-            if error.fault is RecordsFault.TOO_LARGE:
-                return False
-            self._refused = refusal(error)
-        return True
+        self._window = self._new_window()
+        return self._window.prefetch(most)
 
     def at_once(self) -> Examined:
         """All steps one after another."""
@@ -116,64 +114,71 @@ class Examination:
                 step()
         return self.result
 
-    def steps(self) -> Iterator[Step]:
-        """What is left to do, each after the one before has been done."""
-        if self._plain is None and self._refused is None:
-            yield self._unpack
-        if self._refused is None:
-            yield from self._look()
-        if self._refused is None and self._codec is not None:
-            yield self._pack
-        self._plain = None
-
-    def _unpack(self) -> None:
-        try:
-            self._unpack_to(decompressed_limit(self._config))
-        except RecordsError as error:
-            self._refused = refusal(error)
-
-    def _unpack_to(self, most: int) -> None:
-        self._plain = bytes(records_section(self._records, 0, self._header, most))
-
-    def _look(self) -> Iterator[Step]:
-        header, plain = self._header, self._plain or b""
+    def steps(self) -> Generator[Step, None, None]:
+        """What there is to do, each after the one before has been done."""
+        window, self._window = self._window or self._new_window(), None
         try:
             if self._checks is RecordChecks.EVERY_RECORD:
-                yield from self._look_at_fields(plain)
+                largest = yield from self._look_at_fields(window)
             else:
-                yield from walk_structure(plain, header.record_count)
+                largest = yield from walk_structure(window, self._header.record_count)
+                if self._header.base_timestamp + largest > newest_allowed(self._config, self._now_ms):
+                    yield from self._look_at_fields(self._new_window())  # which they are
+            if self._refused is None:
+                yield lambda: self._finish(largest)
         except RecordsError as error:
             self._refused = refusal(error)
 
-    def _look_at_fields(self, plain: bytes) -> Iterator[Step]:
+    def _new_window(self) -> Window:
+        header = self._header
+        pieces = record_pieces(self._records, 0, header, decompressed_limit(header))
+        if self._codec is None:
+            return Window(pieces)
+        self._packer = Packer(self._codec, self._config.max_message_bytes - HEADER_SIZE)
+        return Window(pieces, self._packer.add)
+
+    def _look_at_fields(self, window: Window) -> Generator[Step, None, int]:
         config, header = self._config, self._header
-        oldest = self._now_ms - config.message_timestamp_before_max_ms if checks_age(config) else _EVER
-        yield from walk_fields(
-            plain,
+        found: list[BadField] = []
+        largest = yield from walk_fields(
+            window,
             header.record_count,
             header.base_timestamp,
             needs_key="compact" in config.cleanup_policy,
-            oldest=oldest,
-            bad=self._found,
+            oldest=oldest_allowed(config, self._now_ms),
+            newest=newest_allowed(config, self._now_ms),
+            bad=found,
         )
-        if self._found:
-            bad = tuple(map(_bad_record, self._found))
-            keyless = self._found[0].timestamp is None
+        if found:
+            bad = tuple(_bad_record(one, self._now_ms) for one in found)
+            keyless = found[0].timestamp is None
             error = ErrorCode.INVALID_RECORD if keyless else ErrorCode.INVALID_TIMESTAMP
             self._refused = Refused(error, bad[0].message, bad)
+        return largest
 
-    def _pack(self) -> None:
-        if self._codec is None or self._plain is None:
+    def _finish(self, largest_delta: int) -> None:
+        """The batch as it is to be written."""
+        header = self._header
+        newest = header.max_timestamp
+        if self._config.message_timestamp_type == "CreateTime":
+            newest = largest_timestamp(header, largest_delta)
+        wanted = header._replace(attributes=kept_attributes(header), max_timestamp=newest)
+        if self._packer is not None and self._codec is not None:
+            try:
+                section = self._packer.finish()
+            except RecordsError as error:
+                self._refused = refusal(error)
+                return
+            self._records = memoryview(with_section(wanted, section, self._codec))
+        elif wanted != header:
+            correct_header(self._records, 0, wanted)
+        else:
             return
-        self._records = memoryview(under_codec(self._header, self._plain, self._codec))
         self._header = read_header(self._records)
-        if self._header.size > self._config.max_message_bytes:
-            self._refused = Refused(
-                ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {self._header.size} bytes as stored"
-            )
 
 
-def _bad_record(found: BadField) -> BadRecord:
+def _bad_record(found: BadField, now_ms: int) -> BadRecord:
     if found.timestamp is None:
         return BadRecord(found.number, "a compacted topic needs a key in every record")
-    return BadRecord(found.number, f"timestamp {found.timestamp} is too far in the past")
+    where = "future" if found.timestamp > now_ms else "past"
+    return BadRecord(found.number, f"timestamp {found.timestamp} is too far in the {where}")

@@ -145,5 +145,4 @@ def _age_ms(fill: Fill, max_timestamp: int, now_ms: int) -> int:
 
 
 def _too_old(segment: SegmentInfo, retention_ms: int, now_ms: int) -> bool:
-    newest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.last_modified_ms
-    return now_ms - newest > retention_ms
+    return now_ms - segment.newest_ms > retention_ms

@@ -27,6 +27,14 @@ class SegmentInfo:
     """Below it, offsets are known to be damaged; -1 if none are."""
 
     @property
+    def newest_ms(self) -> int:
+        """What retention by time counts from: the largest timestamp of a record, or the last write if none
+        has one, as in Kafka. A maximum of 0 counts as none: clients that know no time write it (librdkafka),
+        and earlier versions stored it.
+        """
+        return self.max_timestamp if self.max_timestamp > 0 else self.last_modified_ms
+
+    @property
     def records(self) -> int:
         """Offsets have no gaps in a log that is not compacted, and a compacted one is never tiered
         (KIP-405).

@@ -1,18 +1,26 @@
 """What the leader checks of a produced batch beyond its CRC and header (ADR 0004).
 
-Header rules hold for every batch. Of the records, a batch that is compressed, or will be, is walked whole,
-any other for its first `WALKED_RECORDS`. Of topics whose rules need every record (compaction wants keys,
-message.timestamp.before.max.ms wants timestamps) every field is looked at. What has to be looked at whole is
-left to an `Examination`. Nothing here changes a byte.
+Header rules hold for every batch. The records of a batch are walked whole if it is compressed or will be, if
+its header's timestamps are not plausible, or if a setting of the topic speaks of each record; any other batch
+is walked for its first `WALKED_RECORDS`. Wherever records are walked their timestamps are what counts, as in
+Kafka, and the header's maximum is corrected. Nothing here changes a byte; `examination.py` does.
 """
 
 from enum import Enum
 
-from tierlog.broker.partition.producers import Refused
-from tierlog.broker.records.batch import CODEC_MASK, HEADER_SIZE, BatchHeader
+from tierlog.broker.partition.producers import BadRecord, Refused
+from tierlog.broker.records.batch import (
+    CODEC_MASK,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    BatchHeader,
+)
 from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.errors import RecordsError, RecordsFault
-from tierlog.broker.settings.topic import MAX_LONG, TopicConfig
+from tierlog.broker.records.unpacking import WHOLE_BYTES
+from tierlog.broker.records.walk import BAD_RECORDS_TOLD
+from tierlog.broker.settings.topic import DEFAULT_TIMESTAMP_AFTER_MAX_MS, MAX_LONG, TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 
 WALKED_RECORDS = 8
@@ -20,10 +28,24 @@ WALKED_RECORDS = 8
 records on.
 """
 
-LARGEST_RATIO = 8
-"""Decompressed, a batch may be this many times max.message.bytes; beyond that it is taken for a bomb."""
+PLAUSIBLE_AGE_MS = 60_000
+PLAUSIBLE_LEAD_MS = 60_000
+"""A header's maximum timestamp is believed without a walk if it is at most so much older or newer than the
+broker's clock. Retention deletes a record that it belies early, or keeps it longer, by that much at the most.
+"""
 
-LEAST_BOMB_BYTES = 8 * 1024 * 1024
+PLAUSIBLE_SHARE = 10
+"""Nor may it be older than one part in so many of the shortest time retention of the topic."""
+
+LARGEST_RATIO = 32
+"""Decompressed, a batch may be so many times as large, and WHOLE_BYTES more. Nothing holds all of it at once:
+the bound is one on CPU time, against batches that claim gigabytes.
+"""
+
+_BROKERS_BITS = LOG_APPEND_TIME | DELETE_HORIZON
+"""Attributes that say what a broker did. A client's batch loses them: with a delete horizon of its own the
+cleaner would drop tombstones before delete.retention.ms. Bits that nobody knows are kept, as in Kafka.
+"""
 
 _CODECS = {
     "uncompressed": Codec.NONE,
@@ -51,16 +73,32 @@ class RecordChecks(Enum):
     """How much of a batch's records is looked at before it is written."""
 
     FIRST_RECORDS = "the first records are walked"
-    STRUCTURE = "the batch is decompressed and all its records are walked"
+    STRUCTURE = "the batch is decompressed, and all its records are walked"
     EVERY_RECORD = "and all their fields"
 
 
-def checks_for(header: BatchHeader, config: TopicConfig) -> RecordChecks:
+def checks_for(header: BatchHeader, config: TopicConfig, now_ms: int) -> RecordChecks:
     if "compact" in config.cleanup_policy or checks_age(config):
         return RecordChecks.EVERY_RECORD
-    if header.attributes & CODEC_MASK or config.compression_type not in _PLAIN_STAYS_PLAIN:
+    if (
+        header.attributes & (CODEC_MASK | _BROKERS_BITS)
+        or config.compression_type not in _PLAIN_STAYS_PLAIN
+        or not (config.message_timestamp_type == "LogAppendTime" or _is_plausible(header, config, now_ms))
+    ):
         return RecordChecks.STRUCTURE
     return RecordChecks.FIRST_RECORDS
+
+
+def _is_plausible(header: BatchHeader, config: TopicConfig, now_ms: int) -> bool:
+    """Whether the header's timestamps may be believed without a look at the records (ADR 0004)."""
+    age = now_ms - header.max_timestamp
+    return (
+        0 <= header.base_timestamp <= header.max_timestamp
+        and -PLAUSIBLE_LEAD_MS <= age <= PLAUSIBLE_AGE_MS
+        and not 0 <= config.retention_ms < PLAUSIBLE_SHARE * age
+        and not 0 <= config.local_retention_ms < PLAUSIBLE_SHARE * age
+        and config.message_timestamp_after_max_ms == DEFAULT_TIMESTAMP_AFTER_MAX_MS
+    )
 
 
 def stored_codec(header: BatchHeader, config: TopicConfig) -> Codec:
@@ -69,46 +107,51 @@ def stored_codec(header: BatchHeader, config: TopicConfig) -> Codec:
     return header.codec if wanted == "producer" else _CODECS[wanted]
 
 
-def judge_header(header: BatchHeader, config: TopicConfig, now_ms: int) -> Refused | None:
-    """The topic's limits on size and timestamps, as far as the header tells."""
+def judge_header(header: BatchHeader, config: TopicConfig) -> Refused | None:
+    """The topic's limits, as far as the header tells."""
     if header.size > config.max_message_bytes:
         return Refused(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"the batch has {header.size} bytes, max.message.bytes is {config.max_message_bytes}",
         )
-    if config.message_timestamp_type == "CreateTime" and header.log_append_time:
-        return Refused(ErrorCode.INVALID_TIMESTAMP, "clients must not send batches with log append time")
-    if (
-        config.message_timestamp_after_max_ms != MAX_LONG
-        and config.message_timestamp_type == "CreateTime"
-        and header.max_timestamp - now_ms > config.message_timestamp_after_max_ms
-    ):
-        return Refused(
-            ErrorCode.INVALID_TIMESTAMP, f"timestamp {header.max_timestamp} is too far in the future"
+    if config.message_timestamp_type == "LogAppendTime" and header.log_append_time:
+        told = tuple(
+            BadRecord(number, "the batch has log append time, which only brokers give")
+            for number in range(min(header.record_count, BAD_RECORDS_TOLD))
         )
+        return Refused(ErrorCode.INVALID_TIMESTAMP, "clients must not send log append time", told)
     return None
 
 
-def judge_first_records(buffer: memoryview, header: BatchHeader) -> Refused | None:
-    """`FIRST_RECORDS`, at once. The buffer holds exactly the batch."""
-    try:
-        walk_first_records(buffer, header)
-    except RecordsError as error:
-        return refusal(error)
-    return None
+def newest_allowed(config: TopicConfig, now_ms: int) -> int:
+    """The largest timestamp that a record may have (message.timestamp.after.max.ms)."""
+    if config.message_timestamp_type == "LogAppendTime":
+        return MAX_LONG
+    return min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
+
+
+def oldest_allowed(config: TopicConfig, now_ms: int) -> int:
+    return now_ms - config.message_timestamp_before_max_ms if checks_age(config) else -MAX_LONG
+
+
+def kept_attributes(header: BatchHeader) -> int:
+    """The attributes of a client's batch as they are stored."""
+    return header.attributes & ~_BROKERS_BITS
 
 
 def refusal(error: RecordsError) -> Refused:
     return Refused(FAULT_CODES[error.fault], str(error))
 
 
-def decompressed_limit(config: TopicConfig) -> int:
-    return max(LEAST_BOMB_BYTES, LARGEST_RATIO * config.max_message_bytes)
+def decompressed_limit(header: BatchHeader) -> int:
+    """How many bytes the records of a batch may have; one bound for all codecs and topics."""
+    return WHOLE_BYTES + LARGEST_RATIO * header.size
 
 
-def walk_first_records(buffer: memoryview, header: BatchHeader) -> None:
-    """Lengths and offset deltas of the first records; of all and the batch's end if there are no more.
-    Raises INVALID.
+def first_records_agree(buffer: memoryview, header: BatchHeader) -> bool:
+    """`FIRST_RECORDS`: lengths and offset deltas of the first records; of all and the batch's end if there
+    are no more. Raises INVALID. False if a timestamp is above the header's maximum, or they are all and none
+    has it: then the records are walked whole. The buffer holds exactly the batch.
 
     One flat loop: it runs for every uncompressed batch that is produced.
     """
@@ -116,6 +159,8 @@ def walk_first_records(buffer: memoryview, header: BatchHeader) -> None:
     count = header.record_count
     if count * _LEAST_RECORD > end - at:
         raise RecordsError(RecordsFault.INVALID, f"{count} records in {end - at} bytes")
+    most = header.max_timestamp - header.base_timestamp << 1
+    largest = -1
     try:
         for expected in range(min(count, WALKED_RECORDS)):
             length = byte = buffer[at]
@@ -134,8 +179,18 @@ def walk_first_records(buffer: memoryview, header: BatchHeader) -> None:
             if length & 1 or stop > end:
                 raise RecordsError(RecordsFault.INVALID, f"record {expected} ends outside the batch")
             at += 1  # attributes, unused
-            while buffer[at] > 0x7F:  # the timestamp delta
-                at += 1
+            newer = byte = buffer[at]
+            if byte > 0x7F:
+                newer, shift = byte & 0x7F, 7
+                while byte > 0x7F:
+                    at += 1
+                    byte = buffer[at]
+                    newer |= (byte & 0x7F) << shift
+                    shift += 7
+                    if shift > 70:
+                        raise RecordsError(RecordsFault.INVALID, "an over-long varint")
+            if not newer & 1 and newer > largest:
+                largest = newer
             delta = buffer[at + 1]
             if delta > 0x7F:
                 delta = delta & 0x7F | (buffer[at + 2] & 0x7F) << 7
@@ -146,8 +201,11 @@ def walk_first_records(buffer: memoryview, header: BatchHeader) -> None:
             at = stop
     except IndexError:
         raise RecordsError(RecordsFault.INVALID, "a record ends outside the batch") from None
-    if at != end and count <= WALKED_RECORDS:
+    if count > WALKED_RECORDS:
+        return largest <= most
+    if at != end:
         raise RecordsError(RecordsFault.INVALID, f"{end - at} bytes follow the last of {count} records")
+    return largest == most
 
 
 def checks_age(config: TopicConfig) -> bool:

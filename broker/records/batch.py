@@ -24,6 +24,7 @@ __all__ = [
     "assign",
     "check_batch",
     "check_produced",
+    "correct_header",
     "iter_batches",
     "read_header",
     "set_log_append_time",
@@ -48,6 +49,10 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
 """The base timestamp is the time from which compaction may drop the batch's tombstones (KIP-534)."""
+
+
+KNOWN_ATTRIBUTES = 0x7F
+"""As in Kafka, a header that is written again loses all others."""
 
 
 class BatchHeader(NamedTuple):
@@ -200,9 +205,16 @@ def set_log_append_time(buffer: bytearray | memoryview, at: int, now_ms: int) ->
     Attributes and max timestamp are under the CRC, so it is computed anew over the whole batch.
     """
     header = read_header(buffer, at)
-    _ATTRIBUTES.pack_into(buffer, at + _ATTRIBUTES_AT, header.attributes | LOG_APPEND_TIME)
+    _ATTRIBUTES.pack_into(buffer, at + _ATTRIBUTES_AT, header.attributes & KNOWN_ATTRIBUTES | LOG_APPEND_TIME)
     _OFFSET.pack_into(buffer, at + _MAX_TIMESTAMP_AT, now_ms)
     seal(buffer, at, at + header.size)
+
+
+def correct_header(buffer: bytearray | memoryview, at: int, wanted: BatchHeader) -> None:
+    """Writes attributes and largest timestamp in place; both are under the CRC, as above."""
+    _ATTRIBUTES.pack_into(buffer, at + _ATTRIBUTES_AT, wanted.attributes & KNOWN_ATTRIBUTES)
+    _OFFSET.pack_into(buffer, at + _MAX_TIMESTAMP_AT, wanted.max_timestamp)
+    seal(buffer, at, at + wanted.size)
 
 
 def seal(buffer: bytearray | memoryview, at: int, end: int) -> None:

@@ -5,7 +5,7 @@ kept, but for one thing: a delete horizon takes the place of the base timestamp 
 and then the timestamp delta of each record is written anew. Called by the log cleaner.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tierlog.broker.records.batch import (
@@ -18,11 +18,13 @@ from tierlog.broker.records.batch import (
     LOG_OVERHEAD,
     TRANSACTIONAL,
     BatchHeader,
+    Buffer,
     seal,
 )
-from tierlog.broker.records.codecs import Codec, compress
+from tierlog.broker.records.codecs import Packer
 from tierlog.broker.records.errors import RecordsError, RecordsFault
 from tierlog.broker.records.record import LONG, read_varint
+from tierlog.broker.records.unpacking import NO_BOUND, PIECE_BYTES
 from tierlog.broker.records.writer import append_varint
 
 NO_TIMESTAMP = -1
@@ -100,21 +102,25 @@ def _spans(plain: bytes, header: BatchHeader) -> Iterator[Span]:
 
 
 def rewritten(
-    header: BatchHeader, plain: bytes, kept: Sequence[Span], delete_horizon_ms: int | None
+    header: BatchHeader, plain: bytes, kept: Iterable[Span], delete_horizon_ms: int | None
 ) -> bytes:
     """The batch with the kept records alone, compressed as it was. A horizon that it has stays, and none else
     may be given then.
     """
     base_timestamp = header.base_timestamp if delete_horizon_ms is None else delete_horizon_ms
     shift = header.base_timestamp - base_timestamp
-    parts = [plain[span.start : span.stop] if not shift else _shifted(plain, span, shift) for span in kept]
-    codec = header.codec
-    section = b"".join(parts) if codec is Codec.NONE else compress(codec, b"".join(parts))
-    newest = header.max_timestamp
-    if not header.log_append_time:
-        newest = header.base_timestamp + max(span.timestamp_delta for span in kept)
+    packer = Packer(header.codec, NO_BOUND)
+    count, largest, piece = 0, -NO_BOUND, bytearray()
+    for span in kept:
+        piece += plain[span.start : span.stop] if not shift else _shifted(plain, span, shift)
+        if len(piece) >= PIECE_BYTES:
+            packer.add(bytes(piece))
+            piece.clear()
+        count, largest = count + 1, max(largest, span.timestamp_delta)
+    packer.add(bytes(piece))
+    newest = header.max_timestamp if header.log_append_time else header.base_timestamp + largest
     attributes = header.attributes | (0 if delete_horizon_ms is None else DELETE_HORIZON)
-    return _sealed(header, attributes, base_timestamp, newest, len(kept), section)
+    return _sealed(header, attributes, base_timestamp, newest, count, packer.finish())
 
 
 def emptied(header: BatchHeader) -> bytes:
@@ -136,7 +142,7 @@ def _shifted(plain: bytes, span: Span, shift: int) -> bytes:
 
 
 def _sealed(
-    header: BatchHeader, attributes: int, base_timestamp: int, newest: int, count: int, section: bytes
+    header: BatchHeader, attributes: int, base_timestamp: int, newest: int, count: int, section: Buffer
 ) -> bytes:
     batch = bytearray(HEADER_SIZE + len(section))
     changed = header._replace(

@@ -11,6 +11,7 @@ from tierlog.broker.records.batch import (
     CONTROL,
     HEADER,
     HEADER_SIZE,
+    KNOWN_ATTRIBUTES,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC,
@@ -88,9 +89,13 @@ def under_codec(header: BatchHeader, plain: Buffer, codec: Codec) -> bytearray:
     """The batch with these plain records compressed in another way: no record is decoded, and its header says
     the same but for codec, length and CRC.
     """
-    section = compress(codec, plain)
+    return with_section(header, compress(codec, plain), codec)
+
+
+def with_section(header: BatchHeader, section: Buffer, codec: Codec) -> bytearray:
+    """The same, of records that are compressed already."""
     batch = bytearray(HEADER_SIZE + len(section))
-    attributes = header.attributes & ~CODEC_MASK | codec
+    attributes = header.attributes & KNOWN_ATTRIBUTES & ~CODEC_MASK | codec
     HEADER.pack_into(
         batch, 0, *header._replace(batch_length=len(batch) - LOG_OVERHEAD, attributes=attributes)
     )

@@ -6,14 +6,19 @@ calls, so the loop walks itself, a slice of records in each of its turns. Owned 
 """
 
 import asyncio
+from collections.abc import Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import TypeVar
 
 from tierlog.broker.partition.examination import Examination, Examined
+from tierlog.broker.records.window import Step
 
 EXAMINED_AT_ONCE = 4
-"""Batches; the others stand in line, first come, first served. Each holds its plain records meanwhile: 8 MiB,
-or 8 times max.message.bytes, at the most; and each may take a slice of every turn of the loop.
+"""Batches; the others stand in line, first come, first served. Each may take a slice of every turn of the
+loop, and holds a piece of its plain records meanwhile (`records.unpacking` says when it is more).
 """
+
+T = TypeVar("T")
 
 
 class Examiner:
@@ -25,18 +30,27 @@ class Examiner:
 
     async def examine(self, examination: Examination) -> Examined:
         """Whoever is cancelled leaves the line, or his place at the next step."""
-        loop = asyncio.get_running_loop()
         self.batches += 1
         try:
             async with self._places:
-                for step in examination.steps():
-                    if step is None:
-                        await asyncio.sleep(0)
-                    else:
-                        await loop.run_in_executor(self._threads, step)
+                await self.carry_out(examination.steps())
         finally:
             self.batches -= 1
         return examination.result
+
+    async def carry_out(self, steps: Generator[Step, None, T]) -> T:
+        """The steps that are left, each in a thread or as a turn of the event loop; what they find."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as end:
+                found: T = end.value
+                return found
+            if step is None:
+                await asyncio.sleep(0)
+            else:
+                await loop.run_in_executor(self._threads, step)
 
     def close(self) -> None:
         """Nothing is in line any more."""

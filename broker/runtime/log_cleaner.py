@@ -55,6 +55,7 @@ class LogCleaner:
         self._woken = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._uncleanable: set[Replica] = set()
+        self._told: dict[Replica, set[int]] = {}  # base offsets of malformed batches
         self.bytes_read = self.bytes_written = 0
         self.most_dirty = 0.0
         """Share of the dirtiest log, as of the last look."""
@@ -107,6 +108,7 @@ class LogCleaner:
     async def _dirtiest(self, passed_over: set[Replica]) -> tuple[Replica, Dirty] | None:
         now_ms = self._clock.now_ms()
         self._uncleanable = {replica for replica in self._uncleanable if self._replicas.holds(replica)}
+        self._told = {replica: told for replica, told in self._told.items() if self._replicas.holds(replica)}
         found: list[tuple[Replica, Dirty]] = []
         most_dirty = 0.0
         for number, replica in enumerate(self._replicas, 1):
@@ -176,6 +178,7 @@ class LogCleaner:
         finally:
             self.bytes_read += cleaning.bytes_read
             self.bytes_written += cleaning.bytes_written
+        self._tell_malformed(replica, cleaning)
         if not self._replicas.holds(replica):
             return False
         log.cleaned_to = min(cleaning.cleaned_to, log.log_end_offset)
@@ -189,6 +192,20 @@ class LogCleaner:
             keys=cleaning.keys,
         )
         return True
+
+    def _tell_malformed(self, replica: Replica, cleaning: Cleaning) -> None:
+        """Once for each batch: every cleaning meets it again."""
+        known = self._told.setdefault(replica, set())
+        for offset, why in sorted(cleaning.malformed.items()):
+            if offset not in known:
+                known.add(offset)
+                _log.error(
+                    "a batch cannot be compacted and is kept as it is; consumers may stumble over it: "
+                    "delete it with DeleteRecords once they are past it",
+                    partition=str(replica.name),
+                    offset=offset,
+                    why=why,
+                )
 
     def _begin(self, job: CleaningJob) -> Cleaning:
         settings = self._settings

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tierlog.broker.log.flushing import SyncFailed
-from tierlog.broker.log.log import FoundTimestamp, PartitionLog, SegmentExport, SegmentInfo
+from tierlog.broker.log.log import PartitionLog, SegmentExport, SegmentInfo, TimestampSearch
 from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.partition.epochs import UNKNOWN_END, EpochEnd
 from tierlog.broker.partition.examination import Examination, Examined
@@ -26,7 +26,7 @@ from tierlog.broker.partition.retention import expired
 from tierlog.broker.partition.validation import (
     RecordChecks,
     checks_for,
-    judge_first_records,
+    first_records_agree,
     judge_header,
     refusal,
     stored_codec,
@@ -264,7 +264,7 @@ class Replica(ReplicaRoles):
             return self._refuse(refusal(error))
         verdict: Duplicate | Refused | None = None
         if from_client:
-            verdict = judge_header(header, config, now_ms)
+            verdict = judge_header(header, config)
         verdict = verdict or self._core.decide_append(
             header,
             self.log.producers,
@@ -273,9 +273,11 @@ class Replica(ReplicaRoles):
         )
         if verdict is not None:
             return self._answer(verdict)
-        if from_client and checks_for(header, config) is RecordChecks.FIRST_RECORDS:
-            verdict = judge_first_records(records, header)
-        elif from_client or stored_codec(header, config) is not header.codec:
+        try:
+            walks = from_client and (examined is not None or self._must_walk(records, header, now_ms))
+        except RecordsError as error:
+            return self._refuse(refusal(error))
+        if walks or stored_codec(header, config) is not header.codec:
             if examined is None or examined.config != config:
                 examination = Examination(records, header, config, now_ms)
                 if not (at_once or examination.fits_a_turn()):
@@ -287,6 +289,14 @@ class Replica(ReplicaRoles):
         if verdict is not None:
             return self._answer(verdict)
         return self._write(records, header, now_ms)
+
+    def _must_walk(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
+        """Whether header and first records of a client's batch do not tell enough. Raises RecordsError."""
+        config = self.log.config
+        if checks_for(header, config, now_ms) is not RecordChecks.FIRST_RECORDS:
+            return True
+        agree = first_records_agree(records, header)
+        return not agree and config.message_timestamp_type == "CreateTime"
 
     def _write(self, records: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
         log, core = self.log, self._core
@@ -431,13 +441,13 @@ class Replica(ReplicaRoles):
             return self._read_result(ErrorCode.CORRUPT_MESSAGE, None)
         return self._read_result(ErrorCode.NONE, found)
 
-    def offset_for_timestamp(self, timestamp: int, *, committed_only: bool = False) -> FoundTimestamp | None:
-        """The first local record at or after a timestamp that a consumer may see. Raises OSError."""
+    def offset_for_timestamp(self, timestamp: int, *, committed_only: bool = False) -> TimestampSearch:
+        """Finds the first local record at or after a timestamp that a consumer may see."""
         end = self.last_stable_offset if committed_only else self._core.high_watermark
         return self.log.offset_for_timestamp(timestamp, end)
 
-    def max_timestamp(self) -> FoundTimestamp | None:
-        """The local record with the largest timestamp (ListOffsets -3)."""
+    def max_timestamp(self) -> TimestampSearch:
+        """Finds the local record with the largest timestamp (ListOffsets -3)."""
         return self.log.max_timestamp()
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:

@@ -563,7 +563,7 @@ def _source(export: SegmentExport) -> SegmentSource:
         size_bytes=info.size_bytes,
         records=info.records,
         first_timestamp=info.first_timestamp,
-        max_timestamp=info.max_timestamp,
+        max_timestamp=info.newest_ms,
         has_transactions=export.has_transactions,
         has_aborts=bool(export.txn_index),
         bundle=IndexBundle(

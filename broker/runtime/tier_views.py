@@ -111,7 +111,7 @@ def local_segments(replica: Replica) -> list[planner.LocalSegment]:
             base_offset=info.base_offset,
             end_offset=info.end_offset,
             size_bytes=info.size_bytes,
-            max_timestamp=info.max_timestamp,
+            max_timestamp=info.newest_ms,
             rolled=info.rolled,
             damaged_end=info.damaged_end,
         )

@@ -8,6 +8,7 @@ from tierlog.broker.settings.definitions import InvalidSetting, Setting, Setting
 INT, LONG, BOOLEAN = SettingType.INT, SettingType.LONG, SettingType.BOOLEAN
 STRING, LIST, DOUBLE = SettingType.STRING, SettingType.LIST, SettingType.DOUBLE
 MAX_LONG = 2**63 - 1
+DEFAULT_TIMESTAMP_AFTER_MAX_MS = 3_600_000  # KIP-1030
 NO_EFFECT_YET = " Checked, kept and shown; it has no effect yet."
 USE_TOTAL_RETENTION = -2  # local.retention.*: as retention.* (KIP-405)
 ALL_REPLICAS = "*"
@@ -99,7 +100,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
         _setting(
             "message.timestamp.after.max.ms",
             LONG,
-            3_600_000,  # KIP-1030
+            DEFAULT_TIMESTAMP_AFTER_MAX_MS,
             "How far a record's timestamp may lie in the future.",
             least=0,
         ),
@@ -207,7 +208,7 @@ class TopicConfig:
     local_retention_ms: int = USE_TOTAL_RETENTION
     max_compaction_lag_ms: int = MAX_LONG
     max_message_bytes: int = 1_048_588
-    message_timestamp_after_max_ms: int = 3_600_000
+    message_timestamp_after_max_ms: int = DEFAULT_TIMESTAMP_AFTER_MAX_MS
     message_timestamp_before_max_ms: int = MAX_LONG
     message_timestamp_type: str = "CreateTime"
     min_cleanable_dirty_ratio: float = 0.5

@@ -4,6 +4,7 @@ import contextlib
 import resource
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from scraping import metric, wait_for_metric
 from waiting import until
 from wire_client import Client
 
+from tierlog.broker.records.codecs import Codec
+from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.wire.api import BY_NAME, encode_request
+from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages import api_versions, describe_configs, fetch, metadata
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
@@ -243,3 +247,27 @@ def test_without_descriptors_connections_wait(tierlog_broker_factory: TierlogBro
         assert all(map(is_served, several))
     assert metric(broker, REFUSED, bound="open files") >= 1
     assert "bound='open files'" in broker.log_tail()
+
+
+def resident_peak_bytes(broker: TierlogBroker) -> int:
+    with open(f"/proc/{broker.pid}/status") as status:
+        return next(int(line.split()[1]) * KIB for line in status if line.startswith("VmHWM"))
+
+
+def test_a_bomb_under_a_large_max_message_bytes(broker: TierlogBroker) -> None:
+    """A few KB that claim 25 MiB cost what any frame may: twice its size and 8 MiB."""
+    now_ms = int(time.time() * 1000)
+    with contextlib.closing(Client(broker.bootstrap)) as client:
+        topics = [
+            client.create(max_message_bytes=str(100 * MIB), **more)
+            for more in ({}, {"cleanup_policy": "compact"}, {"compression_type": "gzip"})
+        ]
+        for codec in (Codec.ZSTD, Codec.GZIP, Codec.LZ4):
+            warm = bytes(encode_batch([NewRecord(now_ms, b"k", bytes(4 * MIB))], codec=codec))
+            bomb = bytes(encode_batch([NewRecord(now_ms, b"k", bytes(25 * MIB))], codec=codec))
+            assert len(bomb) < 128 * KIB
+            for topic in topics:
+                assert client.produce(topic, warm).error_code == 0
+                before = resident_peak_bytes(broker)
+                assert client.produce(topic, bomb).error_code == ErrorCode.MESSAGE_TOO_LARGE
+                assert resident_peak_bytes(broker) - before < 2 * len(bomb) + 8 * MIB

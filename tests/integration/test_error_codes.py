@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from wire_client import Client
 
-from tierlog.broker.records.codecs import Codec, compress
+from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages import create_topics, fetch, metadata, produce
@@ -64,7 +64,8 @@ def compressed(body: bytes, count: int = 2) -> bytes:
 
 
 def bomb() -> bytes:
-    return compressed(bytes(compress(Codec.ZSTD, b"\0" * (512 << 20))))
+    record = NewRecord(int(time.time() * 1000), b"k", bytes(64 << 20), ())
+    return bytes(encode_batch([record], codec=Codec.ZSTD))
 
 
 REFUSED_BATCHES = {

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from kafka.record import default_records as kafka_records
 
 from tierlog.broker.records.batch import RecordsError, check_batch, check_produced, iter_batches
-from tierlog.broker.records.codecs import Codec, decompress
+from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.record import Record, iter_records
-from tierlog.broker.records.walk import BadField, count_check, walk_fields, walk_one
+from tierlog.broker.records.unpacking import decompress
+from tierlog.broker.records.walk import BadField, count_check, walk_fields, walk_one, walk_structure
+from tierlog.broker.records.window import Window, at_once
 from tierlog.broker.records.writer import NewRecord, encode_batch
 
 LIMIT = 1 << 24
@@ -177,30 +179,40 @@ def test_a_damaged_batch_raises_records_errors_only(
         pass
 
 
+def cut(data: bytes, size: int) -> list[bytes]:
+    """Pieces of a size, but not too many, and one that is empty."""
+    size = max(size, len(data) // 300)
+    return [b"", *(data[at : at + size] for at in range(0, len(data), size))]
+
+
 @settings(max_examples=500, deadline=None)
 @given(
     count=st.integers(1, 200),
     size=st.sampled_from([0, 1, 50, 57, 58, 200, 9_000]),
-    spread=st.sampled_from([0, 70, 2**40, 2**54]),
+    spread=st.sampled_from([0, 1, 70, -70, 2**40, 2**54]),
     damage=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=2),
+    piece=st.integers(1, 400),
 )
 def test_the_short_way_of_the_walk_agrees_with_the_careful_one(
-    count: int, size: int, spread: int, damage: list[tuple[int, int]]
+    count: int, size: int, spread: int, damage: list[tuple[int, int]], piece: int
 ) -> None:
     batch = encode_batch([NewRecord(i * spread, None, bytes(size)) for i in range(count)])
     for place, byte in damage:
         batch[61 + place % (len(batch) - 61)] = byte
-    position, failed = 61, False
+    position, failed, largest = 61, False, -(2**63)
     try:
         for expected in range(count):
-            position = walk_one(bytes(batch), position, len(batch), expected)
+            position, delta = walk_one(bytes(batch), position, len(batch), expected, ended=True)
+            largest = max(largest, delta)
     except RecordsError:
         failed = True
-    if failed or position != len(batch):
-        with pytest.raises(RecordsError):
-            count_check(batch, max_bytes=LIMIT)
-    else:
-        assert count_check(batch, max_bytes=LIMIT) == len(batch) - 61
+    for pieces in ([bytes(batch[61:])], cut(bytes(batch[61:]), piece)):
+        walk = walk_structure(Window(iter(pieces)), count)
+        if failed or position != len(batch):
+            with pytest.raises(RecordsError):
+                at_once(walk)
+        else:
+            assert at_once(walk) == largest
 
 
 @settings(max_examples=500, deadline=None)
@@ -208,15 +220,17 @@ def test_the_short_way_of_the_walk_agrees_with_the_careful_one(
     records=new_records,
     spread=st.sampled_from([0, 1, 70, 2**40]),
     damage=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=2),
+    piece=st.integers(1, 400),
 )
 def test_a_walk_over_the_fields_agrees_with_reading_them(
-    records: list[NewRecord], spread: int, damage: list[tuple[int, int]]
+    records: list[NewRecord], spread: int, damage: list[tuple[int, int]], piece: int
 ) -> None:
     batch = encode_batch([record._replace(timestamp=i * spread) for i, record in enumerate(records)])
     for place, byte in damage:
         batch[61 + place % (len(batch) - 61)] = byte
-    oldest, bad = 2 * spread, list[BadField]()
-    walk = walk_fields(bytes(batch[61:]), len(records), 0, needs_key=True, oldest=oldest, bad=bad)
+    oldest, newest, bad = 2 * spread, 4 * spread, list[BadField]()
+    window = Window(iter(cut(bytes(batch[61:]), piece)))
+    walk = walk_fields(window, len(records), 0, needs_key=True, oldest=oldest, newest=newest, bad=bad)
     try:
         read = list(iter_records(batch, max_bytes=LIMIT))
         failed = [record.offset for record in read] != list(range(len(records)))
@@ -224,11 +238,11 @@ def test_a_walk_over_the_fields_agrees_with_reading_them(
         failed = True
     if failed:
         with pytest.raises(RecordsError):
-            list(walk)
+            at_once(walk)
         return
-    list(walk)
+    assert at_once(walk) == max(record.timestamp for record in read)
     assert bad == [
         BadField(record.offset, None if record.key is None else record.timestamp)
         for record in read
-        if record.key is None or (record.timestamp < oldest and record.timestamp != -1)
+        if record.key is None or (not oldest <= record.timestamp <= newest and record.timestamp != -1)
     ]

@@ -25,6 +25,7 @@ from tierlog.broker.ports.files import FileSlice
 from tierlog.broker.records.batch import iter_batches
 from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.record import iter_records
+from tierlog.broker.records.window import at_once
 from tierlog.broker.records.writer import NewRecord
 from tierlog.broker.settings.topic import TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
@@ -398,7 +399,7 @@ class Partition(ReplicaDriver):
             for record in iter_records(data, max_bytes=1 << 20)
             if record.offset >= self.model.start
         ]
-        found = self.replica.offset_for_timestamp(target)
+        found = at_once(self.replica.offset_for_timestamp(target))
         assert (found and found.offset) == next((at for at, ms in everything if ms >= target), None)
         if found:
             (epoch,) = {b.leader_epoch for b in self.model.batches if b.base <= found.offset <= b.last}

@@ -18,6 +18,7 @@ from tierlog.broker.log.names import EPOCH_CHECKPOINT
 from tierlog.broker.ports.files import FileSlice, OsFiles
 from tierlog.broker.records.batch import assign, iter_batches, read_header
 from tierlog.broker.records.record import iter_records
+from tierlog.broker.records.window import at_once
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.settings.topic import TopicConfig
 
@@ -193,7 +194,7 @@ def test_indexes_that_cannot_be_right_are_rebuilt(tmp_path: Path, suffix: str, h
     again.check()
     assert list(values(again)) == list(range(40))
     for offset in range(40):
-        found = again.offset_for_timestamp(NOW + offset)
+        found = at_once(again.offset_for_timestamp(NOW + offset))
         assert found is not None and found.offset == offset
         at = again.read(offset, 1, 40, min_one=True)
         assert at.base_offset == offset - offset % 2

@@ -136,7 +136,7 @@ def filter_for(
 def run(chosen: BatchFilter, batch: bytes, *, stays: bool = False) -> bytes:
     header = check_batch(batch)
     plain = bytes(records_section(batch, 0, header, 1 << 20)) if header.record_count else b""
-    return chosen.data(batch, header, plain, spans(plain, header), stays=stays)
+    return chosen.data(batch, header, plain, lambda: spans(plain, header), stays=stays)
 
 
 PAIR = [NewRecord(NOW, b"a", b"1", (("h", b"x"),)), NewRecord(NOW + 700, b"b", b"2" * 300)]

@@ -14,7 +14,7 @@ from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.record import iter_records
 from tierlog.broker.records.walk import A_SLICE, FIELDS_A_SLICE
 from tierlog.broker.records.writer import NewRecord, encode_batch, under_codec
-from tierlog.broker.settings.topic import TopicConfig
+from tierlog.broker.settings.topic import MAX_LONG, TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 
 NOW = 1_700_000_000_000
@@ -94,7 +94,7 @@ def test_faults_of_the_whole_batch(codec: Codec, count: int, config: TopicConfig
         assert code(damaged, config) is ErrorCode.CORRUPT_MESSAGE
 
 
-@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])  # snappy's ratio is 21 at the most
 @pytest.mark.parametrize("config", [PLAIN, COMPACT, TopicConfig(compression_type="uncompressed")])
 def test_a_bomb_is_too_large(codec: Codec, config: TopicConfig) -> None:
     bomb = encode_batch([NewRecord(NOW, b"k", bytes(9 << 20))], codec=codec)
@@ -160,7 +160,8 @@ def test_another_codec_changes_nothing_else(
         values, codec=source, producer_id=9, producer_epoch=3, base_sequence=sequence, transactional=True
     )
     before = bytes(batch)
-    stored = found(batch, TopicConfig(compression_type=STORED[target]))
+    config = TopicConfig(compression_type=STORED[target], message_timestamp_after_max_ms=MAX_LONG)
+    stored = found(batch, config)
     assert stored.refused is None
     assert bytes(batch) == before
     header = check_batch(stored.records)

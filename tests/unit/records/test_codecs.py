@@ -11,7 +11,8 @@ import pytest
 import zstandard
 
 from tierlog.broker.records.batch import RecordsError, RecordsFault
-from tierlog.broker.records.codecs import Codec, compress, decompress
+from tierlog.broker.records.codecs import Codec, compress
+from tierlog.broker.records.unpacking import decompress
 
 TEXT = b'{"carrier":"AA","flight":1545}' * 4_000
 COMPRESSING = [codec for codec in Codec if codec is not Codec.NONE]

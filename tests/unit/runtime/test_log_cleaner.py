@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 from compaction import records_of
 from hands import Hands
+from structlog.testing import capture_logs
 
 from tierlog.broker.log.checkpoints import CLEANER_OFFSETS
-from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.ports.files import FileSlice, OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.records.batch import HEADER_SIZE, read_header
+from tierlog.broker.records.codecs import Codec
+from tierlog.broker.records.writer import NewRecord, encode_batch, under_codec
 from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.log_cleaner import LogCleaner
@@ -215,6 +218,34 @@ async def test_a_log_that_cannot_be_compacted_is_left_alone_and_the_others_go_on
     node.write("t")
     assert await node.cleaner.clean_all() == 0
     assert not list(tmp_path.glob("t-0/*.cleaned"))
+    await node.stop()
+
+
+async def test_a_malformed_batch_is_kept_as_it_is_and_the_rest_is_compacted(tmp_path: Path) -> None:
+    """Written before the topic was compacted, when only its first records were looked at."""
+    node = await Node(tmp_path).start(cleanup_policy="delete", retention_ms="-1")
+    node.write()
+    good = encode_batch([NewRecord(node.clock.now, b"key 1", b"v", ()) for _ in range(10)])
+    header, plain = read_header(good), bytearray(good[HEADER_SIZE:])
+    plain[8 * len(plain) // 10 + 4] = 0x7E  # the key of the ninth is longer than the record
+    batch = under_codec(header, plain, Codec.NONE)
+    offset = node.replica().log_end_offset
+    assert not node.replica().append(memoryview(batch), node.clock.now).error
+    before = node.image
+    node.image = node.configure(cleanup_policy="compact")
+    node.replicas.follow(before, node.image)
+    with capture_logs() as logged:
+        for _ in range(3):
+            node.write()
+            assert await node.cleaner.clean_all() == 1
+    assert node.cleaner.uncleanable == 0
+    log = node.replica().log
+    kept = log.read(offset, 1, log.log_end_offset, min_one=True)
+    part = kept.parts[0]
+    assert isinstance(part, FileSlice) and part.read()[HEADER_SIZE:] == bytes(plain)
+    assert sum(segment.size_bytes for segment in log.segments) < 3 * 200 + len(batch)
+    told = [entry for entry in logged if "kept as it is" in entry["event"]]
+    assert [entry["offset"] for entry in told] == [offset]
     await node.stop()
 
 

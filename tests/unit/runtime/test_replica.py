@@ -12,6 +12,7 @@ from tierlog.broker.records.batch import HEADER_SIZE, iter_batches, read_header,
 from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.record import iter_records
 from tierlog.broker.records.walk import BAD_RECORDS_TOLD
+from tierlog.broker.records.window import at_once
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.settings.topic import TopicConfig
@@ -164,7 +165,6 @@ BAD_BATCHES = {
         lambda: batch(3, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True),
         ErrorCode.INVALID_TXN_STATE,
     ),
-    "log append time from a client": (lambda: batch(3, log_append_time=NOW), ErrorCode.INVALID_TIMESTAMP),
     "nothing": (lambda: memoryview(bytearray()), ErrorCode.INVALID_RECORD),
 }
 
@@ -208,7 +208,7 @@ def test_log_append_time_is_the_brokers(tmp_path: Path) -> None:
     found = replica.read(0, 1 << 20).slice
     assert found is not None
     assert {record.timestamp for record in iter_records(content(found), max_bytes=1 << 20)} == {NOW}
-    located = replica.offset_for_timestamp(NOW)
+    located = at_once(replica.offset_for_timestamp(NOW))
     assert located is not None and located.offset == 0
 
 
@@ -275,7 +275,7 @@ def test_time_look_up_finds_the_first_record_at_or_after(tmp_path: Path) -> None
     for at in range(0, 100, 10):
         replica.append(batch(3, at_ms=NOW + at), NOW)
     for target in range(-1, 93):
-        found = replica.offset_for_timestamp(NOW + target)
+        found = at_once(replica.offset_for_timestamp(NOW + target))
         expected = next(
             (3 * (at // 10) + i, NOW + at + i)
             for at in range(0, 100, 10)
@@ -283,8 +283,8 @@ def test_time_look_up_finds_the_first_record_at_or_after(tmp_path: Path) -> None
             if at + i >= target
         )
         assert found is not None and (found.offset, found.timestamp) == expected
-    assert replica.offset_for_timestamp(NOW + 93) is None
-    newest = replica.max_timestamp()
+    assert at_once(replica.offset_for_timestamp(NOW + 93)) is None
+    newest = at_once(replica.max_timestamp())
     assert newest is not None and newest.offset == 29
 
 

@@ -27,11 +27,11 @@ NOW = 1_000_000
 KEEP = TierPolicy()
 
 
-def entry(base: int, end: int, *, size: int = 100, at: int = 0) -> RemoteSegment:
+def entry(base: int, end: int, *, size: int = 100, at: int = 1) -> RemoteSegment:
     return remote_segment(base, end - 1, log_bytes=size, first_timestamp=at, max_timestamp=at)
 
 
-def page(base: int, end: int, *, size: int, at: int = 0) -> PageRef:
+def page(base: int, end: int, *, size: int, at: int = 1) -> PageRef:
     return PageRef(
         uuid=uuid.UUID(int=base + 1),
         base_offset=base,
@@ -44,7 +44,7 @@ def page(base: int, end: int, *, size: int, at: int = 0) -> PageRef:
 
 
 def local(
-    base: int, end: int, *, size: int = 100, at: int = 0, rolled: bool = True, damaged_end: int = -1
+    base: int, end: int, *, size: int = 100, at: int = 1, rolled: bool = True, damaged_end: int = -1
 ) -> LocalSegment:
     return LocalSegment(
         base_offset=base,
