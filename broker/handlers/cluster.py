@@ -1,14 +1,12 @@
 """The cluster as clients see it: Metadata (v0-13) and DescribeCluster (v0-2)."""
 
 import re
-from collections.abc import Awaitable
 
+from tierlog.broker.handlers.auto_creation import AutoTopicCreation
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fenced_lately import FencedLately
-from tierlog.broker.handlers.mutations import Mutations
 from tierlog.broker.handlers.partition_views import NO_LEADER, PartitionViews
-from tierlog.broker.handlers.topics import made
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.messages.describe_cluster import (
@@ -25,7 +23,6 @@ from tierlog.broker.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from tierlog.broker.wire.schema import ZERO_UUID
-from tierlog.metadata.controller.commands import CreateTopics, NewTopic
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 
 EMPTY_MEANS_ALL_UNTIL = 0  # Metadata v0 has no null
@@ -33,7 +30,6 @@ NO_OFFLINE_UNTIL = (
     0  # its clients look up each replica among the brokers, so those that are offline are left out
 )
 ASK_BY_ID_FROM = 12  # versions 10 and 11 carry topic ids, but only in responses (KIP-516)
-MADE_WITHIN_MS = 5_000  # topics created by asking for them; then the answer goes out
 NOT_ASKED = -(2**31)
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
@@ -53,17 +49,17 @@ CLUSTER_OPERATIONS = _bits(
 
 
 def metadata_handler(deps: Dependencies) -> Handler:
-    brokers = FencedLately(deps.metadata, deps.clock)
+    brokers, creation = FencedLately(deps.metadata, deps.clock), AutoTopicCreation(deps)
 
-    def handle(context: RequestContext, request: MetadataRequest) -> Reply | Awaitable[Reply]:
+    def handle(context: RequestContext, request: MetadataRequest) -> Reply:
         if context.version < ASK_BY_ID_FROM and any(
             topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ()
         ):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "topics by id need Metadata version 12")
-        missing = _to_create(deps, request)
-        if missing:
-            return _create_then_answer(deps, brokers, context, request, missing)
-        return _metadata(deps, brokers, context, request, {})
+        response = _metadata(deps, brokers, context, request)
+        if missing := _to_create(deps, request):
+            response.throttle_time_ms = creation.start(context, missing)
+        return response
 
     return handle
 
@@ -80,38 +76,11 @@ def _to_create(deps: Dependencies, request: MetadataRequest) -> list[str]:
     ]
 
 
-async def _create_then_answer(
-    deps: Dependencies,
-    brokers: FencedLately,
-    context: RequestContext,
-    request: MetadataRequest,
-    missing: list[str],
-) -> Reply:
-    mutations = Mutations(deps, context, strict_from=0)
-    cost = deps.settings.num_partitions
-    allowed = [name for name in missing if not mutations.are_bounded or mutations.allow(cost)]
-    reply = await deps.metadata.submit(
-        CreateTopics(
-            topics=tuple(NewTopic(name=name) for name in allowed),
-            default_partitions=deps.settings.num_partitions,
-            default_replication_factor=deps.settings.default_replication_factor,
-        )
-    )
-    await made(deps, MADE_WITHIN_MS)
-    errors: dict[str, ErrorCode] = {
-        outcome.name: outcome.error for outcome in reply.topics if outcome.error is not ErrorCode.NONE
-    }
-    response = _metadata(deps, brokers, context, request, errors)
-    response.throttle_time_ms = mutations.throttle_time_ms
-    return response
-
-
 def _metadata(
     deps: Dependencies,
     brokers: FencedLately,
     context: RequestContext,
     request: MetadataRequest,
-    errors: dict[str, ErrorCode],
 ) -> MetadataResponse:
     views = PartitionViews(deps)
     image = views.image
@@ -125,7 +94,7 @@ def _metadata(
         ]
     else:
         once = {asked.topic_id if asked.topic_id.int else asked.name: asked for asked in request.topics or ()}
-        topics = [_asked_topic(views, asked, context.version, errors) for asked in once.values()]
+        topics = [_asked_topic(views, asked, context.version) for asked in once.values()]
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.error_code == 0:
@@ -145,9 +114,7 @@ def _metadata(
     )
 
 
-def _asked_topic(
-    views: PartitionViews, asked: MetadataRequestTopic, version: int, errors: dict[str, ErrorCode]
-) -> MetadataResponseTopic:
+def _asked_topic(views: PartitionViews, asked: MetadataRequestTopic, version: int) -> MetadataResponseTopic:
     image = views.image
     if asked.topic_id != ZERO_UUID:
         found = image.topics.get(asked.topic_id)
@@ -160,10 +127,7 @@ def _asked_topic(
     found = image.topic(name)
     if found is not None:
         return _topic(views, found, version)
-    unknown = (
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
-    )
-    code = errors.get(name, unknown)
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
     return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
 

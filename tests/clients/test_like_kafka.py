@@ -172,6 +172,10 @@ CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
         ("Metadata", 12, {"topics": [{"name": "a b"}]}),
         ("Metadata", 11, {"topics": [{"name": "$t", "topic_id": UNKNOWN_ID}]}),
     ],
+    "metadata that create": [
+        ("Metadata", version, {"topics": [{"name": f"$t-{version}"}, {"name": "a b"}]})
+        for version in (0, 1, 3, 4, 9, 12)
+    ],
     "create": [("CreateTopics", 4, create()), ("CreateTopics", 7, create())],
     "create what cannot be": [
         ("CreateTopics", 7, request)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from admin_cluster import AdminCluster
 
+from tierlog.broker.handlers.auto_creation import IN_FLIGHT_MAX
 from tierlog.broker.handlers.fenced_lately import NAMED_FOR_MS
 from tierlog.broker.wire.errors import ErrorCode as E
 
@@ -136,3 +137,52 @@ async def test_a_broker_that_serves_or_is_not_known_is_not_unregistered(cluster:
     answer = await cluster.ask("UnregisterBroker", 0, broker_id=9)
     assert answer.error_code == E.BROKER_ID_NOT_REGISTERED
     assert "9" in answer.error_message
+
+
+@pytest.mark.parametrize("version", range(14))
+async def test_a_topic_asked_for_is_created_behind_the_answer(cluster: AdminCluster, version: int) -> None:
+    """A client that lists what it has just deleted must not see it again."""
+    await cluster.create("t", (2,))
+    await cluster.ask("DeleteTopics", 6, topics=[{"name": "t"}])
+    created = cluster.metadata.wait_for(lambda image: "t" in image.topic_ids)
+    answer = await cluster.ask("Metadata", version, topics=[{"name": "t"}, {"name": "a b"}])
+    told = [(topic.error_code, topic.partitions) for topic in answer.topics]
+    assert told == [(E.UNKNOWN_TOPIC_OR_PARTITION, []), (E.INVALID_TOPIC_EXCEPTION, [])]
+    await created
+    again = await cluster.ask("Metadata", version, topics=[{"name": "t"}])
+    assert [(topic.error_code, len(topic.partitions)) for topic in again.topics] == [(E.NONE, 1)]
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "t"])
+async def test_internal_topics_and_those_not_to_be_created_stay_unknown(
+    cluster: AdminCluster, name: str
+) -> None:
+    for _ in range(2):
+        allowed = name != "t"
+        answer = await cluster.ask("Metadata", 12, topics=[{"name": name}], allow_auto_topic_creation=allowed)
+        assert answer.topics[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+        assert answer.topics[0].is_internal == allowed
+    assert name not in (await cluster.metadata.current()).topic_ids
+
+
+async def test_a_topic_that_cannot_be_created_is_unknown_and_tried_again(cluster: AdminCluster) -> None:
+    for broker_id in range(1, 5):
+        await cluster.fence(broker_id)
+    for _ in range(2):
+        answer = await cluster.ask("Metadata", 12, topics=[{"name": "t"}])
+        assert answer.topics[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+        await cluster.metadata.current()
+    await cluster.fence(1, fenced=False)
+    created = cluster.metadata.wait_for(lambda image: "t" in image.topic_ids)
+    await cluster.ask("Metadata", 12, topics=[{"name": "t"}])
+    await created
+
+
+async def test_topics_created_at_once_are_bounded(cluster: AdminCluster) -> None:
+    names = [f"t{n}" for n in range(IN_FLIGHT_MAX + 10)]
+    created = cluster.metadata.wait_for(lambda image: len(image.topic_ids) == IN_FLIGHT_MAX)
+    answer = await cluster.ask("Metadata", 12, topics=[{"name": name} for name in names])
+    assert len(answer.topics) == len(names)
+    await created
+    await cluster.ask("Metadata", 12, topics=[{"name": name} for name in names])
+    await cluster.metadata.wait_for(lambda image: len(image.topic_ids) == len(names))

@@ -1,0 +1,81 @@
+"""Automatic topic creation: creates topics that clients ask for by name (AutoTopicCreationManager in Kafka).
+
+Metadata answers UNKNOWN_TOPIC_OR_PARTITION at once, and the topic is created in the background; clients ask
+again and find it. The answer must not show the new topic: a client that describes what it has just deleted
+would think that the deletion failed. A failure is logged, not answered; the next request tries again.
+
+Called by the Metadata handler.
+"""
+
+from collections.abc import Iterable
+
+import structlog
+
+from tierlog.broker.handlers.context import RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.mutations import Mutations
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.controller.commands import CreateTopics, NewTopic, TopicOutcome
+from tierlog.metadata.node import MetadataUnavailable
+
+IN_FLIGHT_MAX = 1_000
+"""Topics being created at once. One request may name 100,000; clients repeat what they still need."""
+TOPICS_PER_COMMAND = 100  # one command is decided in one turn of the event loop
+LOG_EVERY_MS = 10_000  # clients repeat a question that cannot succeed several times a second
+
+_log = structlog.get_logger("tierlog")
+
+
+class AutoTopicCreation:
+    def __init__(self, deps: Dependencies) -> None:
+        self._deps = deps
+        self._in_flight: set[str] = set()
+        self._quiet_until_ms = 0
+
+    def start(self, context: RequestContext, names: Iterable[str]) -> int:
+        """Creates the topics in the background, as far as the client's quota allows (KIP-599).
+
+        Returns throttle_time_ms.
+        """
+        mutations = Mutations(self._deps, context, strict_from=0)
+        partitions = self._deps.settings.num_partitions
+        allowed: list[str] = []
+        for name in names:
+            if len(self._in_flight) >= IN_FLIGHT_MAX:
+                break
+            if name in self._in_flight or (mutations.are_bounded and not mutations.allow(partitions)):
+                continue
+            self._in_flight.add(name)
+            allowed.append(name)
+        if allowed:
+            self._deps.tasks.spawn("create topics", self._create_all(allowed))
+        return mutations.throttle_time_ms
+
+    async def _create_all(self, names: list[str]) -> None:
+        for at in range(0, len(names), TOPICS_PER_COMMAND):
+            some = names[at : at + TOPICS_PER_COMMAND]
+            try:
+                self._log_failures(await self._create(some))
+            except MetadataUnavailable as unavailable:
+                self._log_failure(some[0], str(unavailable))
+            finally:
+                self._in_flight.difference_update(some)
+
+    async def _create(self, names: list[str]) -> tuple[TopicOutcome, ...]:
+        command = CreateTopics(
+            topics=tuple(NewTopic(name=name) for name in names),
+            default_partitions=self._deps.settings.num_partitions,
+            default_replication_factor=self._deps.settings.default_replication_factor,
+        )
+        return (await self._deps.metadata.submit(command)).topics
+
+    def _log_failures(self, outcomes: tuple[TopicOutcome, ...]) -> None:
+        for outcome in outcomes:
+            if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                self._log_failure(outcome.name, f"{outcome.error.name}: {outcome.message}")
+
+    def _log_failure(self, topic: str, error: str) -> None:
+        now_ms = self._deps.clock.monotonic_ms()
+        if now_ms >= self._quiet_until_ms:
+            self._quiet_until_ms = now_ms + LOG_EVERY_MS
+            _log.warning("cannot create a topic that a client asked for", topic=topic, error=error)
