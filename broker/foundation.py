@@ -16,6 +16,7 @@ from aiohttp import web
 
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.node import Node
+from tierlog.broker.gateway.request_guard import known_names
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.net.bounds import TURNED_AWAY_MAX
 from tierlog.broker.ports import descriptors
@@ -26,7 +27,7 @@ from tierlog.broker.ports.tasks import TaskGroup, done_before
 from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.settings.node import CONTROLLER, NodeSettings
-from tierlog.metadata.api import quorum_routes, raft_routes
+from tierlog.metadata.api import member_urls, quorum_routes, raft_routes
 from tierlog.metadata.balancing import BalanceSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.sessions import BrokerSessions
@@ -113,7 +114,7 @@ class Foundation(ABC):
         self.metadata = MetadataClient(self.metadata_node)
         self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag)
         routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft]
-        self.admin = AdminServer(routes, _tls(settings))
+        self.admin = AdminServer(routes, _tls(settings), self._names)
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
         metadata_tasks.spawn("certificates of the admin server", self.admin.keep_certificates())
@@ -122,6 +123,10 @@ class Foundation(ABC):
 
         self._parts.push_async_callback(self._stop_metadata)
         await self.metadata_node.start()
+
+    def _names(self) -> set[str]:
+        """Hosts that requests to the admin server may be for."""
+        return known_names(self.settings, self.metadata.image, member_urls(self.metadata_node))
 
     def _build_metadata(self, tasks: TaskGroup) -> tuple[MetadataNode | MetadataObserver, list[web.RouteDef]]:
         """A voter and its routes, or for a broker that is no controller one that follows the voters."""

@@ -57,7 +57,7 @@ class AdminApi:
 
     def _request(self, method: str, url: str, body: bytes | None, *, redirected: bool = False) -> Any:
         request = urllib.request.Request(url, body, method=method)
-        if body is not None:
+        if method != "GET":  # also without a body: no web page can make a browser send that (CORS)
             request.add_header("Content-Type", "application/json")
         try:
             return urllib.request.urlopen(request, timeout=self._timeout_s, context=_tls(url))

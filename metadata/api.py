@@ -7,7 +7,8 @@ all.
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from ipaddress import IPv6Address, ip_address
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -30,6 +31,7 @@ from tierlog.metadata.pages import encode_page
 from tierlog.metadata.peers import HEARTBEAT_SERVED_S
 from tierlog.metadata.raft.membership import ChangeRefused
 from tierlog.metadata.raft.messages import decode_messages, encode_messages
+from tierlog.metadata.status import NodeStatus
 from tierlog.metadata.tls import TlsFiles, certified
 
 T = TypeVar("T")
@@ -41,6 +43,8 @@ HEARTBEAT_PATH = "/metadata/v1/heartbeat"
 LOG_PATH = "/metadata/v1/log"
 SNAPSHOT_PATH = "/metadata/v1/snapshot"
 QUORUM_PATH = "/v1/quorum"
+BODY_TIMEOUT_S = 10.0
+"""Members give up sooner (transport.STEP_TIMEOUT_S). Until a body is whole its sender is unknown."""
 
 
 class NewVoter(msgspec.Struct, frozen=True):
@@ -127,8 +131,8 @@ def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:
         return _status(node)
 
     async def add(request: web.Request) -> web.Response:
-        voter = _decoded(_new_voters.decode, await _bounded_body(request))
-        _check_url(voter.url)
+        voter = _decoded(_new_voters.decode, await request.read())
+        _check_url(voter.url, member_urls(node))
         return await _changed(node, request, node.add_voter(voter.id, voter.url))
 
     async def remove(request: web.Request) -> web.Response:
@@ -143,6 +147,15 @@ def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:
         web.post(QUORUM_PATH + "/voters", add),
         web.delete(QUORUM_PATH + "/voters/{id}", remove),
     ]
+
+
+def member_urls(node: MetadataNode | MetadataObserver) -> list[str]:
+    """Of the voters and learners that this node knows of."""
+    if not node.started:
+        return []
+    status = node.status()
+    learners = status.learners if isinstance(status, NodeStatus) else {}
+    return [*status.voters.values(), *learners.values()]
 
 
 async def _changed(
@@ -208,20 +221,53 @@ async def _bounded_body(request: web.Request) -> bytes:
     if length > MAX_BODY_BYTES:
         raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, length)
     try:
-        return await request.content.readexactly(length)
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await request.content.readexactly(length)
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"the body did not arrive in {BODY_TIMEOUT_S:.0f} s") from None
     except asyncio.IncompleteReadError:
         raise web.HTTPBadRequest(text="the body is cut short") from None
 
 
-def _check_url(url: str) -> None:
-    """A voter whose address is none is cut off from the quorum."""
+def _check_url(url: str, members: Iterable[str]) -> None:
+    """Every node of the quorum will send requests to it, so it must look like a member's address.
+
+    Whether a member answers there is known only once it votes. Refused is what cannot be one: link-local
+    addresses (where clouds serve credentials), loopback unless the whole quorum is on this machine, and
+    spellings of addresses that only resolvers understand (`0x7f.1`).
+    """
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port is not None
     except ValueError:
-        is_address = False
-    if not is_address:
+        raise web.HTTPBadRequest(text=f"{url!r} is not of the form http://host:port") from None
+    host = parts.hostname or ""
+    if not is_address or url.rstrip("/") != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
         raise web.HTTPBadRequest(text=f"{url!r} is not of the form http://host:port")
+    if not _may_be_member(host, [urlsplit(member).hostname or "" for member in members]):
+        raise web.HTTPBadRequest(text=f"{host!r} cannot be a voter's: give its address in your network")
+
+
+def _may_be_member(host: str, members: Sequence[str]) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:  # a name
+        last = host.rstrip(".").rpartition(".")[2]
+        if _is_loopback(host):
+            return any(map(_is_loopback, members))
+        return not (last.isdecimal() or last.startswith("0x"))
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved:
+        return False
+    return not address.is_loopback or any(map(_is_loopback, members))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _status(node: MetadataNode | MetadataObserver) -> web.Response:

@@ -5,7 +5,7 @@ It starts before the metadata node, whose peers talk to it, and answers 503 to w
 
 import json
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +15,7 @@ from tierlog.broker.gateway.directories import directory_routes
 from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node
 from tierlog.broker.gateway.operations import operation_routes
+from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
 from tierlog.broker.gateway.scrub import scrub_routes
 from tierlog.broker.gateway.tier import tier_routes
 from tierlog.broker.settings.node import NodeSettings
@@ -27,10 +28,17 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class AdminServer:
     """The HTTP server of a node."""
 
-    def __init__(self, routes: Sequence[web.AbstractRouteDef], tls: TlsFiles | None = None) -> None:
-        """`tls`: all but health and metrics ask for a certificate. Raises OSError if it cannot be used."""
+    def __init__(
+        self,
+        routes: Sequence[web.AbstractRouteDef],
+        tls: TlsFiles | None = None,
+        names: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """`tls`: all but health and metrics ask for a certificate. Raises OSError if it cannot be used.
+        `names`: of the hosts that requests may be for, beside addresses and localhost."""
         self._files, self._tls = tls, None if tls is None else tls.server()
-        application = web.Application(middlewares=() if tls is None else (certified,))
+        middlewares = (request_guard(names), *(() if tls is None else (certified,)))
+        application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         application.add_routes(routes)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
 

@@ -68,6 +68,11 @@ class NodeSettings:
     admin_listener: str = _string(
         "127.0.0.1:9644", "host:port of the admin HTTP server; port 0 picks a free one."
     )
+    admin_allowed_hosts: tuple[str, ...] = _list(
+        (),
+        "More names by which the admin HTTP server is reached. Addresses, localhost, this machine's name and "
+        "the names of voters and brokers are always accepted; a request for any other host is refused.",
+    )
     controller_quorum_voters: tuple[str, ...] = _list(
         (), "The metadata quorum, id@host:port of each admin listener; empty: this node alone."
     )

@@ -172,3 +172,19 @@ async def test_events_follow_the_cluster_until_the_broker_stops(tierlog_broker: 
         await asyncio.to_thread(tierlog_broker.stop)
         await stream.content.read()
         assert stream.content.at_eof()
+
+
+async def test_a_web_page_can_neither_stop_a_broker_nor_read_the_cluster(
+    tierlog_broker: TierlogBroker,
+) -> None:
+    page = {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site", "Content-Type": "text/plain"}
+    rebound = {"Host": "evil.example", "Content-Type": "application/json"}
+    stop = "/v1/brokers/1/stop"
+    async with aiohttp.ClientSession(tierlog_broker.admin_url) as session:
+        assert (await session.post(stop, headers=page)).status == 403
+        assert (await session.post(stop, headers=rebound)).status == 421
+        assert (await session.post(stop)).status == 415
+        assert (await session.get("/v1/cluster", headers=rebound)).status == 421
+        brokers = (await (await session.get("/v1/brokers")).json())["brokers"]
+        assert [broker["stopping"] for broker in brokers] == [False]
+        assert (await session.post(stop, json={})).status == 200

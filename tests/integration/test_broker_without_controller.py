@@ -135,7 +135,7 @@ async def test_a_voter_that_is_removed_while_it_runs_goes_on_serving(tmp_path: P
     await asyncio.gather(stays.start(), goes.start())
     try:
         async with aiohttp.ClientSession() as session:
-            removed = await session.delete(f"{stays.admin_url}{QUORUM_PATH}/voters/2")
+            removed = await session.delete(f"{stays.admin_url}{QUORUM_PATH}/voters/2", json={})
             assert removed.status == 200
             longest_ms = goes.clock.monotonic_ms() + goes.settings.broker_session_timeout_ms
             while goes.clock.monotonic_ms() <= longest_ms:  # the leases that it had when it was removed

@@ -41,7 +41,8 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def scrub(broker: TierlogBroker, method: str = "GET") -> dict[str, Any]:
-    request = urllib.request.Request(f"{broker.admin_url}/v1/scrub", method=method)
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{broker.admin_url}/v1/scrub", method=method, headers=headers)
     with urllib.request.urlopen(request, timeout=30) as answer:
         found: dict[str, Any] = json.load(answer)
         return found

@@ -19,7 +19,7 @@ class Asker:
         self._session = session
 
     async def __call__(self, method: str, path: str, body: Any = None, code: int = 200) -> Any:
-        async with self._session.request(method, path, json=body) as answer:
+        async with self._session.request(method, path, json=body or {}) as answer:
             told = await answer.json()
             assert answer.status == code, told
             return told
