@@ -1,6 +1,8 @@
 """DescribeConfigs (v1-4), IncrementalAlterConfigs (v0-1), AlterConfigs (v0-2, which replaces all)."""
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from tierlog.broker.handlers.cluster import is_topic_name
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
@@ -39,6 +41,9 @@ from tierlog.metadata.records import ConfigScope
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 """Kafka's resource types. BROKER_LOGGER, 8, is not among them: log levels do not change."""
 
+RESOURCES_PER_TURN = 10  # to check the settings of a node takes a millisecond
+MAX_RESOURCES_PER_REQUEST = 10_000  # as in Kafka, each is a record at least (MAX_RECORDS_PER_USER_OP)
+Resource = TypeVar("Resource")
 _OPERATIONS = frozenset(int(operation) for operation in ConfigOperation)
 
 
@@ -121,7 +126,7 @@ def incremental_alter_configs_handler(deps: Dependencies) -> Handler:
     async def handle(
         context: RequestContext, request: incremental_alter_configs.IncrementalAlterConfigsRequest
     ) -> Reply:
-        changes = [_incremental(deps, resource) for resource in request.resources]
+        changes = await _in_turns(request.resources, lambda resource: _incremental(deps, resource))
         outcomes = await _alter(deps, changes, request.validate_only)
         return incremental_alter_configs.IncrementalAlterConfigsResponse(
             responses=[
@@ -160,15 +165,7 @@ def _incremental(
 
 def alter_configs_handler(deps: Dependencies) -> Handler:
     async def handle(context: RequestContext, request: alter_configs.AlterConfigsRequest) -> Reply:
-        changes = []
-        for resource in request.resources:
-            keys = [item.name for item in resource.configs]
-            scope = _scope(deps, resource.resource_type, resource.resource_name, keys)
-            if unset := [item.name for item in resource.configs if item.value is None]:
-                scope = _invalid(f"Null value not supported for {', '.join(unset)}")
-            changes.append(
-                scope if isinstance(scope, Outcome) else _fitting(deps, _replace_all(deps, scope, resource))
-            )
+        changes = await _in_turns(request.resources, lambda resource: _replaced(deps, resource))
         outcomes = await _alter(deps, changes, request.validate_only)
         return alter_configs.AlterConfigsResponse(
             responses=[
@@ -183,6 +180,29 @@ def alter_configs_handler(deps: Dependencies) -> Handler:
         )
 
     return handle
+
+
+async def _in_turns(
+    resources: Sequence[Resource], change: Callable[[Resource], ConfigResource | Outcome]
+) -> list[ConfigResource | Outcome]:
+    """The change of each resource, a few in a turn of the event loop; none if there are too many."""
+    if len(resources) > MAX_RESOURCES_PER_REQUEST:
+        message = "Unable to perform excessively large batch operation."
+        return [Outcome(error=ErrorCode.POLICY_VIOLATION, message=message)] * len(resources)
+    changes = []
+    for number, resource in enumerate(resources, 1):
+        changes.append(change(resource))
+        if number % RESOURCES_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return changes
+
+
+def _replaced(deps: Dependencies, resource: alter_configs.AlterConfigsResource) -> ConfigResource | Outcome:
+    keys = [item.name for item in resource.configs]
+    scope = _scope(deps, resource.resource_type, resource.resource_name, keys)
+    if unset := [item.name for item in resource.configs if item.value is None]:
+        scope = _invalid(f"Null value not supported for {', '.join(unset)}")
+    return scope if isinstance(scope, Outcome) else _fitting(deps, _replace_all(deps, scope, resource))
 
 
 def _replace_all(

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 
@@ -52,6 +52,7 @@ THROTTLE_BYTES = 4  # before the topics
 TOPICS_PER_SLICE = 100  # some 10 ms of the event loop
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """As in Kafka, where one request is one batch of the metadata log."""
+TOO_LARGE = "Unable to perform excessively large batch operation."
 MAX_TOPICS_PER_REQUEST = 5_000
 """Kafka's batch holds 10,000 records (MAX_RECORDS_PER_USER_OP); a topic with one partition is two."""
 CREATE_STRICT_FROM, DELETE_STRICT_FROM, GROW_STRICT_FROM = 6, 5, 3  # KIP-599
@@ -94,7 +95,7 @@ def _too_large(deps: Dependencies, request: CreateTopicsRequest) -> str | None:
     if partitions > MAX_PARTITIONS_PER_REQUEST:
         return "Excessively large number of partitions per request."
     if len(request.topics) > MAX_TOPICS_PER_REQUEST:
-        return "Unable to perform excessively large batch operation."
+        return TOO_LARGE
     return None
 
 
@@ -291,7 +292,13 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
             for topic in request.topics
         )
         mutations = Mutations(deps, context, GROW_STRICT_FROM)
-        outcomes = await _grow_within(mutations, deps, wanted, request.validate_only)
+        if _grows_too_much(deps, wanted):
+            outcomes = [
+                TopicOutcome(name=topic.name, error=ErrorCode.POLICY_VIOLATION, message=TOO_LARGE)
+                for topic in wanted
+            ]
+        else:
+            outcomes = await _grow_within(mutations, deps, wanted, request.validate_only)
         await made(deps, request.timeout_ms)
         return CreatePartitionsResponse(
             throttle_time_ms=mutations.throttle_time_ms,
@@ -304,6 +311,13 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
         )
 
     return handle
+
+
+def _grows_too_much(deps: Dependencies, wanted: Sequence[MorePartitions]) -> bool:
+    """Whether the request as a whole is refused; of topics that are not there it asks for none."""
+    found = [(topic.count, deps.metadata.image.topic(topic.name)) for topic in wanted]
+    more = sum(max(count - len(topic.partitions), 0) for count, topic in found if topic is not None)
+    return more > MAX_PARTITIONS_PER_REQUEST or len(wanted) > MAX_TOPICS_PER_REQUEST
 
 
 async def _grow_within(
