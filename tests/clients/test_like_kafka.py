@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from config_cases import CONFIG_CASES
+from config_cases import CONFIG_CASES, wait_for_configs
 from kafka_process import KafkaProcess
 from wire_client import Client, message
 
@@ -458,6 +458,8 @@ def conversation(client: Client, case: str) -> Iterator[Any]:
         answer = client.send(api, version, sent)
         if api == "AlterClientQuotas" and not sent.validate_only:
             wait_for_quotas(client, sent, answer)
+        if api == "IncrementalAlterConfigs" and not sent.validate_only:
+            wait_for_configs(client, sent, answer)
         yield api, plain(answer, topic)
 
 

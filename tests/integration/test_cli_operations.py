@@ -74,7 +74,8 @@ def test_settings_of_brokers_change_and_are_shown(tierlog_broker: TierlogBroker)
     assert run("broker", "alter", "--config", "log.retention.ms=5000", *at).returncode == 0
     assert run("broker", "alter", own, "--config", "log.retention.ms=6000", *at).returncode == 0
     assert told("broker", "settings", *at)[0] == [
-        {"name": "log.retention.ms", "value": "5000", "source": "all brokers", "runs": True}
+        {"name": "log.retention.ms", "value": "5000", "source": "all brokers", "runs": True},
+        {"name": "min.insync.replicas", "value": "1", "source": "all brokers", "runs": True},  # ADR 0010
     ]
     assert {row["name"]: (row["value"], row["source"]) for row in told("broker", "settings", own, *at)[0]}[
         "log.retention.ms"
@@ -84,5 +85,7 @@ def test_settings_of_brokers_change_and_are_shown(tierlog_broker: TierlogBroker)
     ]
     fixed = run("broker", "alter", "--config", "num.partitions=5", *at)
     assert fixed.returncode == 1 and "read by a node when it starts" in fixed.stderr
+    unknown = run("broker", "alter", "--config", "log.retention.mss=5", *at)
+    assert unknown.returncode == 2 and "log.retention.ms" in unknown.stderr
     assert run("broker", "alter", *at).returncode == 2
     assert run("broker", "settings", "99", *at).returncode == 4

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-BROKER, CLIENT_METRICS, GROUP = 4, 16, 32  # resource types
+from wire_client import Client, message
+
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32  # resource types
 
 
 def clear(broker_id: str, *names: str) -> dict[str, Any]:
@@ -162,3 +164,29 @@ CONFIG_CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
         )
     ],
 }
+
+
+SET, DELETE = 0, 1
+OF_ALL_BROKERS = 3
+OWN_SOURCE = {TOPIC: 1, BROKER: 2, CLIENT_METRICS: 7, GROUP: 8}
+"""Resource type -> what DescribeConfigs calls the source of a value that was set on the resource itself."""
+
+
+def wait_for_configs(client: Client, sent: Any, answer: Any) -> None:
+    """Until what was altered is described so: Kafka's brokers hear of a change after it was answered."""
+    for resource, told in zip(sent.resources, answer.responses, strict=True):
+        for change in resource.configs if not told.error_code else ():
+            if change.config_operation in (SET, DELETE):
+                while not _is_described(client, resource, change):
+                    pass
+
+
+def _is_described(client: Client, resource: Any, change: Any) -> bool:
+    kind, name = resource.resource_type, resource.resource_name
+    source = OWN_SOURCE[kind] if name else OF_ALL_BROKERS
+    request = message("DescribeConfigs", describe_of(kind, name, change.name))
+    configs = client.send("DescribeConfigs", 4, request).results[0].configs
+    values = [one.value for config in configs for one in config.synonyms if one.source == source]
+    if change.config_operation == DELETE:
+        return not values
+    return change.value in values or None in values  # which hides a secret
