@@ -5,6 +5,7 @@ how many blocks it has allocated, and what the C allocator uses and keeps. Garba
 that what is counted is reachable. Started by churn.py; ends when its standard input is closed.
 """
 
+import asyncio
 import ctypes
 import gc
 import json
@@ -49,32 +50,12 @@ def look(before: "dict[str, tracemalloc.Snapshot]") -> dict[str, Any]:
         "malloc_free": used.fordblks,
     }
     gc.unfreeze()
-    found["large"] = _large()
     objects = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
     gc.freeze()
     found["objects"] = dict(objects)
     if tracemalloc.is_tracing():
         found["traced"] = _grown(before)
     return found
-
-
-LARGE_BYTES = 512
-"""What is larger comes from the C allocator, and not from Python's own."""
-
-
-def _large() -> dict[str, int]:
-    """Bytes of large objects, by what refers to them and their type; each object once."""
-    seen: set[int] = set()
-    found: Counter[str] = Counter()
-    for holder in gc.get_objects():
-        for each in (holder, *gc.get_referents(holder)):
-            if isinstance(each, type(sys)) or id(each) in seen:
-                continue
-            size = sys.getsizeof(each)
-            if size >= LARGE_BYTES:
-                seen.add(id(each))
-                found[f"{type(holder).__qualname__} > {type(each).__qualname__}"] += size
-    return dict(found)
 
 
 def _grown(before: "dict[str, tracemalloc.Snapshot]") -> list[str]:
@@ -91,14 +72,25 @@ def _grown(before: "dict[str, tracemalloc.Snapshot]") -> list[str]:
 
 
 def main() -> None:
+    from tierlog.broker import app
     from tierlog.cli.main import main as tierlog
+
+    make = app._loop_factory() or asyncio.new_event_loop
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    def recorded() -> asyncio.AbstractEventLoop:
+        loops.append(make())
+        return loops[-1]
 
     def answer() -> None:
         before: dict[str, tracemalloc.Snapshot] = {}
         for _ in sys.stdin:
-            print(json.dumps(look(before)), flush=True)
+            # In the loop, between two callbacks: whoever lists the objects while a tuple is being built makes
+            # its building fail, since it is referred to from elsewhere then.
+            loops[-1].call_soon_threadsafe(lambda: print(json.dumps(look(before)), flush=True))
         os._exit(0)
 
+    app._loop_factory = lambda: recorded
     if os.environ.get("CHURN_TRACED"):
         tracemalloc.start(TRACED_FRAMES)
     threading.Thread(target=answer, name="inspection", daemon=True).start()
