@@ -173,8 +173,9 @@ CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
         ("Metadata", 11, {"topics": [{"name": "$t", "topic_id": UNKNOWN_ID}]}),
     ],
     "metadata that create": [
-        ("Metadata", version, {"topics": [{"name": f"$t-{version}"}, {"name": "a b"}]})
+        ("Metadata", version, {"topics": [{"name": name}]})
         for version in (0, 1, 3, 4, 9, 12)
+        for name in (f"$t-{version}", "a b")
     ],
     "create": [("CreateTopics", 4, create()), ("CreateTopics", 7, create())],
     "create what cannot be": [
