@@ -8,12 +8,16 @@ import random
 import struct
 import uuid
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import crc32c
 from traffic import Recorded, Traffic
 
 from tierlog.broker.handlers.table import SERVED
+from tierlog.broker.records.batch import read_header
+from tierlog.broker.records.codecs import Codec, compress
+from tierlog.broker.records.writer import NewRecord, encode_batch, under_codec, with_section
 from tierlog.broker.wire.api import APIS, decode_request_header, encode_request
 from tierlog.broker.wire.codec import decode
 from tierlog.broker.wire.messages.create_partitions import CreatePartitionsRequest
@@ -26,6 +30,15 @@ PARTITIONS_MAX = 8
 """Thousands of partitions in one request are legal, and would fill the time with making files."""
 
 FRAME_BYTES_MAX = 60_000
+BOMBS = 0.03
+"""Of the batches that are damaged: the share that claims megabytes."""
+
+BOMB_SECTION = 40_000
+BOMB_BYTES = {Codec.GZIP: 32 << 20, Codec.SNAPPY: 3 << 18, Codec.LZ4: 9 << 20, Codec.ZSTD: 64 << 20}
+"""What fits into a frame of this size."""
+
+TIMESTAMPS = (-(2**63), -1, 0, 1, 1_700_000_000_000, 2**41, 2**63 - 1)
+ATTRIBUTES = (0, 0x08, 0x40, 0x48, 0x80, 0x4000, 0x8000, 0xFFC8)
 WIDTHS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 HOSTILE = [
     b"\xff\xff", b"\x7f\xff", b"\x80\x00", b"\xff\xfe", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff",
@@ -309,7 +322,9 @@ def _damaged_batch(rng: random.Random, batch: bytes) -> bytes:
     damaged = bytearray(batch)
     if len(damaged) <= 61:
         return rng.randbytes(70)
-    match rng.randrange(6):
+    if rng.random() < BOMBS:
+        return _bomb(rng.choice(sorted(BOMB_BYTES)), rng.choice((0, 1, 2)))
+    match rng.randrange(7):
         case 0:  # the header: attributes, deltas, timestamps, producer, sequence, count
             at = rng.randrange(21, 61)
             damaged[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, damaged[at] ^ 1 << rng.randrange(8)))
@@ -333,9 +348,29 @@ def _damaged_batch(rng: random.Random, batch: bytes) -> bytes:
         case 5:
             damaged[rng.randrange(len(damaged))] ^= 0xFF
             return bytes(damaged)  # under a bad CRC, or with a wrong length
+        case 6:  # timestamps and attributes that the records belie
+            struct.pack_into(">qq", damaged, 27, rng.choice(TIMESTAMPS), rng.choice(TIMESTAMPS))
+            struct.pack_into(">H", damaged, 21, rng.choice((0, damaged[22] & 7)) | rng.choice(ATTRIBUTES))
     struct.pack_into(">i", damaged, 8, len(damaged) - 12)
     struct.pack_into(">I", damaged, 17, crc32c.crc32c(bytes(damaged[21:])))
     return bytes(damaged) * rng.choice((1, 1, 1, 2))
+
+
+@cache
+def _bomb(codec: Codec, shape: int) -> bytes:
+    """A batch that claims far more than it has: a record, records of no bytes, or many empty blocks."""
+    header = read_header(encode_batch([NewRecord(0, b"k", b"v")]))
+    if shape == 0:
+        return bytes(encode_batch([NewRecord(0, b"k", bytes(BOMB_BYTES[codec]))], codec=codec))
+    if shape == 1:
+        return bytes(under_codec(header, bytes(BOMB_BYTES[codec]), codec))
+    empty = compress(codec, b"")
+    parts = {
+        Codec.SNAPPY: (empty, b"\0\0\0\1\0"),
+        Codec.LZ4: (empty[:7], b"\x01\x00\x00\x80x\0\0\0\0"),
+    }
+    first, part = parts.get(codec, (b"", empty))
+    return bytes(with_section(header, first + part * (BOMB_SECTION // len(part)), codec))
 
 
 def _tame(stream: bytes) -> bytes:

@@ -49,11 +49,14 @@ SAMPLED_EVERY = 61
 
 CALLS_MAX = 20_000
 CALLS_PER_BYTE = 40
-MEMORY_MAX = 4 << 20
+MEMORY_MAX = 8 << 20
 MEMORY_PER_BYTE = 100
 """GUARANTEES.md says twice the frame and 8 MiB; a frame of 60 KB has 3,000 elements at most here."""
 
 FETCH_BYTES = 1 << 20
+MESSAGE_BYTES = 100 << 20
+"""Far more than a frame here has: what a batch claims must not count by it."""
+
 RESPONSE_BYTES_MAX = 2 * FETCH_BYTES
 UPKEEP_EVERY = 32
 """Rounds: then topics that cases deleted are made again, and those that they made are deleted."""
@@ -194,6 +197,7 @@ class NetFuzz:
                 "group.initial.rebalance.delay.ms": "0",
                 "fetch.max.bytes": str(FETCH_BYTES),
                 "log.segment.bytes": "65536",
+                "message.max.bytes": str(MESSAGE_BYTES),
                 "log.segment.delete.delay.ms": "0",
             }
         )
