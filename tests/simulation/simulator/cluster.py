@@ -228,6 +228,7 @@ class ClusterRun:
                 "controller.quorum.voters": ",".join(f"{n}@{address(n)}:9644" for n in voters),
                 "controller.quorum.secret": "simulated",
                 "log.flush.offset.checkpoint.interval.ms": "3000",
+                "log.retention.check.interval.ms": "1000",
                 "log.segment.bytes": str(self.rng.choice((700, 4000, 1 << 20))),
                 "log.index.interval.bytes": "200",
                 "replica.lag.time.max.ms": str(self.lag_ms),
@@ -250,7 +251,8 @@ class ClusterRun:
         await self._create_topic()
         for n in range(4):
             client = Client(f"producer-{n}", self.network, self.brokers, self.history, self._fork())
-            work = produce(client, n, n % PARTITIONS, self.rng.uniform(0.03, 0.3))
+            stamps = random.Random(f"stamps {self.outcome.seed} {n}")  # drawn apart, for the rest to stay
+            work = produce(client, n, n % PARTITIONS, self.rng.uniform(0.03, 0.3), stamps)
             clients.watch(work, self._violations)
         for n in range(3):
             client = Client(f"consumer-{n}", self.network, self.brokers, self.history, self._fork())

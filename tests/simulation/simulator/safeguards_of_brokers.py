@@ -8,7 +8,8 @@ from simulator.switches import Patches, safeguard
 from tierlog.broker.coordinator.coordinator import Coordinator
 from tierlog.broker.handlers import fetch
 from tierlog.broker.partition.follower import FetchPosition
-from tierlog.broker.runtime import running_settings, topic_configs
+from tierlog.broker.partition.validation import RecordChecks
+from tierlog.broker.runtime import replica, running_settings, topic_configs
 from tierlog.broker.runtime.group_shard import GroupShard
 from tierlog.broker.runtime.lifecycle import BrokerLifecycle
 from tierlog.broker.runtime.replica import ReadResult, Replica
@@ -18,6 +19,15 @@ from tierlog.broker.settings.node import NodeSettings
 from tierlog.metadata.controller import rules, settle
 from tierlog.metadata.controller.rules import ClusterDefaults
 from tierlog.metadata.image import ClusterImage, PartitionImage
+
+# --- what producers say
+
+
+@safeguard("timestamps of records, and not of headers", "a false header deletes acknowledged records")
+def _() -> Patches:
+    yield replica, "checks_for", lambda *_: RecordChecks.FIRST_RECORDS
+    yield replica, "first_records_agree", lambda *_: True
+
 
 # --- the controller
 

@@ -21,7 +21,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.tiering import planner
 from tierlog.tiering.format.keys import Keys
 
-TIERED = 0.2
+TIERED = 0.55
 """Of the runs of a cluster: the share in which the topics are tiered."""
 
 SETTLED_S = 45.0

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from simulator.broker import SimBroker, SimCaller, SimDialler
+from simulator.clock import START_MS
 from simulator.network import Network
 from simulator.witness import Violation
 from tierlog.broker.ports.network import Unreachable
-from tierlog.broker.records.batch import iter_batches
+from tierlog.broker.ports.types import NO_TIMESTAMP
+from tierlog.broker.records.batch import correct_header, iter_batches, read_header
 from tierlog.broker.records.record import iter_records
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.wire.api import BY_NAME
@@ -31,6 +33,11 @@ PRODUCE, FETCH, INIT = (BY_NAME[name].key for name in ("Produce", "Fetch", "Init
 REQUEST_TIMEOUT_S = 2.0
 RETRY_S = (0.02, 0.2)
 MAX_RECORDS = 1 << 20
+HONEST = 0.7
+"""Of the batches: the share whose header says the timestamp of its records."""
+
+FAR_MS = 30 * 86_400_000
+"""Beyond retention.ms, and beyond what any clock is wrong by."""
 
 
 @dataclass(slots=True)
@@ -138,19 +145,39 @@ class Client:
         return known.leader
 
 
-async def produce(client: Client, number: int, partition: int, pause_s: float) -> None:
-    """Sends for ever."""
+async def produce(client: Client, number: int, partition: int, pause_s: float, stamps: random.Random) -> None:
+    """Sends for ever. `stamps` draws timestamps."""
     producer_id = await fresh_producer_id(client)
     sequence = sent = 0
     while True:
         count = client.rng.randint(1, 4)
         values = [b"%d-%d" % (number, sent + n) for n in range(count)]
-        records = [NewRecord(1_750_000_000_000 + sent, None, value, ()) for value in values]
+        said, time = _times(stamps)
+        records = [NewRecord(time, None, value, ()) for value in values]
         batch = encode_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+        _claim(batch, time if said is None else said)
         offset = await _send(client, partition, bytes(batch))
         client.history.note(partition, list(enumerate(values, offset)), "acknowledged")
         sequence, sent = sequence + count, sent + count
         await asyncio.sleep(client.rng.expovariate(1 / pause_s))
+
+
+def _times(stamps: random.Random) -> tuple[int | None, int]:
+    """What a header says to be its largest timestamp, None if that is right; and the time of its records.
+    Retention must go by the latter: nothing that is written in a run is old enough to be deleted.
+    """
+    now_ms = START_MS + int(asyncio.get_running_loop().time() * 1000)
+    if stamps.random() < HONEST:
+        return None, now_ms
+    if stamps.random() < 0.5:
+        return 0, NO_TIMESTAMP  # as librdkafka writes records without a time
+    return stamps.choice((0, now_ms - FAR_MS, now_ms + FAR_MS)), now_ms
+
+
+def _claim(batch: bytearray, said: int) -> None:
+    header = read_header(batch)
+    if said != header.max_timestamp:
+        correct_header(batch, 0, header._replace(max_timestamp=said))
 
 
 async def fresh_producer_id(client: Client) -> int:
