@@ -19,6 +19,7 @@ DONE = {
     "elections",
     "brokers removed",
     "topics passed",
+    "offsets of passing topics",
     "bits flipped",
     "brokers that are no voters",
     "group commits",

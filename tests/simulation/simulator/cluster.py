@@ -314,7 +314,9 @@ class ClusterRun:
     def _pass_topics(self, client: Client) -> Coroutine[Any, Any, None]:
         tiered = self.tiering.configs
         rolled = (("segment.bytes", "100"),) if tiered else ()  # with each batch, for something to be remote
-        return pass_topics(client, (*self._configs, *tiered, *rolled), self._goes_on)
+        configs = (*self._configs, *tiered, *rolled)
+        stop = None if self.group is None else self._stop("coordinator away")
+        return pass_topics(client, configs, self._goes_on, stop)
 
     def _retire(self, client: Client) -> Coroutine[Any, Any, None]:
         return retire(

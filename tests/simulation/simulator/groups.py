@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from simulator.network import Broken
 from simulator.witness import Violation
@@ -25,11 +26,17 @@ from tierlog.broker.wire.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tierlog.broker.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from tierlog.broker.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
 from tierlog.broker.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 OFFSETS_TOPIC = "__consumer_offsets"
 GROUP = "group"
+PASSING_GROUP = "passing"
 SESSION_MS = 1000
 STEPS_A_SECOND = 5.0
 TIRED = 0.05
@@ -42,7 +49,7 @@ ABSENT_S = (0.5, 3.0)
 STAYS = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
 """Answers after which a member joins again as the one that it was."""
 
-FIND, JOIN, SYNC, BEAT, COMMIT, FETCHED = (
+FIND, JOIN, SYNC, BEAT, COMMIT, FETCHED, COMMIT_BY_ID, FETCHED_BY_ID = (
     (BY_NAME[name].key, version)
     for name, version in (
         ("FindCoordinator", 2),
@@ -51,6 +58,8 @@ FIND, JOIN, SYNC, BEAT, COMMIT, FETCHED = (
         ("Heartbeat", 3),
         ("OffsetCommit", 7),
         ("OffsetFetch", 5),
+        ("OffsetCommit", 10),
+        ("OffsetFetch", 10),
     )
 )
 
@@ -194,6 +203,47 @@ async def _commit(
     if error == ErrorCode.NONE:
         history.acknowledged(partition, offset, joined.generation, newest)
     return int(error)
+
+
+async def commit_to_passing_topic(client: Client, topic_id: UUID, offset: int) -> None:
+    """Commits to a topic that was just made, once. An earlier topic of its name had other offsets."""
+    if (found := await _fetched(client, topic_id)) != -1:
+        raise Violation(f"topic {client.topic} {topic_id} is new, but its committed offset is {found}")
+    told = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    topics = [OffsetCommitRequestTopic(topic_id=topic_id, partitions=[told])]
+    request = OffsetCommitRequest(group_id=PASSING_GROUP, topics=topics)
+    while True:
+        answer = await _ask_coordinator(client, COMMIT_BY_ID, request)
+        if answer is not None and not answer.topics[0].partitions[0].error_code:
+            break
+        await asyncio.sleep(client.rng.uniform(*RETRY_S))
+    if (found := await _fetched(client, topic_id)) != offset:
+        raise Violation(f"topic {client.topic} {topic_id}: offset {offset} was committed, {found} is fetched")
+    client.history.done["offsets of passing topics"] += 1
+
+
+async def _fetched(client: Client, topic_id: UUID) -> int:
+    topic = OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0])
+    group = OffsetFetchRequestGroup(group_id=PASSING_GROUP, topics=[topic])
+    while True:
+        answer = await _ask_coordinator(client, FETCHED_BY_ID, OffsetFetchRequest(groups=[group]))
+        if answer is not None and not answer.groups[0].error_code:
+            [partition] = answer.groups[0].topics[0].partitions
+            if not partition.error_code:  # else it does not know the topic yet
+                return int(partition.committed_offset)
+        await asyncio.sleep(client.rng.uniform(*RETRY_S))
+
+
+async def _ask_coordinator(client: Client, api: tuple[int, int], request: object) -> Any:
+    """None if there is no answer, or no coordinator."""
+    node = await coordinator_of_passing_topics(client)
+    return None if node is None else await _ask(client, node, api, request)
+
+
+async def coordinator_of_passing_topics(client: Client) -> int | None:
+    node = client.rng.choice(client.nodes)
+    found = await _ask(client, node, FIND, FindCoordinatorRequest(key=PASSING_GROUP))
+    return None if found is None or found.error_code else int(found.node_id)
 
 
 async def _ask(client: Client, node: int, api: tuple[int, int], request: object) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from uuid import UUID
 
+from simulator.groups import commit_to_passing_topic, coordinator_of_passing_topics
 from simulator.network import Broken
 from simulator.witness import Violation
 from simulator.workload import (
@@ -64,6 +65,9 @@ DEPARTURES_A_SECOND = 0.4
 DRAINED_S = (0.1, 1.0)
 UNREGISTERED_TRIES = 10
 LIVES_A_SECOND = 2.0
+AWAY = 0.5
+"""Share of the deletions of a topic during which the coordinator of its group is away."""
+
 BATCHES = 3
 """Written to a topic in its life."""
 
@@ -128,18 +132,30 @@ async def _reassign(client: Client, partition: int, target: list[int] | None) ->
     return bool(told.error_code == ErrorCode.NONE)
 
 
-async def pass_topics(client: Client, configs: Sequence[tuple[str, str]], wanted: Callable[[], bool]) -> None:
+async def pass_topics(
+    client: Client,
+    configs: Sequence[tuple[str, str]],
+    wanted: Callable[[], bool],
+    stop_coordinator: Callable[[int], None] | None,
+) -> None:
     """Topics of one name, one after the other, as long as they are wanted; what was written to the last one
-    is read back too, else this does not end."""
+    is read back too, else this does not end. With `stop_coordinator`, a group commits to each
+    of them, and its coordinator is stopped before some of the deletions."""
     for life in count():
         if not wanted():
             return
         topic_id = await _make(client, configs)
         if topic_id is not None:
             written = await _write(client, topic_id, life)
+            if stop_coordinator is not None:
+                await commit_to_passing_topic(client, topic_id, offset=1 + life)
             tiered = ("remote.storage.enable", "true") in configs
             await _check_content(client, topic_id, written, may_be_late=tiered)
             client.history.done["topics passed"] += 1
+        if stop_coordinator is not None and client.rng.random() < AWAY:
+            node = await coordinator_of_passing_topics(client)
+            if node is not None:
+                stop_coordinator(node)
         topic_id = topic_id or client.topic_id()
         if topic_id is not None:
             await _delete(client, topic_id)

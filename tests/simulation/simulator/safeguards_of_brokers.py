@@ -1,11 +1,14 @@
 """More safeguards of brokers, and of what the controller takes from them."""
 
+import dataclasses
 from typing import Any
 
 from msgspec.structs import replace
 
 from simulator.switches import Patches, safeguard
+from tierlog.broker.coordinator import coordinator
 from tierlog.broker.coordinator.coordinator import Coordinator
+from tierlog.broker.coordinator.formats import CommittedOffset
 from tierlog.broker.handlers import fetch
 from tierlog.broker.partition.follower import FetchPosition
 from tierlog.broker.partition.validation import RecordChecks
@@ -16,6 +19,7 @@ from tierlog.broker.runtime.replica import ReadResult, Replica
 from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.replica_roles import ReplicaRoles
 from tierlog.broker.settings.node import NodeSettings
+from tierlog.broker.wire.schema import ZERO_UUID
 from tierlog.metadata.controller import rules, settle
 from tierlog.metadata.controller.rules import ClusterDefaults
 from tierlog.metadata.image import ClusterImage, PartitionImage
@@ -150,3 +154,13 @@ def _() -> Patches:
         shard._handle_inbox()
 
     yield GroupShard, "load", without
+
+
+@safeguard("committed offsets are stored with the topic's id", "an offset of an earlier topic is given")
+def _() -> Patches:
+    known = coordinator.decode_offset
+
+    def without(data: bytes | memoryview) -> CommittedOffset:
+        return dataclasses.replace(known(data), topic_id=ZERO_UUID)
+
+    yield coordinator, "decode_offset", without
