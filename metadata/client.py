@@ -21,6 +21,7 @@ Acknowledgeable = (
     | c.ConfirmRemoteDeleted
     | c.StartSpill
     | c.SpillEntries
+    | c.StartRemoteDeletes
 )
 
 

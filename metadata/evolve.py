@@ -48,6 +48,12 @@ def evolve_all(image: ClusterImage, records: Iterable[r.AnyRecord]) -> ClusterIm
 
 
 def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
+    image = _evolve(image, record)
+    at_ms = record.at_ms if isinstance(record, r.DATED) else 0
+    return image if at_ms <= image.time_ms else replace(image, time_ms=at_ms)
+
+
+def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
     match record:
         case r.NoOp():
             return image
@@ -85,6 +91,8 @@ def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return _entries_spilled(image, record)
         case r.SpillStarted():
             return _spill_started(image, record)
+        case r.RemoteDeletesStarted():
+            return _remote_deletes_started(image, record)
         case r.FormatVersion():
             return replace(image, format_version=record.version)
 
@@ -286,7 +294,14 @@ def _remote_deleted(image: ClusterImage, record: r.RemoteDeleted) -> ClusterImag
     queue = image.delete_queue.mutate()
     for uuid in record.uuids:
         queue.pop(uuid, None)
-    return replace(image, delete_queue=queue.finish())
+    return replace(image, delete_queue=queue.finish(), deleting=image.deleting.difference(record.uuids))
+
+
+def _remote_deletes_started(image: ClusterImage, record: r.RemoteDeletesStarted) -> ClusterImage:
+    require(
+        all(uuid in image.delete_queue for uuid in record.uuids), "what is deleted is not in the delete queue"
+    )
+    return replace(image, deleting=image.deleting.union(record.uuids))
 
 
 def _spill_started(image: ClusterImage, record: r.SpillStarted) -> ClusterImage:
@@ -307,6 +322,7 @@ def _entries_spilled(image: ClusterImage, record: r.EntriesSpilled) -> ClusterIm
     key, page = TopicIdPartition(record.topic_id, record.partition), record.page
     remote = image.remote.get(key, RemotePartition())
     spilled, kept = remote.entries[: page.entries], remote.entries[page.entries :]
+    require(page.uuid not in image.deleting, f"{key}: page {page.uuid} is being deleted")
     fits = (
         bool(spilled)
         and spilled[0].base_offset == page.base_offset

@@ -105,7 +105,7 @@ class RemotePartition(msgspec.Struct, frozen=True, array_like=True, kw_only=True
 
 
 class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """A line of the durable delete queue: what the manifest dropped, due once the grace has passed.
+    """A line of the durable delete queue: what the manifest dropped, to be deleted after the grace.
 
     A page that a manifest named is deleted after the segments that it names; one that was only begun goes
     alone. Keys are derived in tiering.format.
@@ -118,7 +118,7 @@ class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True, g
     base_offset: int
     last_offset: int
     leader_epoch: int  # of the attempt; -1 for a page that a manifest named
-    queued_ms: int
+    queued_ms: int  # in the quorum's time; the grace begins here
 
     @property
     def is_unfinished_page(self) -> bool:
@@ -138,6 +138,11 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     remote: Map[TopicIdPartition, RemotePartition] = Map()
     delete_queue: Map[UUID, QueuedDelete] = Map()
     format_version: int = 1
+    deleting: frozenset[UUID] = frozenset()
+    """Lines of the delete queue whose objects may be gone already: no manifest may name them again."""
+    time_ms: int = 0
+    """The quorum's time as of the newest record that has one. It moves on with the monotonic clock of
+    whichever controller leads, and stands still between two leaders; only its origin is a wall clock's."""
 
     def topic(self, name: str) -> TopicImage | None:
         topic_id = self.topic_ids.get(name)

@@ -17,7 +17,7 @@ from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.metadata.image import BrokerImage, ClusterImage, QueuedDelete, RemotePartition, TopicImage
 from tierlog.metadata.records import ConfigScope, QuotaEntity
 
-VERSION = 6
+VERSION = 7
 
 
 _SINCE_6 = frozenset({ConfigScope.GROUP, ConfigScope.CLIENT_METRICS})
@@ -61,8 +61,13 @@ class _SnapshotSince2(_Snapshot, frozen=True, array_like=True, kw_only=True):
     format_version: int = 1
 
 
+class _SnapshotSince7(_SnapshotSince2, frozen=True, array_like=True, kw_only=True):
+    deleting: list[uuid.UUID] = []
+    time_ms: int = 0
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_SnapshotSince2)
+_decoder = msgspec.msgpack.Decoder(_SnapshotSince7)
 
 
 def encode_image(image: ClusterImage) -> bytes:
@@ -86,15 +91,21 @@ def encode_image(image: ClusterImage) -> bytes:
         _QuotaLine(entity, dict(sorted(image.quotas[entity].items())))
         for entity in sorted(image.quotas, key=_quota_order)
     ]
-    whole = _SnapshotSince2(
+    since_2 = _SnapshotSince2(
         **{**asdict(first), "version": version}, quotas=quotas, format_version=image.format_version
     )
-    return _encoder.encode(whole)
+    if version < 7:
+        return _encoder.encode(since_2)
+    return _encoder.encode(
+        _SnapshotSince7(**asdict(since_2), deleting=sorted(image.deleting), time_ms=image.time_ms)
+    )
 
 
 def _oldest_version(image: ClusterImage) -> int:
     """Nodes that know an older version skip what parts of the image gained since; they must not, where it
     says something."""
+    if image.deleting or image.time_ms:
+        return 7
     if any(scope in _SINCE_6 for scope, _ in image.configs):
         return 6
     partitions = [partition for topic in image.topics.values() for partition in topic.partitions]
@@ -140,4 +151,6 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
         delete_queue=Map({line.uuid: line for line in snapshot.delete_queue}),
         quotas=Map({line.entity: Map(line.values) for line in snapshot.quotas}),
         format_version=snapshot.format_version,
+        deleting=frozenset(snapshot.deleting),
+        time_ms=snapshot.time_ms,
     )

@@ -35,6 +35,7 @@ class Leadership:
         self._core, self._feed, self._clock, self._rng, self._wake = core, feed, clock, rng, wake
         self.draft: ClusterImage | None = None
         self.term = -1  # of the draft
+        self._time_origin_ms = 0  # the quorum's time less that of the monotonic clock
         self._waiting: dict[int, list[Waiter]] = {}  # by index of the entry
         self._reads: dict[int, Waiter] = {}  # by number of the question
 
@@ -45,6 +46,7 @@ class Leadership:
             self.draft = None
         elif self.draft is None or self.term != core.term:
             self.draft, self.term = self._feed.image, core.term
+            self._time_origin_ms = self._time_so_far(self.draft) - self._clock.monotonic_ms()
         if not core.is_leader and core.node_id not in core.configuration.members:
             self._left_out()
         for number in [n for n, (term, _) in self._reads.items() if term != core.term or not core.is_leader]:
@@ -57,7 +59,7 @@ class Leadership:
         draft = self._draft()
         if len(self._waiting) >= MAX_WAITING:
             raise _crowded(f"{MAX_WAITING} commands")
-        decision = decide(draft, command, self._clock.now_ms(), self._rng)
+        decision = decide(draft, command, self._time_origin_ms + self._clock.monotonic_ms(), self._rng)
         if not decision.records:
             await self.confirm()
             return decision.reply
@@ -167,6 +169,12 @@ class Leadership:
         while it removed itself reads only later what became of entries that are not committed here yet."""
         for index in [index for index in self._waiting if index > self._core.log.commit]:
             _fail(self._waiting.pop(index), _taken_over())
+
+    def _time_so_far(self, image: ClusterImage) -> int:
+        """The quorum's time when this controller took over. The first one ever begins with its wall clock, or
+        with what a tierlog that knew no such time left in the delete queue."""
+        queued = (line.queued_ms for line in image.delete_queue.values())
+        return image.time_ms or max(queued, default=self._clock.now_ms())
 
     def _draft(self) -> ClusterImage:
         if self.draft is None:

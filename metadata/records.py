@@ -2,7 +2,8 @@
 
 A record is a frozen msgspec struct, tagged with its number; on disk and on the wire it is a msgpack array.
 New fields go to the end and have defaults, so that every older log stays readable. Nothing here reads a clock
-or draws a random number: the proposer writes both into the record.
+or draws a random number: the proposer writes both into the record. `at_ms` and `expires_ms` are in the
+quorum's time (`ClusterImage.time_ms`).
 """
 
 import uuid
@@ -32,6 +33,7 @@ class RecordType(IntEnum):
     REMOTE_DELETED = 44
     ENTRIES_SPILLED = 45
     SPILL_STARTED = 46
+    REMOTE_DELETES_STARTED = 47
     FORMAT_VERSION = 50
 
 
@@ -244,7 +246,7 @@ class EntriesSpilled(Record, frozen=True, array_like=True, kw_only=True, tag=int
 
 class SpillStarted(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.SPILL_STARTED)):
     """Committed before a page is put: until EntriesSpilled names it, the page stands in the delete queue,
-    where it is due from `expires_ms` on, so that it cannot be an orphan. Offsets inclusive."""
+    from `expires_ms` on, so that it cannot be an orphan. Offsets inclusive."""
 
     topic_id: uuid.UUID
     partition: int
@@ -253,6 +255,16 @@ class SpillStarted(Record, frozen=True, array_like=True, kw_only=True, tag=int(R
     last_offset: int
     leader_epoch: int
     expires_ms: int
+
+
+class RemoteDeletesStarted(
+    Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.REMOTE_DELETES_STARTED)
+):
+    """The objects of these delete-queue lines may be deleted from now on, so no manifest may name them again.
+    Without lines the record only moves the quorum's time on."""
+
+    uuids: tuple[uuid.UUID, ...]
+    at_ms: int
 
 
 class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.FORMAT_VERSION)):
@@ -280,8 +292,12 @@ AnyRecord = (
     | RemoteDeleted
     | EntriesSpilled
     | SpillStarted
+    | RemoteDeletesStarted
     | FormatVersion
 )
+
+DATED = (DeleteTopic, CopyStarted, CopyAbandoned, LogStartMoved, RemoteDeletesStarted)
+"""The records that say what the quorum's time was."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[AnyRecord, ...])

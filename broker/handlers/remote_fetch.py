@@ -49,6 +49,9 @@ class RemoteReads:
             found, aborted = task.result()
             if isinstance(found, LogSlice):
                 item.answer.records = found if found.size else b""
+                # All that is remote is committed; a new leader, or a follower, may not know that yet.
+                item.answer.high_watermark = max(item.answer.high_watermark, found.end_offset)
+                item.answer.last_stable_offset = max(item.answer.last_stable_offset, found.end_offset)
                 sources.append((item.replica, found.size))
                 if committed_only:
                     item.answer.aborted_transactions = aborted_of(aborted)

@@ -2,7 +2,9 @@
 
 The live broker with the lowest id keeps house; two that both think so do no harm, since every step may be
 repeated. Topics without tiering are not described. Objects go once the grace has passed since the manifest
-dropped them; the queue is in the quorum, so a crash forgets nothing. Called by app.py.
+dropped them. The controller says when, in the quorum's time, and marks their lines of the delete queue before
+anything is deleted; this broker's clock only says when to ask (docs/adr/0011-the-quorums-time.md). The queue
+is in the quorum, so a crash forgets nothing. Called by app.py.
 """
 
 import asyncio
@@ -16,7 +18,7 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.broker.settings.topic import TOPIC_SETTINGS
 from tierlog.metadata.client import MetadataClient
-from tierlog.metadata.controller.commands import ConfirmRemoteDeleted
+from tierlog.metadata.controller.commands import ConfirmRemoteDeleted, StartRemoteDeletes
 from tierlog.metadata.image import ClusterImage, QueuedDelete, TopicImage, changed_topics
 from tierlog.metadata.node import MetadataUnavailable
 from tierlog.tiering.format.manifest import TopicDocument
@@ -28,6 +30,8 @@ _log = structlog.get_logger("tierlog.tiering")
 
 RETRY_S = 5.0
 LONGEST_SLEEP_S = 60.0
+"""Between two questions to the controller too, while something is queued: each commits the quorum's time, so
+no more than this is lost of a grace when another controller takes over."""
 
 
 Quiet = Callable[[], Awaitable[None]]
@@ -61,6 +65,7 @@ class TierHousekeeper:
         self._described: dict[UUID, TopicDocument] | None = None
         self._described_of: tuple[object, object] | None = None  # the topics and configs last described
         self._deleted: dict[UUID, TopicDocument] = {}  # seen to go, perhaps before they were ever described
+        self._time_seen_ms = clock.monotonic_ms()  # when the image's time last moved on
 
     async def start(self) -> None:
         """Begins the loop; returns at once."""
@@ -74,6 +79,8 @@ class TierHousekeeper:
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
         for topic in changed_topics(old, new)[0]:
             self._deleted[topic.topic_id] = self._document(old, topic)
+        if old.time_ms != new.time_ms:
+            self._time_seen_ms = self._clock.monotonic_ms()
         parts = ("brokers", "topics", "configs", "remote", "delete_queue")
         if any(getattr(old, part) is not getattr(new, part) for part in parts):
             self._changed.set()
@@ -146,19 +153,31 @@ class TierHousekeeper:
         )
 
     async def _delete_due(self, image: ClusterImage) -> float:
-        queue, now_ms = image.delete_queue.values(), self._clock.now_ms()
-        due = [line for line in queue if line.queued_ms + self._grace_ms <= now_ms]
-        if due:
-            await self._delete(image, sorted(due, key=lambda line: (line.queued_ms, line.uuid)))
-            return 0.0
-        if not queue:
+        """Deletes what is marked; else asks the controller to mark more, if something may be due."""
+        if not image.delete_queue:
             return LONGEST_SLEEP_S
-        next_ms = min(line.queued_ms for line in queue) + self._grace_ms
-        return min(LONGEST_SLEEP_S, (next_ms - now_ms) / 1000)
+        if not image.deleting:
+            wait_s = self._wait_s(image)
+            if wait_s > 0:
+                return wait_s
+            await self._metadata.submit(StartRemoteDeletes(grace_ms=self._grace_ms))
+            image = self._metadata.image
+        marked = [line for line in image.delete_queue.values() if line.uuid in image.deleting]
+        if not marked:
+            return max(self._wait_s(image), RETRY_S)
+        await self._delete(image, sorted(marked, key=lambda line: (line.queued_ms, line.uuid)))
+        return 0.0
 
-    async def _delete(self, image: ClusterImage, due: list[QueuedDelete]) -> None:
-        gone = await self._manager.delete(due, image.topics)
+    def _wait_s(self, image: ClusterImage) -> float:
+        """Seconds until the oldest line may be due, or the quorum's time is to be committed again."""
+        passed_ms = self._clock.monotonic_ms() - self._time_seen_ms
+        oldest_ms = min((line.queued_ms for line in image.delete_queue.values()), default=image.time_ms)
+        due_ms = oldest_ms + self._grace_ms - image.time_ms
+        return min(LONGEST_SLEEP_S, due_ms / 1000) - passed_ms / 1000
+
+    async def _delete(self, image: ClusterImage, marked: list[QueuedDelete]) -> None:
+        gone = await self._manager.delete(marked, image.topics)
         for segment in gone:
             self._remote_log.forget(segment)
         await self._metadata.submit(ConfirmRemoteDeleted(uuids=gone))
-        _log.info("remote objects deleted", segments=len(gone), waiting=len(due) - len(gone))
+        _log.info("remote objects deleted", segments=len(gone), waiting=len(marked) - len(gone))

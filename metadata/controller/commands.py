@@ -435,6 +435,14 @@ class LogStartReply(Reply, frozen=True, kw_only=True, tag=True):
     log_start_offset: int = -1
 
 
+class StartRemoteDeletes(Command, frozen=True, kw_only=True, tag=True):
+    """Marks the lines of the delete queue that have been in it for `grace_ms`, the oldest first and a bounded
+    number: from then on their objects may be deleted, and not before. Where none has, the quorum's time alone
+    moves on, so that little of it is lost when another controller takes over."""
+
+    grace_ms: int
+
+
 class ConfirmRemoteDeleted(Command, frozen=True, kw_only=True, tag=True):
     """The objects of these lines of the delete queue are gone from the store. Unknown lines are no error."""
 
@@ -454,7 +462,7 @@ class StartSpill(Command, frozen=True, kw_only=True, tag=True):
 
 class SpillEntries(Command, frozen=True, kw_only=True, tag=True):
     """The page with the oldest entries is in the store; the quorum may forget them. It must have been begun
-    by StartSpill, and not long ago."""
+    by StartSpill, and its deletion must not have begun."""
 
     topic_id: UUID
     partition: int
@@ -485,6 +493,7 @@ AnyCommand = (
     | ConfirmRemoteDeleted
     | StartSpill
     | SpillEntries
+    | StartRemoteDeletes
 )
 AnyReply = (
     Acknowledged

@@ -1,6 +1,7 @@
 """`decide(image, command, now_ms, rng)`: the one door of the controller. Pure; nothing changes here.
 
 The leader's node calls it on its draft image, commits the records, and only then gives the reply away.
+`now_ms` is the quorum's time (`ClusterImage.time_ms`), and no wall clock's.
 """
 
 from tierlog.broker.ports.types import Rng
@@ -65,4 +66,6 @@ def decide(image: ClusterImage, command: c.AnyCommand, now_ms: int, rng: Rng) ->
         case c.StartSpill():
             return remote.start_spill(image, command, now_ms)
         case c.SpillEntries():
-            return remote.spill_entries(image, command, now_ms)
+            return remote.spill_entries(image, command)
+        case c.StartRemoteDeletes():
+            return remote.start_deletes(image, command, now_ms)

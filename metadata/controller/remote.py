@@ -2,8 +2,9 @@
 
 What holds whatever brokers do: entries of a partition are contiguous and never overlap; only the leader of
 the current epoch adds one; every object put was announced before, so what never finishes is found and
-deleted; the log start never goes back. All commands may be repeated: a repeat of what already happened is
-acknowledged.
+deleted; no object is deleted before a committed record marks its line of the delete queue, and none that is
+marked enters the manifest; the log start never goes back. All commands may be repeated: a repeat of what
+already happened is acknowledged.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,8 @@ from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition
 
 MAX_ENTRIES = 512  # per partition in the quorum's memory; older ones are spilled to pages first
 MAX_STARTED = 16  # copies under way per partition
-SPILL_MS = 600_000  # then an unfinished page is due in the delete queue
-SPILL_MARGIN_MS = SPILL_MS // 2  # so long before, its commit is refused: clocks of nodes may differ
+SPILL_MS = 600_000  # then the grace of an unfinished page begins
+MAX_DELETES = 500  # lines marked by one record, which holds their ids
 
 
 def start_copy(image: ClusterImage, command: c.StartCopy, now_ms: int) -> Decision[c.Acknowledged]:
@@ -95,6 +96,19 @@ def move_log_start(image: ClusterImage, command: c.MoveLogStart, now_ms: int) ->
     return Decision((record,), c.LogStartReply(log_start_offset=command.log_start_offset))
 
 
+def start_deletes(
+    image: ClusterImage, command: c.StartRemoteDeletes, now_ms: int
+) -> Decision[c.Acknowledged]:
+    latest_ms = now_ms - max(command.grace_ms, 0)
+    due = [
+        line
+        for line in image.delete_queue.values()
+        if line.queued_ms <= latest_ms and line.uuid not in image.deleting
+    ]
+    due.sort(key=lambda line: (line.queued_ms, line.uuid))
+    return done(r.RemoteDeletesStarted(uuids=tuple(line.uuid for line in due[:MAX_DELETES]), at_ms=now_ms))
+
+
 def confirm_deleted(image: ClusterImage, command: c.ConfirmRemoteDeleted) -> Decision[c.Acknowledged]:
     known = tuple(uuid for uuid in dict.fromkeys(command.uuids) if uuid in image.delete_queue)
     return done(r.RemoteDeleted(uuids=known)) if known else done()
@@ -121,9 +135,9 @@ def start_spill(image: ClusterImage, command: c.StartSpill, now_ms: int) -> Deci
     )
 
 
-def spill_entries(image: ClusterImage, command: c.SpillEntries, now_ms: int) -> Decision[c.Acknowledged]:
-    """The page must stand for exactly the oldest entries, or history would be lost; and it must not be one
-    that is about to be deleted."""
+def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Acknowledged]:
+    """The page must stand for exactly the oldest entries, or history would be lost; and its deletion must not
+    have begun."""
     page = command.page
     try:
         partition = _partition(image, command.topic_id, command.partition)
@@ -132,8 +146,9 @@ def spill_entries(image: ClusterImage, command: c.SpillEntries, now_ms: int) -> 
             return done()
         _check_epoch(partition, command.leader_epoch)
         begun = image.delete_queue.get(page.uuid)
-        if begun is None or not begun.is_unfinished_page or now_ms >= begun.queued_ms - SPILL_MARGIN_MS:
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"page {page.uuid} was not begun, or long ago")
+        if begun is None or not begun.is_unfinished_page or page.uuid in image.deleting:
+            message = f"page {page.uuid} was not begun, or so long ago that it is being deleted"
+            raise Refusal(ErrorCode.INVALID_REQUEST, message)
         spilled = remote.entries[: max(page.entries, 0)]
         if not spilled or len(spilled) != page.entries or not _stands_for(page, spilled):
             raise Refusal(
@@ -203,7 +218,8 @@ def _check_base(remote: RemotePartition, base_offset: int) -> None:
 def _check_fresh_uuid(image: ClusterImage, remote: RemotePartition, uuid: UUID) -> None:
     """A key is used for one attempt only; a queued deletion would take the new object too."""
     used = uuid in image.delete_queue or _find(remote.started, uuid) is not None
-    if used or any(entry.uuid == uuid for entry in remote.entries):
+    named = {entry.uuid for entry in remote.entries} | {page.uuid for page in remote.pages}
+    if used or uuid in named:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"{uuid} was used already")
 
 

@@ -314,6 +314,10 @@ RECORDS_OF_GROUPS: tuple[r.AnyRecord, ...] = tuple(
     r.ConfigRecord(scope=scope, name=name, key="interval.ms", value="1000")
     for scope, name in ((r.ConfigScope.GROUP, "readers"), (r.ConfigScope.CLIENT_METRICS, "all"))
 )
+IMAGE_7 = replace(IMAGE_3, deleting=frozenset({uuid.UUID(int=1)}), time_ms=1_700_000_000_000)
+RECORDS_OF_DELETIONS: tuple[r.AnyRecord, ...] = (
+    r.RemoteDeletesStarted(uuids=(SEGMENT, PAGE), at_ms=1_700_000_000_000),
+)
 WAL = (Entry(1, 1, b"one"), HardState(1, 2, 0), Entry(2, 2, b"two"), Reset(7, 2), HardState(3, -1, 7))
 SNAPSHOT = Snapshot(42, 3, b"the image's bytes")
 
@@ -325,6 +329,7 @@ def contents() -> dict[str, bytes]:
         "records-of-failed-disks-with-full.msgpack": r.encode_records(RECORDS_OF_FAILED_DISKS),
         "records-of-full-disks.msgpack": r.encode_records(RECORDS_OF_FULL_DISKS),
         "records-since-v1.msgpack": r.encode_records(RECORDS_SINCE),
+        "records-of-deletions.msgpack": r.encode_records(RECORDS_OF_DELETIONS),
         "records-of-quotas-v1.msgpack": r.encode_records(RECORDS_OF_QUOTAS),
         "image-v1-with-full.msgpack": encode_image(IMAGE),
         "image-v2-with-full.msgpack": encode_image(IMAGE_2),
@@ -332,6 +337,7 @@ def contents() -> dict[str, bytes]:
         "image-v4-with-full.msgpack": encode_image(IMAGE_4),
         "image-v5.msgpack": encode_image(IMAGE_5),
         "image-v6.msgpack": encode_image(IMAGE_6),
+        "image-v7.msgpack": encode_image(IMAGE_7),
         "records-of-groups.msgpack": r.encode_records(RECORDS_OF_GROUPS),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
         "file-v1.snapshot": encode_snapshot_file(SNAPSHOT),
@@ -344,7 +350,7 @@ def test_what_is_written_has_not_changed() -> None:
 
 
 def test_every_record_type_is_in_the_golden_file() -> None:
-    golden = RECORDS + RECORDS_SINCE + RECORDS_OF_QUOTAS + RECORDS_OF_CLUSTERS
+    golden = RECORDS + RECORDS_SINCE + RECORDS_OF_QUOTAS + RECORDS_OF_CLUSTERS + RECORDS_OF_DELETIONS
     assert {type(record).__struct_config__.tag for record in golden} == set(r.RecordType)
 
 
@@ -372,8 +378,11 @@ def test_what_was_written_is_read() -> None:
         assert decode_image((GOLDEN / f"image-v4{kind}.msgpack").read_bytes()) == IMAGE_4
     assert decode_image((GOLDEN / "image-v5.msgpack").read_bytes()) == IMAGE_5
     assert decode_image((GOLDEN / "image-v6.msgpack").read_bytes()) == IMAGE_6
+    assert decode_image((GOLDEN / "image-v7.msgpack").read_bytes()) == IMAGE_7
     of_groups = (GOLDEN / "records-of-groups.msgpack").read_bytes()
     assert r.decode_records(of_groups) == RECORDS_OF_GROUPS
+    of_deletions = (GOLDEN / "records-of-deletions.msgpack").read_bytes()
+    assert r.decode_records(of_deletions) == RECORDS_OF_DELETIONS
     frames = read_segment((GOLDEN / "segment-v1.wal").read_bytes())
     assert tuple(frame.record for frame in frames) == WAL
     assert decode_snapshot_file((GOLDEN / "file-v1.snapshot").read_bytes()) == SNAPSHOT

@@ -140,7 +140,9 @@ class Housekeeper(NamedTuple):
 
 def _witness(*, keeps_house: bool = False) -> TierWitness:
     brokers: Any = {1: Housekeeper(HOUSEKEEPER)}
-    witness = TierWitness(brokers, KEYS, Counter(), lambda topic, partition, offset, kind: None)
+    witness = TierWitness(
+        brokers, KEYS, Counter(), lambda topic, partition, offset, kind: None, lambda: 0.0, grace_ms=0
+    )
     witness.bucket = _bucket()[1]
     image = ClusterImage(cluster_id="simulated", index=1)
     witness.published(replace(image, brokers=image.brokers.set(1, BROKER)) if keeps_house else image)

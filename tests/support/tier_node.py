@@ -45,21 +45,36 @@ ABORT = [NewRecord(START_MS, struct.pack(">hh", 0, 0), struct.pack(">hi", 0, 5),
 
 
 class Clock(SystemClock):
-    """The wall clock may be set; the other one runs."""
+    """The wall clock may be set, to `wall_ms`; the monotonic one runs, and `pass_time` moves both on."""
 
     def __init__(self) -> None:
         self.wall_ms = START_MS + 10_000_000
+        self._passed_ms = 0
 
     def now_ms(self) -> int:
         return self.wall_ms
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self._passed_ms
+
+    def pass_time(self, ms: int) -> None:
+        self.wall_ms += ms
+        self._passed_ms += ms
 
 
 class TierNode:
     """Everything real except for the network; failed background tasks fail the test."""
 
     def __init__(
-        self, directory: Path, store: ObjectStore, *, grace_ms: int = 0, limits: TierLimits | None = None
+        self,
+        directory: Path,
+        store: ObjectStore,
+        *,
+        grace_ms: int = 0,
+        limits: TierLimits | None = None,
+        housekeeper_clock: Clock | None = None,
     ) -> None:
+        """`housekeeper_clock`: of another machine; by default the controller's."""
         self.directory = directory
         self.store = store
         self.clock = Clock()
@@ -104,7 +119,7 @@ class TierNode:
             metadata=self.metadata,
             manager=self.manager,
             remote_log=self.remote_log,
-            clock=self.clock,
+            clock=housekeeper_clock or self.clock,
             tasks=self.tasks,
             delete_grace_ms=grace_ms,
             quiet=self.driver.ended,

@@ -23,7 +23,7 @@ from typing import Any
 from simulator.broker import SimBroker
 from simulator.decay import flip_bits
 from simulator.disk import Disk
-from simulator.faults import DOWN_S, KINDS, Faults
+from simulator.faults import DOWN_S, KINDS, SKEW_TIMES, Faults
 from simulator.groups import OFFSETS_TOPIC, GroupHistory, take_part
 from simulator.loop import Process, SimLoop
 from simulator.misconfigured import KEPT, misconfigure
@@ -37,6 +37,7 @@ from simulator.witness import QuorumWitness, Violation
 from simulator.workload import TOPIC, Client, History, consume, produce, values_of
 from tierlog.broker.ports.types import InvariantViolation
 from tierlog.broker.settings.node import NodeSettings, settings_from
+from tierlog.broker.settings.topic import MAX_LONG
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller.commands import (
     AlterConfigs,
@@ -198,6 +199,8 @@ class ClusterRun:
             self._may_fail,
         )
         self.faults.may_wipe = self._may_wipe
+        clocks = random.Random(f"clocks {seed}")  # drawn apart, for the rest to stay
+        self.faults.skew_times = clocks.choice(SKEW_TIMES)
         self._trace = hashlib.sha256()
 
     def play(self) -> Outcome:
@@ -238,6 +241,7 @@ class ClusterRun:
                 "min.insync.replicas": str(MIN_IN_SYNC),
                 "group.initial.rebalance.delay.ms": "100",
                 "group.min.session.timeout.ms": "500",
+                "log.message.timestamp.after.max.ms": str(MAX_LONG),  # clocks are days behind
                 **self.tiering.settings(number),
             }
         )

@@ -45,7 +45,10 @@ PAUSED_S = 6.0
 FULL_S = 4.0
 HANGS_S = 8.0
 SKEW_MS = 600_000
-
+SKEW_TIMES = (1, 30, 430)
+"""Times `SKEW_MS`, drawn for a run: ten minutes, five hours, three days. That is beyond the grace of objects
+and the expiration of producers by default, and within the retention of records, which may go by such a clock.
+"""
 
 _NO_PROCESS = Context()
 """Faults strike and pass whoever runs at the moment."""
@@ -86,6 +89,7 @@ class Faults:
         """`may_fail`: whether a disk of the node may fail now."""
         self._rng, self._loop, self._network, self._nodes = rng, loop, network, nodes
         self._powerless, self._told, self._kinds, self._may_fail = powerless, told, kinds, may_fail
+        self.skew_times = 1
 
     def weather(self) -> None:
         """What messages suffer for the whole of the run."""
@@ -127,7 +131,7 @@ class Faults:
             case "hang" if node.process is not None:
                 node.process.disk_back_s = self._loop.time() + rng.uniform(0, HANGS_S)
             case "skew":
-                node.clock.skew_ms = rng.randrange(-SKEW_MS, SKEW_MS)
+                node.clock.skew_ms = self.skew_times * rng.randrange(-SKEW_MS, SKEW_MS)
             case "sync" | "write" if self._may_fail(node):
                 node.disk.fails_at[kind] = errno.EIO
                 self._start_later(node)

@@ -326,3 +326,28 @@ def _() -> Patches:
 
     abandoned = evolve._copy_abandoned
     yield evolve, "_copy_abandoned", without
+
+
+@_safeguard("a page is named before its deletion begins, or never", "the manifest names a deleted object")
+def _() -> Patches:
+    def without(image: Any, command: Any) -> Any:
+        return spill(replace(image, deleting=frozenset()), command)
+
+    def committed(image: Any, record: Any) -> Any:
+        return spilled(replace(image, deleting=image.deleting - {record.page.uuid}), record)
+
+    spill, spilled = remote.spill_entries, evolve._entries_spilled
+    yield remote, "spill_entries", without
+    yield evolve, "_entries_spilled", committed
+
+
+@_safeguard("a grace passes in the quorum's time", "a clock that jumps deletes objects early")
+def _() -> Patches:
+    commit = Leadership.commit
+
+    async def without(leadership: Leadership, command: Any) -> Any:
+        clock = leadership._clock
+        leadership._time_origin_ms = clock.now_ms() - clock.monotonic_ms()
+        return await commit(leadership, command)
+
+    yield Leadership, "commit", without

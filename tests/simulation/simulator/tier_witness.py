@@ -25,10 +25,13 @@ from tierlog.tiering.format.manifest import ManifestError, ManifestRoot, decode_
 
 UUID_DIGITS = 36
 
+SLACK_S = 60.0
+"""A line may have been decided on so long before any node shows it."""
+
 
 class TierWitness:
     """`bucket` is set by who makes both. `given`: asked, as when a consumer sees a record, whether enough
-    replicas have it: topic, partition, offset, kind."""
+    replicas have it: topic, partition, offset, kind. `time`: in virtual seconds."""
 
     bucket: Bucket
 
@@ -38,8 +41,13 @@ class TierWitness:
         keys: Keys,
         done: Counter[str],
         given: Callable[[str, int, int, str], None],
+        time: Callable[[], float],
+        grace_ms: int,
     ) -> None:
         self._brokers, self._keys, self._done, self._given = brokers, keys, done, given
+        self._time, self._grace_ms = time, grace_ms
+        self._queued_s: dict[uuid.UUID, float] = {}  # when lines of the delete queue were first seen
+        self._time_seen_s = 0.0  # when the quorum's time was last seen to move on
         self._image: ClusterImage | None = None  # the newest that any node has had
         self._pages: dict[uuid.UUID, tuple[RemoteSegment, ...]] = {}
         self._committed: set[uuid.UUID] = set()  # copies and pages that a manifest has ever named
@@ -59,6 +67,10 @@ class TierWitness:
         if before is not None and image.index <= before.index:
             return
         self._image = image
+        if before is None or before.time_ms != image.time_ms:
+            self._time_seen_s = self._time()
+        for line in image.delete_queue.values():
+            self._queued_s.setdefault(line.uuid, self._time())
         if before is None or before.remote is image.remote:
             return
         for where in [where for where in self._named if where not in image.remote]:
@@ -216,6 +228,9 @@ class TierWitness:
                 removed = uuid.UUID(stem[-UUID_DIGITS:])
                 if removed in self._named.get(self._place(key), ()):
                     raise Violation(f"{key} is deleted, and the manifest names it")
+                age_s = self._time() - self._queued_s.get(removed, -self._grace_ms / 1000)
+                if age_s + SLACK_S < self._grace_ms / 1000:
+                    raise Violation(f"{key} is deleted {age_s:.0f} s after the manifest dropped it")
                 self._removed_uuids.add(removed)
                 self._done["objects deleted"] += self.bucket.content(key) is not None
         self._removed.update(keys)
@@ -306,7 +321,7 @@ class TierWitness:
         yield b"".join([*below, _local(replica, start)])
         yield b"".join([*contents, _local(replica, max(start, end))])
 
-    def unsettled(self, grace_ms: int) -> str | None:
+    def unsettled(self) -> str | None:
         """What has still to be done, while all is well."""
         image = self._image
         for number, broker in self._brokers.items() if image is not None else ():
@@ -327,11 +342,12 @@ class TierWitness:
                     return f"the bucket's manifest of {replica.name} does not end at {end}"
             if broker.tiering is None or broker.tiering.driver.jobs():
                 return f"node {number} is at work"
-        now_ms = min(broker.clock.now_ms() for broker in self._brokers.values())
-        queue = () if image is None else image.delete_queue.values()
-        overdue = [line for line in queue if line.queued_ms + grace_ms <= now_ms]
-        if overdue:
-            return f"{len(overdue)} deletions are due"
+        if image is not None:
+            now_ms = image.time_ms + 1000 * (self._time() - self._time_seen_s)
+            latest_ms = now_ms - self._grace_ms
+            overdue = sum(line.queued_ms <= latest_ms for line in image.delete_queue.values())
+            if overdue:
+                return f"{overdue} deletions are due"
         orphans = self.orphans()
         return f"nothing knows of {orphans}" if orphans else None
 

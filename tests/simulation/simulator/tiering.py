@@ -17,6 +17,7 @@ from simulator.workload import FETCH, Client, values_of
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tierlog.metadata.controller import remote
 from tierlog.metadata.image import ClusterImage
 from tierlog.tiering import planner
 from tierlog.tiering.format.keys import Keys
@@ -31,8 +32,10 @@ LOOK_S = 0.2
 SEGMENT_BYTES = (500, 1000, 2000)
 LOCAL_BYTES = (0, 0, 1000)
 GRACE_MS = (1500, 3_600_000)
-"""A short one, for objects to be deleted in a run, or the default, which clocks that are wrong by ten minutes
-leave time enough to write a page."""
+"""A short one, for objects to be deleted in a run, or the default, which no run lasts for."""
+
+SPILL_MS = (1000, 1000, 600_000)
+"""How long a page may take: the short one is over while some store is slow, and the page is deleted."""
 
 SPILL_ABOVE, SPILL = 5, 3
 """Entries in the quorum, and of a page: few, for pages to be written at all."""
@@ -56,7 +59,8 @@ class Tiering:
         self._rng, self._brokers, self._failed = rng, brokers, failed
         self._segment_bytes = rng.choice(SEGMENT_BYTES), rng.choice(SEGMENT_BYTES)
         self._local_bytes, self._grace_ms = rng.choice(LOCAL_BYTES), rng.choice(GRACE_MS)
-        self.witness = TierWitness(brokers, Keys(cluster_id), done, given)
+        self._spill_ms = random.Random(f"pages {seed}").choice(SPILL_MS)
+        self.witness = TierWitness(brokers, Keys(cluster_id), done, given, loop.time, self._grace_ms)
         self._bucket = Bucket(loop, random.Random(rng.random()), self.witness, failed)
         self.witness.bucket = self._bucket
 
@@ -88,11 +92,11 @@ class Tiering:
 
     @contextmanager
     def small_pages(self) -> Iterator[None]:
-        """Not with a short grace: wrong clocks would delete a page before it is named."""
         with ExitStack() as stack:
-            if self.is_on and self._grace_ms == max(GRACE_MS):
+            if self.is_on:
                 stack.enter_context(patch.object(planner, "SPILL_ABOVE_ENTRIES", SPILL_ABOVE))
                 stack.enter_context(patch.object(planner, "SPILL_ENTRIES", SPILL))
+                stack.enter_context(patch.object(remote, "SPILL_MS", self._spill_ms))
             yield
 
     @property
@@ -119,7 +123,7 @@ class Tiering:
         if not self.is_on:
             return
         deadline = asyncio.get_running_loop().time() + SETTLED_S
-        while why := self.witness.unsettled(self._grace_ms):
+        while why := self.witness.unsettled():
             raise_violation()
             if asyncio.get_running_loop().time() > deadline:
                 raise Violation(f"tiering does not end: {why}")

@@ -7,7 +7,7 @@ import pytest
 
 from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.controller.remote import MAX_ENTRIES, MAX_STARTED, SPILL_MS
+from tierlog.metadata.controller.remote import MAX_DELETES, MAX_ENTRIES, MAX_STARTED, SPILL_MS
 from tierlog.metadata.records import PageRef
 
 World = Any
@@ -284,22 +284,79 @@ def test_a_page_waits_in_the_delete_queue_until_it_is_committed(tiered: World) -
     assert queued(tiered) == set()
 
 
-def test_a_page_that_is_soon_deleted_is_refused(tiered: World) -> None:
+def start_deletes(world: World, grace_ms: int) -> set[int]:
+    """Ids of the lines that are marked afterwards."""
+    assert world.do(c.StartRemoteDeletes(grace_ms=grace_ms)).error == E.NONE
+    return {one.int for one in world.image.deleting}
+
+
+def test_lines_are_marked_once_the_grace_has_passed(tiered: World) -> None:
+    for number, base in enumerate((0, 10), 1):
+        tiered.copy("t", number, base, base + 9)
+        move(tiered, base + 10)
+        tiered.now_ms += 1000
+    assert start_deletes(tiered, 2001) == set()
+    assert start_deletes(tiered, 2000) == {1}
+    assert start_deletes(tiered, 0) == {1, 2}
+    assert queued(tiered) == {1, 2}
+    tiered.do(c.ConfirmRemoteDeleted(uuids=(uuid.UUID(int=1),)))
+    assert (queued(tiered), tiered.image.deleting) == ({2}, {uuid.UUID(int=2)})
+
+
+def test_time_moves_on_where_nothing_is_due(tiered: World) -> None:
+    tiered.copy("t", 1, 0, 9)
+    tiered.now_ms += 500
+    assert tiered.image.time_ms < tiered.now_ms
+    start_deletes(tiered, 1000)
+    assert tiered.image.time_ms == tiered.now_ms
+
+
+def test_so_many_lines_are_marked_at_a_time(tiered: World) -> None:
+    for number in range(1, MAX_DELETES + 2):
+        tiered.copy("t", 2000 + number, number, number)
+        move(tiered, number + 1)
+    assert len(start_deletes(tiered, 0)) == MAX_DELETES
+    assert len(start_deletes(tiered, 0)) == MAX_DELETES + 1
+
+
+def test_a_page_whose_deletion_has_begun_is_never_committed(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     assert start_spill(tiered, 901) == E.NONE
-    tiered.now_ms += SPILL_MS // 2
-    oldest = tiered.remote("t").entries[0]
-    page = PageRef(
-        uuid=uuid.UUID(int=901),
-        base_offset=0,
-        last_offset=9,
+    tiered.now_ms += SPILL_MS + 1000
+    assert start_deletes(tiered, 1000) == {901}
+    assert commit_spill(tiered, page_of(tiered, 901)) == E.INVALID_REQUEST
+    assert tiered.remote("t").pages == ()
+
+
+def test_a_page_that_waits_for_its_commit_is_not_marked_whatever_time_it_takes(tiered: World) -> None:
+    tiered.copy("t", 1, 0, 9)
+    assert start_spill(tiered, 901) == E.NONE
+    tiered.now_ms += 100 * SPILL_MS
+    assert commit_spill(tiered, page_of(tiered, 901)) == E.NONE
+    assert start_deletes(tiered, 0) == set()
+
+
+def test_a_page_that_the_manifest_names_is_not_begun_again(tiered: World) -> None:
+    """The command may arrive twice: it would put a page that is in use into the delete queue."""
+    tiered.copy("t", 1, 0, 9)
+    start_spill(tiered, 901)
+    assert commit_spill(tiered, page_of(tiered, 901)) == E.NONE
+    assert start_spill(tiered, 901) == E.INVALID_REQUEST
+    assert queued(tiered) == set()
+
+
+def page_of(world: World, number: int) -> PageRef:
+    """Of the oldest entry."""
+    oldest = world.remote("t").entries[0]
+    return PageRef(
+        uuid=uuid.UUID(int=number),
+        base_offset=oldest.base_offset,
+        last_offset=oldest.last_offset,
         entries=1,
         log_bytes=oldest.log_bytes,
         max_timestamp=oldest.max_timestamp,
         crc32c=1,
     )
-    assert commit_spill(tiered, page) == E.INVALID_REQUEST
-    assert tiered.remote("t").pages == ()
 
 
 def test_spilling_is_acknowledged_again(tiered: World) -> None:

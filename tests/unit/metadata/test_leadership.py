@@ -23,6 +23,35 @@ from tierlog.metadata.raft import messages as m
 from tierlog.metadata.records import ConfigScope, encode_records
 
 
+class SetClock(SystemClock):
+    """A wall clock that is set, and a monotonic one that begins again with each boot."""
+
+    def __init__(self, wall_ms: int, monotonic_ms: int) -> None:
+        self.wall_ms, self.ms = wall_ms, monotonic_ms
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+
+async def test_the_quorums_time_goes_on_where_the_controller_before_left_it(tmp_path: Path) -> None:
+    """Whatever their wall clocks say; only the first one's is its origin."""
+    times = []
+    for clock in (SetClock(5_000_000, 77), SetClock(900_000_000, 3), SetClock(1, 500)):
+        tasks = TaskGroup(lambda name, failure: None)
+        node = MetadataNode(1, {}, tmp_path, OsFiles(), clock, random.Random(1), tasks, "c")
+        await node.start()
+        clock.ms += 10
+        clock.wall_ms += 1_000_000_000
+        await node.submit(c.StartRemoteDeletes(grace_ms=0))
+        times.append(node.image.time_ms)
+        await node.stop()
+        await tasks.close()
+    assert times == [5_000_010, 5_000_020, 5_000_030]
+
+
 async def test_too_many_that_wait_are_told_what_they_wait_for(tmp_path: Path) -> None:
     """Its disk hangs, so that nothing is committed."""
     tasks, gate = TaskGroup(lambda name, failure: None), threading.Event()

@@ -69,3 +69,16 @@ async def settled(node: TierNode) -> None:
     node.driver.wake_all()
     while jobs := node.driver.jobs():
         await asyncio.wait(jobs)
+
+
+async def test_no_remote_record_is_shown_above_the_high_watermark_that_is_told(tmp_path: Path) -> None:
+    """A new leader learns only later how much is committed; what is remote was long ago."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        produce(replica, 3)
+        await node.driver.flush("t")
+        await settled(node)
+        replica._core.high_watermark = 3
+        answer = await fetch(node, replica, 0)
+        assert answer.records.end_offset == 15
+        assert (answer.high_watermark, answer.last_stable_offset) == (15, 15)

@@ -99,7 +99,7 @@ async def test_retention_moves_the_log_start_and_deletes_objects_after_the_grace
         assert replica.log_start_offset == first_end
         await node.housekeeper.keep_house()
         assert await node.objects(f"{node.keys.cluster_id}/data/") == everything
-        node.clock.wall_ms += 1001
+        node.clock.pass_time(1001)
         await node.housekeeper.keep_house()
         left = await node.objects(f"{node.keys.cluster_id}/data/")
         assert left == everything[4:]
@@ -165,7 +165,7 @@ async def test_a_manifest_that_came_back_after_its_topic_went_is_deleted(tmp_pat
         await settled(node)
         await node.housekeeper.keep_house()
         await node.store.put(node.keys.root(where), root)  # another broker was writing it all the while
-        node.clock.wall_ms += 1001
+        node.clock.pass_time(1001)
         await node.housekeeper.keep_house()
         assert not [key for key in await node.objects() if str(where.topic_id) in key]
 
