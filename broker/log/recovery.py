@@ -173,7 +173,7 @@ def rebuild_producers(
     at, loaded.producers = _latest_snapshot(files, directory, names, latest, end)
     loaded.snapshot_offset = at
     start = max(at, segments[0].base_offset)
-    if at >= 0:
+    if not loaded.producers.is_whole:
         refill(loaded.producers, segments, at)
     for segment in segments:
         if segment.end_offset < start or (segment.end_offset == start and segment.rolled):
@@ -242,13 +242,14 @@ def read_marker(batch: bytes | memoryview) -> EndMarker | None:
 
 
 def refill(state: ProducerState, segments: Sequence[Segment], at: int) -> None:
-    """Gives producers back the four batches that Kafka's snapshot leaves out, from the log's tail before
-    `at`.
+    """Gives producers back the four batches that Kafka's snapshot, or an older tierlog's, leaves out, from
+    the log's tail before `at`.
 
     Without them a retry that was in flight over a restart would look like a sequence gap (guarantee 10). How
-    far to look back depends on how large the batches are, so the window grows until all is found.
+    far to look back depends on how large the batches are, so the window grows until all is found. What lies
+    further back stays unknown, so a start after an upgrade does not read whole logs.
     """
-    seen = ProducerState()
+    seen, state.is_whole = ProducerState(), True  # as far as it ever will be
     for window in _REFILL_WINDOWS if len(state) else ():
         try:
             seen, whole = _seen_before(segments, at, window)

@@ -3,7 +3,10 @@ KIP-360).
 
 Per producer id: its epoch, its last five batches, and the first offset of its open transaction. `judge`
 decides and changes nothing; `apply` records what was written. The log owns one instance, snapshots it at
-each roll in Kafka's `.snapshot` format, and rebuilds it from a snapshot and the batches after it.
+each roll, and rebuilds it from a snapshot and the batches after it.
+
+A snapshot is Kafka's, which holds one batch of each producer, and behind it what Kafka's leaves out: the
+batches before, and how long each producer has been idle (docs/adr/0012-what-a-restart-knows-of-producers.md).
 
 Invariants: a producer's kept batches follow each other in sequence and offset; a transaction is open or
 complete, never both; nothing at or above the first unstable offset is stable.
@@ -12,6 +15,7 @@ complete, never both; nothing at or above the first unstable offset is stable.
 import struct
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -30,6 +34,12 @@ _SNAPSHOT_VERSION = 1
 _PROLOGUE = struct.Struct(">hIi")  # version, crc32c of what follows it, number of entries
 _CRC_FROM = 6
 _ENTRY = struct.Struct(">qhiqiqiq")
+_REST = struct.Struct(
+    ">4sH"
+)  # behind Kafka's entries: magic, version; then for each of them, in their order:
+_REST_MAGIC, _REST_VERSION = b"TLPB", 1
+_EARLIER = tuple(struct.Struct(">Bq" + "iqiq" * count) for count in range(BATCHES_KEPT))
+"""By how many batches before the last one follow: that number, milliseconds without a batch, and they."""
 
 
 class MalformedSnapshot(ValueError):
@@ -88,12 +98,15 @@ class CompletedTransaction(NamedTuple):
 
 
 class Producer:
-    """State of one producer id. `transaction_first_offset` is -1 outside a transaction."""
+    """State of one producer id. `transaction_first_offset` is -1 outside a transaction. `idle_ms`: what
+    `ProducerState.expire` has seen to pass since its last batch, never more; -1 before it has seen any.
+    """
 
     __slots__ = (
         "batches",
         "coordinator_epoch",
         "epoch",
+        "idle_ms",
         "producer_id",
         "timestamp",
         "transaction_first_offset",
@@ -105,6 +118,7 @@ class Producer:
         self.batches: deque[KeptBatch] = deque(maxlen=BATCHES_KEPT)
         self.coordinator_epoch = -1
         self.timestamp = NO_TIMESTAMP
+        self.idle_ms = -1
         self.transaction_first_offset = -1
 
     def begin_epoch(self, epoch: int) -> None:
@@ -114,9 +128,12 @@ class Producer:
 
 
 class ProducerState:
-    __slots__ = ("_complete", "_open", "_producers")
+    __slots__ = ("_complete", "_looked_ms", "_open", "_producers", "is_whole")
 
     def __init__(self) -> None:
+        self.is_whole = True
+        """Whether it knows the last five batches of each producer; not so after Kafka's snapshot alone."""
+        self._looked_ms: int | None = None  # the monotonic clock at the last look for idle ones
         self._producers: dict[int, Producer] = {}
         self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
         self._complete: dict[
@@ -163,8 +180,8 @@ class ProducerState:
         if producer is None:
             producer = self._producers[header.producer_id] = Producer(header.producer_id)
         producer.begin_epoch(header.producer_epoch)
-        # The broker's time, not the records': who writes history is not idle, and the future never expires.
         producer.timestamp = header.max_timestamp if now_ms == NO_TIMESTAMP else now_ms
+        producer.idle_ms = -1
         if header.is_control:
             return self._end_transaction(producer, base_offset, marker)
         delta = header.last_offset_delta
@@ -191,22 +208,37 @@ class ProducerState:
         if self._complete:
             self._complete = {at: first for at, first in self._complete.items() if at >= high_watermark}
 
-    def expire(self, now_ms: int, after_ms: int) -> int:
-        """Forgets producers outside a transaction that wrote nothing for `after_ms`; returns how many."""
-        gone = [
-            producer_id
-            for producer_id, producer in self._producers.items()
-            if producer.transaction_first_offset < 0 and now_ms - producer.timestamp >= after_ms
-        ]
+    def expire(self, monotonic_ms: int, after_ms: int) -> int:
+        """Forgets producers outside a transaction that wrote nothing for `after_ms`; returns how many.
+
+        Idle time is summed up from one call to the next, by a clock that does not jump, and kept in
+        snapshots: no wall clock has a say in it, before or after a restart. What has passed since the last
+        snapshot before a crash, and while the broker was away, is not counted.
+        """
+        passed_ms = 0 if self._looked_ms is None else max(0, monotonic_ms - self._looked_ms)
+        self._looked_ms = monotonic_ms
+        gone = []
+        for producer in self._producers.values():
+            producer.idle_ms = 0 if producer.idle_ms < 0 else producer.idle_ms + passed_ms
+            if producer.idle_ms >= after_ms and producer.transaction_first_offset < 0:
+                gone.append(producer.producer_id)
         for producer_id in gone:
             del self._producers[producer_id]
         return len(gone)
 
     def encode(self) -> bytes:
-        """Kafka's snapshot, version 1. It keeps only the last batch of each producer, as Kafka's does."""
-        body = b"".join(_ENTRY.pack(*_snapshot_fields(producer)) for producer in self._producers.values())
-        crc = crc32c(struct.pack(">i", len(self._producers)) + body)
-        return _PROLOGUE.pack(_SNAPSHOT_VERSION, crc, len(self._producers)) + body
+        """Kafka's snapshot, version 1, and the rest behind it, which Kafka's tools and brokers skip."""
+        entries = [_ENTRY.pack(*_snapshot_fields(producer)) for producer in self._producers.values()]
+        body = b"".join([struct.pack(">i", len(entries)), *entries, *self._rest()])
+        return _PROLOGUE.pack(_SNAPSHOT_VERSION, crc32c(body), len(entries)) + body[4:]
+
+    def _rest(self) -> Iterator[bytes]:
+        if self._producers and self.is_whole:
+            yield _REST.pack(_REST_MAGIC, _REST_VERSION)
+        for producer in self._producers.values() if self.is_whole else ():
+            count = max(len(producer.batches) - 1, 0)
+            earlier = chain.from_iterable(islice(producer.batches, count))
+            yield _EARLIER[count].pack(count, max(producer.idle_ms, 0), *earlier)
 
     @classmethod
     def decode(cls, content: bytes) -> "ProducerState":
@@ -216,7 +248,8 @@ class ProducerState:
         version, crc, count = _PROLOGUE.unpack_from(content)
         if version != _SNAPSHOT_VERSION:
             raise MalformedSnapshot(f"version {version}")
-        if crc32c(content[_CRC_FROM:]) != crc or len(content) != _PROLOGUE.size + count * _ENTRY.size:
+        end = _PROLOGUE.size + count * _ENTRY.size
+        if crc32c(content[_CRC_FROM:]) != crc or not _PROLOGUE.size <= end <= len(content):
             raise MalformedSnapshot("checksum or length is wrong")
         state = cls()
         for (
@@ -228,7 +261,7 @@ class ProducerState:
             timestamp,
             coordinator_epoch,
             txn_first,
-        ) in _ENTRY.iter_unpack(content[_PROLOGUE.size :]):
+        ) in _ENTRY.iter_unpack(content[_PROLOGUE.size : end]):
             producer = state._producers[producer_id] = Producer(producer_id)
             producer.epoch, producer.timestamp, producer.coordinator_epoch = (
                 epoch,
@@ -240,7 +273,25 @@ class ProducerState:
             producer.transaction_first_offset = txn_first
             if txn_first >= 0:
                 state._open[producer_id] = txn_first
+        state._decode_rest(content[end:])
         return state
+
+    def _decode_rest(self, rest: bytes) -> None:
+        """What a newer tierlog writes there is skipped; Kafka writes nothing."""
+        self.is_whole = not self._producers
+        if len(rest) < _REST.size or _REST.unpack_from(rest) != (_REST_MAGIC, _REST_VERSION):
+            return
+        at = _REST.size
+        try:
+            for producer in self._producers.values():
+                layout = _EARLIER[rest[at]]
+                _, producer.idle_ms, *fields = layout.unpack_from(rest, at)
+                at += layout.size
+                earlier = [KeptBatch(*fields[n : n + 4]) for n in range(0, len(fields), 4)]
+                producer.batches.extendleft(reversed(earlier))
+        except (struct.error, IndexError):
+            raise MalformedSnapshot("what lies behind Kafka's entries is cut short") from None
+        self.is_whole = True
 
     def check(self) -> None:
         """Raises InvariantViolation if a producer's batches do not follow each other."""

@@ -490,11 +490,12 @@ class Replica(ReplicaRoles):
             return 0
         return self.delete_local_before(log.segments[count].base_offset, now_ms)
 
-    def expire_producers(self, now_ms: int, expiration_ms: int | None = None) -> int:
+    def expire_producers(self, monotonic_ms: int, expiration_ms: int | None = None) -> int:
         """Forgets producers that wrote nothing for so long; by default, for what producer.id.expiration.ms
-        was when the log was opened. Returns how many."""
+        was when the log was opened. Returns how many. To be called again and again: idle time is what passes
+        between two calls."""
         after_ms = self._producer_expiration_ms if expiration_ms is None else expiration_ms
-        return self.log.producers.expire(now_ms, after_ms)
+        return self.log.producers.expire(monotonic_ms, after_ms)
 
     def delete_local_before(self, offset: int, now_ms: int) -> int:
         """Drops rolled segments that end at or below an offset; the local start rises first."""

@@ -96,7 +96,7 @@ class Upkeep:
         for number, replica in enumerate(self._replicas):
             if not self._replicas.holds(replica):
                 continue  # deleted meanwhile: its file names may be those of a topic made anew
-            replica.expire_producers(now_ms, self._settings.producer_id_expiration_ms)
+            replica.expire_producers(self._clock.monotonic_ms(), self._settings.producer_id_expiration_ms)
             if replica.log.is_empty:
                 due[replica.room] += replica.take_due(now_ms)
                 if number % LOOKED_AT_A_TURN == 0:

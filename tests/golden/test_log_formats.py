@@ -23,9 +23,28 @@ TOPIC_ID = uuid.UUID("00010203-0405-0607-0809-fbfcfdfeff7f")
 def test_producer_snapshot() -> None:
     state = ProducerState()
     state.apply(BatchHeader(0, 100, 0, 2, 0, 0, 4, 900, 1000, 258, 3, 10, 5), 77)
-    assert state.encode() == bytes.fromhex(
+    kafkas = bytes.fromhex(
         "0001 68c5bed9 00000001"  # version, crc32c of what follows, entries
         "0000000000000102 0003 0000000e 0000000000000051 00000004 00000000000003e8 ffffffff ffffffffffffffff"
+    )
+    read = ProducerState.decode(kafkas)
+    assert not read.is_whole
+    assert read.encode() == kafkas
+    assert state.encode()[6:] == kafkas[6:] + bytes.fromhex("544c5042 0001 0000000000000000 00")
+
+
+def test_producer_snapshot_with_earlier_batches() -> None:
+    state = ProducerState()
+    for sequence, offset in ((8, 60), (10, 77)):
+        state.apply(BatchHeader(0, 100, 0, 2, 0, 0, 1, 900, 1000, 258, 3, sequence, 2), offset)
+    state.expire(5, 10)
+    state.expire(12, 10)
+    assert state.encode() == bytes.fromhex(
+        "0001 6a71ebd4 00000001"
+        "0000000000000102 0003 0000000b 000000000000004e 00000001 00000000000003e8 ffffffff ffffffffffffffff"
+        "544c5042 0001"  # magic, version
+        "01 0000000000000007"  # one batch before the last one, idle for 7 ms
+        "00000009 000000000000003d 00000001 00000000000003e8"
     )
 
 

@@ -208,8 +208,10 @@ class Partition(ReplicaDriver):
         for producer in (*IDEMPOTENT, *TRANSACTIONAL):
             if self.replica.log.producers.get(producer) is None:
                 self.forgotten[producer] = self.model.end
-        for producer, heard_ms in self.active_ms.items():
-            if self.now - heard_ms >= PRODUCERS_MS and not self.has_open(producer):
+        for producer, since_ms in self.idle_since_ms.items():
+            if since_ms is None:
+                self.idle_since_ms[producer] = self.now
+            elif self.now - since_ms >= PRODUCERS_MS and not self.has_open(producer):
                 assert self.replica.log.producers.get(producer) is None
 
     @rule(data=st.data())
@@ -236,7 +238,7 @@ class Partition(ReplicaDriver):
         self.check_cut_epochs()
         point, start, cleaned_to = self.checkpoint  # lowered before what was cut is replaced
         self.checkpoint = (min(point, self.model.end), min(start, self.model.start), cleaned_to)
-        self.active_ms = dict.fromkeys(self.active_ms, self.now)
+        self.idle_since_ms = dict.fromkeys(self.idle_since_ms)
         self.forget_sequences()
         if then == "follow":
             self.follow(data.draw(entries), data.draw(st.integers(1, 3)))

@@ -54,7 +54,8 @@ class ReplicaDriver(RuleBasedStateMachine):
         self.model = LogModel(0, TOMBSTONES_MS)
         self.checkpoint: tuple[int, int, int | None] = (0, 0, None)  # recovery point, log start, cleaned to
         self.cut_unsynced = False
-        self.active_ms: dict[int, int] = {}  # producer -> when it was last heard of, or read from the disk
+        self.idle_since_ms: dict[int, int | None] = {}
+        """Producer -> when upkeep first looked after its last batch, or after a start."""
         self.highest_start = 0
         """After a crash the log may begin below it again; no epoch is known of what lies there."""
         self.forgotten: dict[int, int] = {}  # producer -> log end when it was
@@ -87,7 +88,7 @@ class ReplicaDriver(RuleBasedStateMachine):
         )
         self.replica.become_leader(self.epoch, 0, [1])
         self.replica.log.producers.high_watermark_moved(self.replica.high_watermark)
-        self.active_ms = dict.fromkeys(self.active_ms, self.now)
+        self.idle_since_ms = dict.fromkeys(self.idle_since_ms)
 
     def teardown(self) -> None:
         if hasattr(self, "replica"):
@@ -126,7 +127,7 @@ class ReplicaDriver(RuleBasedStateMachine):
         )
         self.model.append(batch)
         if producer >= 0:
-            self.active_ms[producer] = self.now
+            self.idle_since_ms[producer] = None
         result = self.replica.append(
             memoryview(data), self.now, from_client=not transactional and ends is None
         )

@@ -26,6 +26,7 @@ from simulator.disk import Disk
 from simulator.faults import DOWN_S, KINDS, SKEW_TIMES, Faults
 from simulator.groups import OFFSETS_TOPIC, GroupHistory, take_part
 from simulator.loop import Process, SimLoop
+from simulator.many_producers import MANY, produce_and_retry
 from simulator.misconfigured import KEPT, misconfigure
 from simulator.network import Network, Responses
 from simulator.operators import move_partitions, pass_topics, retire
@@ -201,6 +202,7 @@ class ClusterRun:
         self.faults.may_wipe = self._may_wipe
         clocks = random.Random(f"clocks {seed}")  # drawn apart, for the rest to stay
         self.faults.skew_times = clocks.choice(SKEW_TIMES)
+        self._has_many_producers = clocks.random() < MANY
         self._trace = hashlib.sha256()
 
     def play(self) -> Outcome:
@@ -241,6 +243,7 @@ class ClusterRun:
                 "min.insync.replicas": str(MIN_IN_SYNC),
                 "group.initial.rebalance.delay.ms": "100",
                 "group.min.session.timeout.ms": "500",
+                "log.retention.check.interval.ms": "1000",
                 "log.message.timestamp.after.max.ms": str(MAX_LONG),  # clocks are days behind
                 **self.tiering.settings(number),
             }
@@ -261,6 +264,12 @@ class ClusterRun:
         for n in range(3):
             client = Client(f"consumer-{n}", self.network, self.brokers, self.history, self._fork())
             clients.watch(consume(client, n % PARTITIONS, 0.1), self._violations)
+        for n in range(PARTITIONS) if self._has_many_producers else ():
+            self.network.listen(f"producers-{n}", clients)
+            draws = random.Random(f"producers {n} {self.outcome.seed}")
+            client = Client(f"producers-{n}", self.network, self.brokers, self.history, draws)
+            work = produce_and_retry(client, 1000 * (n + 1), n, self.outcome.done)
+            clients.watch(work, self._violations)
         self._operate(clients)
         for n in range(MEMBERS) if self.group is not None else ():
             self.network.listen(f"member-{n}", clients)

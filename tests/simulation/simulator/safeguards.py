@@ -24,6 +24,7 @@ from tierlog.broker.runtime import tier_driver
 from tierlog.broker.runtime.lifecycle import BrokerLifecycle
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_reports import ReplicaReports
+from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.topic import MAX_LONG
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata import evolve, wal
@@ -285,6 +286,30 @@ def _() -> Patches:
         become(replica, leader_epoch, *rest, **named)
 
     yield Replica, "become_leader", without
+
+
+@_safeguard("a snapshot has five batches of each producer", "a retry after a restart is refused")
+def _() -> Patches:
+    """As Kafka's, and what it leaves out lies too far back in the log."""
+    yield ProducerState, "_rest", lambda state: iter(())
+    yield recovery, "refill", lambda *_: None
+
+
+class _WallClock:
+    """Which is taken for a monotonic one."""
+
+    def __init__(self, clock: Any) -> None:
+        self.now_ms = self.monotonic_ms = clock.now_ms
+
+
+@_safeguard("producers are idle by the monotonic clock", "a retry is written twice after a jump of the clock")
+def _() -> Patches:
+    init = Upkeep.__init__
+
+    def without(upkeep: Upkeep, settings: Any, replicas: Any, files: Any, clock: Any, *rest: Any) -> None:
+        init(upkeep, settings, replicas, files, _WallClock(clock), *rest)
+
+    yield Upkeep, "__init__", without
 
 
 # --- the remote tier

@@ -34,8 +34,10 @@ LOCAL_BYTES = (0, 0, 1000)
 GRACE_MS = (1500, 3_600_000)
 """A short one, for objects to be deleted in a run, or the default, which no run lasts for."""
 
-SPILL_MS = (1000, 1000, 600_000)
-"""How long a page may take: the short one is over while some store is slow, and the page is deleted."""
+SPILL_MS = (20, 1000, 600_000)
+SHORTEST_GRACE_MS = 100
+"""How long a page may take, and a grace that goes with the shortest of them: it is over, and the page
+deleted, while a store is slow or a controller is elected."""
 
 SPILL_ABOVE, SPILL = 5, 3
 """Entries in the quorum, and of a page: few, for pages to be written at all."""
@@ -60,6 +62,8 @@ class Tiering:
         self._segment_bytes = rng.choice(SEGMENT_BYTES), rng.choice(SEGMENT_BYTES)
         self._local_bytes, self._grace_ms = rng.choice(LOCAL_BYTES), rng.choice(GRACE_MS)
         self._spill_ms = random.Random(f"pages {seed}").choice(SPILL_MS)
+        if self._grace_ms == min(GRACE_MS) and self._spill_ms == min(SPILL_MS):
+            self._grace_ms = SHORTEST_GRACE_MS
         self.witness = TierWitness(brokers, Keys(cluster_id), done, given, loop.time, self._grace_ms)
         self._bucket = Bucket(loop, random.Random(rng.random()), self.witness, failed)
         self.witness.bucket = self._bucket

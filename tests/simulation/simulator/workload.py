@@ -156,7 +156,7 @@ async def produce(client: Client, number: int, partition: int, pause_s: float, s
         records = [NewRecord(time, None, value, ()) for value in values]
         batch = encode_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
         _claim(batch, time if said is None else said)
-        offset = await _send(client, partition, bytes(batch))
+        offset = await send(client, partition, bytes(batch))
         client.history.note(partition, list(enumerate(values, offset)), "acknowledged")
         sequence, sent = sequence + count, sent + count
         await asyncio.sleep(client.rng.expovariate(1 / pause_s))
@@ -192,7 +192,7 @@ async def fresh_producer_id(client: Client) -> int:
         await asyncio.sleep(client.rng.uniform(*RETRY_S))
 
 
-async def _send(client: Client, partition: int, batch: bytes) -> int:
+async def send(client: Client, partition: int, batch: bytes) -> int:
     """Its offset, once that is certain."""
     while True:
         data = PartitionProduceData(index=partition, records=bytearray(batch))

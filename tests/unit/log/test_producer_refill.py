@@ -1,4 +1,7 @@
-"""Over a restart a producer's last five batches are known again, however large, wherever they lie."""
+"""Over a restart a producer's last five batches are known again, however large, wherever they lie.
+
+A snapshot of tierlog's has them. After one of Kafka's, or of an older tierlog, the log is searched for them.
+"""
 
 import random
 from pathlib import Path
@@ -43,12 +46,16 @@ def append(log: PartitionLog, producer: int, sequence: int, value: bytes) -> mem
     return batch[:61]
 
 
+@pytest.mark.parametrize("of_kafka", [True, False])
 @pytest.mark.parametrize("segment_bytes", [1 << 30, 3 * MIB])
-def test_large_batches_are_known_again_after_a_clean_stop(tmp_path: Path, segment_bytes: int) -> None:
+def test_large_batches_are_known_again_after_a_clean_stop(
+    tmp_path: Path, segment_bytes: int, of_kafka: bool
+) -> None:
     config = TopicConfig(segment_bytes=segment_bytes)
     log = open_log(tmp_path, config, clean=False)
     value = bytes(700_000)
     heads = [append(log, n % 2, 10 + n // 2, value) for n in range(2 * (BATCHES_KEPT + 1))]
+    log.producers.is_whole = not of_kafka
     log.close(clean=True)
     log = open_log(tmp_path, config, clean=True)
     for offset, head in enumerate(heads[2:], 2):
@@ -57,10 +64,35 @@ def test_large_batches_are_known_again_after_a_clean_stop(tmp_path: Path, segmen
     log.check()
 
 
+PRODUCERS = 1500
+
+
+@pytest.mark.parametrize("ends", ["clean", "killed", "cut"])
+def test_all_five_batches_of_many_producers_are_known_again(tmp_path: Path, ends: str) -> None:
+    config = TopicConfig(segment_bytes=200_000)
+    log = open_log(tmp_path, config, clean=False)
+    heads = [append(log, n, sequence, bytes(10)) for sequence in range(6) for n in range(PRODUCERS)]
+    if ends == "cut":  # as a follower's log is, which becomes the leader's
+        for n in range(PRODUCERS):
+            append(log, n, 6, bytes(10))
+        log.truncate_to(len(heads), NOW)
+    else:
+        log.close(clean=ends == "clean")
+        log = open_log(tmp_path, config, clean=ends == "clean")
+    for offset, head in enumerate(heads[PRODUCERS:], PRODUCERS):
+        assert log.producers.judge(read_header(head)) == Duplicate(offset, offset, NOW)
+    log.check()
+
+
+def append_before_kafka(log: PartitionLog, count: int) -> None:
+    for n in range(count):  # each producer's second batch, so none of them is whole
+        append(log, n, 1, bytes(1000))
+    log.producers.is_whole = False  # then a snapshot has Kafka's part alone
+
+
 def test_a_start_does_not_read_far_back_through_small_batches(tmp_path: Path) -> None:
     log = open_log(tmp_path, TopicConfig(), clean=False)
-    for n in range(3000):  # each producer's second batch, so none of them is whole
-        append(log, n, 1, bytes(1000))
+    append_before_kafka(log, 3000)
     log.close(clean=True)
     files = CountingReads()
     log = open_log(tmp_path, TopicConfig(), clean=True, files=files)

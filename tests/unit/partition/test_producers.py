@@ -1,6 +1,7 @@
 """Producer state: retries, gaps, epochs, wrap-around, transactions, snapshots."""
 
 import pytest
+from crc32c import crc32c
 
 from tierlog.broker.partition.producers import (
     LARGEST_SEQUENCE,
@@ -73,8 +74,38 @@ def test_sequences_wrap() -> None:
 
 def test_idle_producers_are_forgotten_unless_in_a_transaction() -> None:
     state = written(header(0), header(0, producer=10, attributes=TRANSACTIONAL))
-    assert state.expire(50 + 1000, 1000) == 1
+    assert state.expire(7000, 1000) == 0  # begins to count
+    assert state.expire(7999, 1000) == 0
+    assert state.expire(8000, 1000) == 1
     assert state.get(9) is None and state.get(10) is not None
+
+
+def test_a_producer_that_writes_is_not_idle() -> None:
+    state = written(header(0))
+    for now_ms in range(0, 5000, 900):
+        assert state.expire(now_ms, 1000) == 0
+        state.apply(header(1 + now_ms), 200 + now_ms)
+
+
+def test_idle_time_goes_on_over_a_restart_and_the_clock_begins_again() -> None:
+    state = written(header(0))
+    for now_ms in (90_000, 90_600):
+        state.expire(now_ms, 1000)
+    state = ProducerState.decode(state.encode())
+    assert state.expire(5, 1000) == 0
+    assert state.expire(404, 1000) == 0
+    assert state.expire(405, 1000) == 1
+
+
+def test_nothing_expires_at_once_after_a_start_from_kafkas_snapshot() -> None:
+    kafkas = ProducerState.decode(snapshot(written(header(0)).encode()[6:56]))
+    assert not kafkas.is_whole
+    assert kafkas.expire(10**12, 1000) == 0
+
+
+def snapshot(content: bytes) -> bytes:
+    """With version and checksum in front."""
+    return b"\0\1" + crc32c(content).to_bytes(4, "big") + content
 
 
 def test_an_open_transaction_holds_the_stable_offset_until_its_marker_is_committed() -> None:
@@ -95,6 +126,26 @@ def test_an_open_transaction_holds_the_stable_offset_until_its_marker_is_committ
     state.check()
 
 
+def test_a_snapshot_carries_the_last_five_batches() -> None:
+    heads = [header(2 * n, 2) for n in range(7)]
+    state = written(*heads, header(0, 1, producer=10))
+    again = ProducerState.decode(state.encode())
+    assert again.encode() == state.encode()
+    assert again.is_whole
+    for head in heads[-5:]:
+        first = 100 + head.base_sequence
+        assert again.judge(head) == state.judge(head) == Duplicate(first, first + 1, 50)
+    assert error(again.judge(heads[1])) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    again.check()
+
+
+def test_what_a_newer_version_writes_behind_kafkas_entries_is_skipped() -> None:
+    kafkas = written(header(0, 2)).encode()[6:56]
+    again = ProducerState.decode(snapshot(kafkas + b"TLPB\0\2 whatever"))
+    assert not again.is_whole
+    assert again.judge(header(2)) is None
+
+
 def test_a_snapshot_carries_the_last_batch_and_the_transaction() -> None:
     state = written(header(0, 2), header(2, 3), header(0, 1, producer=10, attributes=TRANSACTIONAL))
     again = ProducerState.decode(state.encode())
@@ -105,10 +156,10 @@ def test_a_snapshot_carries_the_last_batch_and_the_transaction() -> None:
     again.check()
 
 
-@pytest.mark.parametrize("at", range(56))
+@pytest.mark.parametrize("at", range(71))
 def test_a_flipped_byte_in_a_snapshot_is_noticed(at: int) -> None:
     content = bytearray(written(header(0)).encode())
-    assert len(content) == 56
+    assert len(content) == 71
     content[at] ^= 1
     with pytest.raises(MalformedSnapshot):
         ProducerState.decode(bytes(content))

@@ -45,10 +45,19 @@ class Disk(OsFiles):
         OsFiles.sync(fd)
 
 
+class Jumping(Hands):
+    """`now` is the monotonic clock."""
+
+    jumped_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.jumped_ms
+
+
 class Node:
     def __init__(self, path: Path) -> None:
         self.disk, self.fatal = Disk(), []  # type: ignore[var-annotated]
-        settings, rng, clock = settings_from({"log.dirs": str(path)}), random.Random(1), Hands()
+        settings, rng, clock = settings_from({"log.dirs": str(path)}), random.Random(1), Jumping()
         self.clock = clock
         tasks = TaskGroup(lambda name, failure: self.fatal.append((name, failure)))
         directories = DataDirectories([path], self.disk, rng)
@@ -186,9 +195,23 @@ async def test_idle_producers_of_tiered_partitions_are_forgotten_too(tmp_path: P
     replica, now_ms = node.replica(0), node.clock.now_ms()
     batch = encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
     assert not replica.append(memoryview(batch), now_ms).error
+    await node.upkeep.apply_retention()
     node.clock.now += PRODUCER_EXPIRATION_MS
     await node.upkeep.apply_retention()
     assert replica.log.producers.get(7) is None
+
+
+async def test_a_wall_clock_that_jumps_makes_no_producer_idle(tmp_path: Path) -> None:
+    """A retry would be written again."""
+    node = await Node(tmp_path).start(retention_ms="-1", message_timestamp_after_max_ms=str(1 << 60))
+    replica, now_ms = node.replica(0), node.clock.now_ms()
+    batch = encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
+    first = replica.append(memoryview(bytearray(batch)), now_ms)
+    for jump_ms in (10 * PRODUCER_EXPIRATION_MS, -20 * PRODUCER_EXPIRATION_MS):
+        node.clock.jumped_ms += jump_ms
+        await node.upkeep.apply_retention()
+        again = replica.append(memoryview(bytearray(batch)), node.clock.now_ms())
+        assert (again.error, again.base_offset) == (first.error, first.base_offset)
 
 
 async def test_reserves_do_not_keep_a_disk_full(tmp_path: Path) -> None:
