@@ -38,7 +38,6 @@ from simulator.witness import QuorumWitness, Violation
 from simulator.workload import TOPIC, Client, History, consume, produce, values_of
 from tierlog.broker.ports.types import InvariantViolation
 from tierlog.broker.settings.node import NodeSettings, settings_from
-from tierlog.broker.settings.topic import MAX_LONG
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller.commands import (
     AlterConfigs,
@@ -80,6 +79,9 @@ MEMBERS = 3
 
 VOTERS, APART, NO_VOTERS = 3, 0.2, (1, 1, 2)
 """Of the runs: the share in which there are three voters, and so many brokers that are none."""
+
+TIMESTAMPS_AHEAD_MS = 5 * 86_400_000
+"""Of records, before a broker refuses them: its clock may be three days behind."""
 
 LAGS_MS = (400, 2000, 2000)
 SPLIT, SPLITS_A_SECOND = 0.25, 0.5
@@ -243,8 +245,7 @@ class ClusterRun:
                 "min.insync.replicas": str(MIN_IN_SYNC),
                 "group.initial.rebalance.delay.ms": "100",
                 "group.min.session.timeout.ms": "500",
-                "log.retention.check.interval.ms": "1000",
-                "log.message.timestamp.after.max.ms": str(MAX_LONG),  # clocks are days behind
+                "log.message.timestamp.after.max.ms": str(TIMESTAMPS_AHEAD_MS),
                 **self.tiering.settings(number),
             }
         )

@@ -34,12 +34,12 @@ LOCAL_BYTES = (0, 0, 1000)
 GRACE_MS = (1500, 3_600_000)
 """A short one, for objects to be deleted in a run, or the default, which no run lasts for."""
 
-SPILL_MS = (20, 1000, 600_000)
-SHORTEST_GRACE_MS = 100
-"""How long a page may take, and a grace that goes with the shortest of them: it is over, and the page
-deleted, while a store is slow or a controller is elected."""
+SPILL_MS = (10, 10, 1000, 600_000)
+SHORTEST_GRACE_MS = 10
+"""How long a page may take while faults strike, and a grace that goes with the shortest of them: together
+about as long as a page takes, so that its deletion and its commit race each other."""
 
-SPILL_ABOVE, SPILL = 5, 3
+SPILL_ABOVE, SPILL = 3, 2
 """Entries in the quorum, and of a page: few, for pages to be written at all."""
 
 
@@ -126,6 +126,7 @@ class Tiering:
         """Nobody writes any more: all that is rolled becomes remote, what is given up goes."""
         if not self.is_on:
             return
+        remote.SPILL_MS = max(SPILL_MS)  # else no page may ever be in time
         deadline = asyncio.get_running_loop().time() + SETTLED_S
         while why := self.witness.unsettled():
             raise_violation()
