@@ -38,6 +38,16 @@ TIERED_CONFIGS = {
     "file.delete.delay.ms": "1000",
 }
 
+CLOCKS = {
+    "producer.id.expiration.ms": 1_800_000,
+    "remote.log.delete.grace.ms": 10_000,
+    "log.retention.check.interval.ms": 1_000,
+    "log.message.timestamp.after.max.ms": (1 << 63) - 1,
+    "log.retention.ms": -1,
+}
+"""What clocks that are wrong by hours would end at once if they had a say in it; records are refused for no
+timestamp, and deleted for none."""
+
 BROKERS, VOTERS = (1, 2, 3), (4, 5, 6)
 """The former vote too if there are none of the latter."""
 
@@ -125,6 +135,7 @@ def _stage(options: argparse.Namespace, directory: Path) -> Stage:
         # what is mounted outside of namespaces of ours would stay if this run was killed
         disks=inside,
         environment=store.environment if store else {},
+        **CLOCKS,
         **({"object.store.url": store.url, "remote.log.manager.task.interval.ms": 500} if store else {}),
     )
     return Stage(cluster, TOPIC, TIERED_TOPIC if store else "", store)

@@ -5,6 +5,7 @@ served again while it lasts. The rest only has to lose nothing, and to be over w
 """
 
 import errno
+import itertools
 import shutil
 import signal
 import threading
@@ -337,6 +338,22 @@ def _clock_forward(stage: Stage) -> Iterator[str]:
 def _clock_back(stage: Stage) -> Iterator[str]:
     with _clock(stage.controller(), -HOUR_S) as done:
         yield done
+
+
+@_fault("wrong-clocks", DEATH_S, "shim", hurts_early=True)
+def _wrong_clocks(stage: Stage) -> Iterator[str]:
+    """Beyond every grace and expiration that the nodes have, and over the restart of a leader."""
+    nodes = [*stage.cluster.nodes.values()]
+    hours = dict(zip(nodes, itertools.cycle((30, -30, 3, -3)), strict=False))
+    for node, ahead in hours.items():
+        node.control.set(clock_s=ahead * HOUR_S)
+    with _killed(leader := stage.leader()):
+        pass
+    leader.control.set(clock_s=-hours[leader] * HOUR_S)
+    told = ", ".join(f"{node} {ahead:+} h" for node, ahead in hours.items())
+    yield f"wall clocks of {told}; SIGKILL of {leader}, and back over zero"
+    for node in nodes:
+        node.control.set()
 
 
 # --- disks
