@@ -38,8 +38,9 @@ _REST = struct.Struct(
     ">4sH"
 )  # behind Kafka's entries: magic, version; then for each of them, in their order:
 _REST_MAGIC, _REST_VERSION = b"TLPB", 1
-_EARLIER = tuple(struct.Struct(">Bq" + "iqiq" * count) for count in range(BATCHES_KEPT))
-"""By how many batches before the last one follow: that number, milliseconds without a batch, and they."""
+_EARLIER = tuple(struct.Struct(">Bqq" + "iqiq" * count) for count in range(BATCHES_KEPT))
+"""By how many batches before the last one follow: that number, milliseconds without a batch, the timestamp of
+the last one (in Kafka's entry is the time at which it was written), and those before."""
 
 
 class MalformedSnapshot(ValueError):
@@ -236,9 +237,11 @@ class ProducerState:
         if self._producers and self.is_whole:
             yield _REST.pack(_REST_MAGIC, _REST_VERSION)
         for producer in self._producers.values() if self.is_whole else ():
-            count = max(len(producer.batches) - 1, 0)
-            earlier = chain.from_iterable(islice(producer.batches, count))
-            yield _EARLIER[count].pack(count, max(producer.idle_ms, 0), *earlier)
+            batches = producer.batches
+            count = max(len(batches) - 1, 0)
+            timestamp = batches[-1].timestamp if batches else NO_TIMESTAMP
+            earlier = chain.from_iterable(islice(batches, count))
+            yield _EARLIER[count].pack(count, max(producer.idle_ms, 0), timestamp, *earlier)
 
     @classmethod
     def decode(cls, content: bytes) -> "ProducerState":
@@ -285,8 +288,10 @@ class ProducerState:
         try:
             for producer in self._producers.values():
                 layout = _EARLIER[rest[at]]
-                _, producer.idle_ms, *fields = layout.unpack_from(rest, at)
+                _, producer.idle_ms, timestamp, *fields = layout.unpack_from(rest, at)
                 at += layout.size
+                if producer.batches:
+                    producer.batches[-1] = producer.batches[-1]._replace(timestamp=timestamp)
                 earlier = [KeptBatch(*fields[n : n + 4]) for n in range(0, len(fields), 4)]
                 producer.batches.extendleft(reversed(earlier))
         except (struct.error, IndexError):

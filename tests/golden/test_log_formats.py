@@ -30,7 +30,9 @@ def test_producer_snapshot() -> None:
     read = ProducerState.decode(kafkas)
     assert not read.is_whole
     assert read.encode() == kafkas
-    assert state.encode()[6:] == kafkas[6:] + bytes.fromhex("544c5042 0001 0000000000000000 00")
+    assert state.encode()[6:] == kafkas[6:] + bytes.fromhex(
+        "544c5042 0001 00 0000000000000000 00000000000003e8"
+    )
 
 
 def test_producer_snapshot_with_earlier_batches() -> None:
@@ -40,10 +42,10 @@ def test_producer_snapshot_with_earlier_batches() -> None:
     state.expire(5, 10)
     state.expire(12, 10)
     assert state.encode() == bytes.fromhex(
-        "0001 6a71ebd4 00000001"
+        "0001 b7d81345 00000001"
         "0000000000000102 0003 0000000b 000000000000004e 00000001 00000000000003e8 ffffffff ffffffffffffffff"
         "544c5042 0001"  # magic, version
-        "01 0000000000000007"  # one batch before the last one, idle for 7 ms
+        "01 0000000000000007 00000000000003e8"  # one batch before the last one, idle for 7 ms
         "00000009 000000000000003d 00000001 00000000000003e8"
     )
 

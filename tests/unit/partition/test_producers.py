@@ -139,6 +139,15 @@ def test_a_snapshot_carries_the_last_five_batches() -> None:
     again.check()
 
 
+def test_the_timestamps_of_all_batches_are_kept() -> None:
+    """Not the time at which they were written, which is all that Kafka's entry has."""
+    state = ProducerState()
+    for n in range(3):
+        state.apply(header(n), 100 + n, now_ms=9000 + n)
+    again = ProducerState.decode(state.encode())
+    assert [again.judge(header(n)) for n in range(3)] == [Duplicate(100 + n, 100 + n, 50) for n in range(3)]
+
+
 def test_what_a_newer_version_writes_behind_kafkas_entries_is_skipped() -> None:
     kafkas = written(header(0, 2)).encode()[6:56]
     again = ProducerState.decode(snapshot(kafkas + b"TLPB\0\2 whatever"))
@@ -156,10 +165,10 @@ def test_a_snapshot_carries_the_last_batch_and_the_transaction() -> None:
     again.check()
 
 
-@pytest.mark.parametrize("at", range(71))
+@pytest.mark.parametrize("at", range(79))
 def test_a_flipped_byte_in_a_snapshot_is_noticed(at: int) -> None:
     content = bytearray(written(header(0)).encode())
-    assert len(content) == 71
+    assert len(content) == 79
     content[at] ^= 1
     with pytest.raises(MalformedSnapshot):
         ProducerState.decode(bytes(content))
