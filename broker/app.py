@@ -37,7 +37,13 @@ from tierlog.broker.ports.tasks import TaskGroup, done_before
 from tierlog.broker.ports.types import random_uuid
 from tierlog.broker.quotas.quotas import ClientQuotas, windows_of
 from tierlog.broker.quotas.replication import ReplicationThrottles
-from tierlog.broker.runtime.boots import boot_id, forget_boot, may_have_lost, note_boot
+from tierlog.broker.runtime.boots import (
+    boot_id,
+    forget_boot,
+    may_have_lost,
+    note_boot,
+    previous_epoch,
+)
 from tierlog.broker.runtime.directory_moves import DirectoryMoves
 from tierlog.broker.runtime.examiner import Examiner
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
@@ -122,6 +128,7 @@ class Broker(Foundation):
             interval_ms=settings.broker_heartbeat_interval_ms,
             alone=self._is_alone,
             replaced=lambda why: self._fatal("registration", NodeFailed(why)),
+            registered=lambda epoch: None if self._is_alone else self.directories.note_epoch(epoch),
         )
         self.purgatory = Purgatory(settings.purgatory_max_operations)
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
@@ -366,6 +373,7 @@ class Broker(Foundation):
                 rack=self.settings.broker_rack or None,
                 may_have_lost=self.directories.may_have_lost,
                 directories=self.identity.directory_ids,
+                previous_epoch=None if self._is_alone else previous_epoch(self.files, directories),
                 min_in_sync=self.settings.min_insync_replicas,
                 unclean_election=self.settings.unclean_leader_election_enable,
             )

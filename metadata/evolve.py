@@ -115,6 +115,7 @@ def _register_broker(image: ClusterImage, record: r.RegisterBroker) -> ClusterIm
         min_in_sync=record.min_in_sync,
         unclean_election=record.unclean_election,
         formats=record.formats,
+        served_epoch=-1 if known is None else known.served_epoch,
     )
     return replace(image, brokers=image.brokers.set(record.broker_id, broker))
 
@@ -123,7 +124,9 @@ def _fence_broker(image: ClusterImage, record: r.FenceBroker) -> ClusterImage:
     broker = image.brokers.get(record.broker_id)
     if broker is None or broker.broker_epoch != record.broker_epoch:
         return image  # about an earlier registration
-    return replace(image, brokers=image.brokers.set(record.broker_id, replace(broker, fenced=record.fenced)))
+    served_epoch = broker.served_epoch if record.fenced else broker.broker_epoch
+    broker = replace(broker, fenced=record.fenced, served_epoch=served_epoch)
+    return replace(image, brokers=image.brokers.set(record.broker_id, broker))
 
 
 def _broker_stopping(image: ClusterImage, record: r.BrokerStopping) -> ClusterImage:

@@ -67,6 +67,14 @@ class Fencing:
         """Brokers whose processes are proven dead."""
         return self._deaths.brokers
 
+    @property
+    def in_session(self) -> frozenset[int]:
+        """Brokers whose registered process may be alive and serve."""
+        if self._sessions is None:
+            return frozenset()
+        self.follow_leadership()
+        return self._sessions.valid(self._leadership.draft or self._feed.image, self._clock.monotonic_ms())
+
     def follow_leadership(self) -> None:
         """Everyone gets a whole session when this node takes over, but for the dead."""
         if self._leadership.draft is None:

@@ -6,7 +6,7 @@ nothing needs no entry: the quorum confirms that this node still leads (ReadInde
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.types import Rng
@@ -54,12 +54,14 @@ class Leadership:
             if not read.done():
                 read.set_exception(LeadershipLost())
 
-    async def commit(self, command: AnyCommand) -> AnyReply:
-        """Raises MetadataUnavailable; LeadershipLost if it certainly had no effect."""
+    async def commit(self, command: AnyCommand, in_session: Container[int] = ()) -> AnyReply:
+        """`in_session`: as `decide`'s. Raises MetadataUnavailable; LeadershipLost if it certainly had no
+        effect."""
         draft = self._draft()
         if len(self._waiting) >= MAX_WAITING:
             raise _crowded(f"{MAX_WAITING} commands")
-        decision = decide(draft, command, self._time_origin_ms + self._clock.monotonic_ms(), self._rng)
+        now_ms = self._time_origin_ms + self._clock.monotonic_ms()
+        decision = decide(draft, command, now_ms, self._rng, in_session)
         if not decision.records:
             await self.confirm()
             return decision.reply

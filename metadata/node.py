@@ -21,7 +21,13 @@ from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import Rng, random_uuid
 from tierlog.metadata.balancing import BalanceSettings, Balancing
-from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
+from tierlog.metadata.controller.commands import (
+    AnyCommand,
+    AnyReply,
+    Heartbeat,
+    HeartbeatReply,
+    RegisterBroker,
+)
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.feed import ImageFeed, Subscriber, happens
@@ -284,11 +290,15 @@ class MetadataNode:
     async def submit(self, command: AnyCommand, timeout_s: float = 30.0, *, forward: bool = True) -> AnyReply:
         """Has the leader, here or elsewhere, judge and commit the command; raises MetadataUnavailable."""
         return await self._ask(
-            lambda: self._started(self._leadership).commit(command),
+            lambda: self._commit(command),
             lambda leader: self._submit_to(leader, command),
             timeout_s,
             forward,
         )
+
+    async def _commit(self, command: AnyCommand) -> AnyReply:
+        in_session = self._started(self._fencing).in_session if isinstance(command, RegisterBroker) else ()
+        return await self._started(self._leadership).commit(command, in_session)
 
     async def heartbeat(
         self, heartbeat: Heartbeat, timeout_s: float = 2.0, *, forward: bool = True

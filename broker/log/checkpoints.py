@@ -30,8 +30,8 @@ PARTITION_METADATA = "partition.metadata"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 _VERSION = 0
-_CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
 _BEFORE_TOPIC_ID = f"version: {_VERSION}\ntopic_id: "
+_BROKER_EPOCH = re.compile(rb'"brokerEpoch":\s*(-?\d{1,19})\s*[,}]')
 _PART_OF_ID = re.compile(rb"[A-Za-z0-9_-]{0,21}")
 
 
@@ -131,9 +131,24 @@ def _is_torn(content: bytes) -> bool:
     return content.endswith(b"\0") or (begun and _PART_OF_ID.fullmatch(content[len(before) :]) is not None)
 
 
-def mark_clean_shutdown(files: Files, directory: Path) -> None:
-    """Written last of all, once every log of the directory was closed clean."""
-    write_atomically(files, directory / CLEAN_SHUTDOWN, _CLEAN_SHUTDOWN_TEXT)
+def mark_clean_shutdown(files: Files, directory: Path, broker_epoch: int = -1) -> None:
+    """Written last of all, once every log of the directory was closed clean. `broker_epoch`: under which the
+    directory was used (KIP-966); -1 if that is not known.
+    """
+    text = f'{{"version":{_VERSION},"brokerEpoch":{broker_epoch}}}'
+    write_atomically(files, directory / CLEAN_SHUTDOWN, text.encode())
+
+
+def read_clean_epoch(files: Files, directory: Path) -> int | None:
+    """The broker epoch of the last stop if that was clean, -1 if the marker does not name one; None without a
+    marker.
+    """
+    try:
+        content = files.read_whole(directory / CLEAN_SHUTDOWN)
+    except FileNotFoundError:
+        return None
+    found = _BROKER_EPOCH.search(content)
+    return int(found[1]) if found else -1
 
 
 def take_clean_shutdown(files: Files, directory: Path) -> bool:

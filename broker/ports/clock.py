@@ -9,7 +9,12 @@ class Clock(Protocol):
         """Wall clock, milliseconds since 1970-01-01 UTC. May jump; decides only retention and timestamps."""
 
     def monotonic_ms(self) -> int:
-        """Never goes back; for timeouts and leases."""
+        """Never goes back, and goes on while the machine is suspended; for timeouts and leases."""
+
+
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux stops CLOCK_MONOTONIC while the machine is suspended: a lease would outlive the broker's session.
+Other systems have no CLOCK_BOOTTIME, and their CLOCK_MONOTONIC does not stop."""
 
 
 class SystemClock:
@@ -17,4 +22,4 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
+        return time.clock_gettime_ns(_ELAPSED) // 1_000_000

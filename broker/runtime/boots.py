@@ -1,20 +1,38 @@
-"""Whether bytes that were not synced may be gone: after a crash of the machine, not of the process alone.
+"""Unclean restart detection: tells the controller whether a log directory still has all that it acknowledged.
 
-What a killed process had written is in the page cache of the kernel, as long as that runs on. So each log
-directory says under which boot of the machine it was last used (a file beside `meta.properties`): after
-the same one, or after a clean stop, nothing is lost. A replica that may have lost what it acknowledged must
-not be elected as if it had not (KIP-966). Called by app.py.
+Two things may take acknowledged records from a directory while no process uses it:
+
+- A crash of the machine. What a killed process had written is in the kernel's page cache, so the boot id of
+  the machine is noted beside the logs: under the same boot nothing is lost, nor after a clean stop.
+- An operator who puts an older copy back (a backup, a snapshot of the volume). Each directory carries the
+  broker epoch under which it was last used, in the marker of a clean stop or beside the boot id, and the
+  controller compares it with the epoch that it last let serve (KIP-966). A copy of the same epoch is
+  recognised by the inode and change time of `meta.properties`, which is written once.
+
+A replica that may have lost what it acknowledged must not be elected as if it had not. Called by app.py.
 """
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from tierlog.broker.log.checkpoints import CLEAN_SHUTDOWN
+from tierlog.broker.log.checkpoints import META_PROPERTIES, read_clean_epoch
 from tierlog.broker.ports.files import Files, write_atomically
 
 BOOT_FILE = "boot.id"
+UNKNOWN_EPOCH = -1
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class _LastUse(NamedTuple):
+    """What the boot file says. `boot`: empty if it may have lost what was not synced. `stamp`: of
+    `meta.properties` at that time."""
+
+    boot: str = ""
+    broker_epoch: int = UNKNOWN_EPOCH
+    stamp: str = ""
 
 
 def boot_id() -> str:
@@ -25,11 +43,28 @@ def boot_id() -> str:
 
 
 def may_have_lost(files: Files, directories: Iterable[Path], boot: str) -> bool:
-    """To be asked before the logs are opened, which takes the marker of a clean stop away."""
+    """To be called before the logs are opened, which removes the marker of a clean stop."""
     return any(
-        not files.exists(directory / CLEAN_SHUTDOWN) and _read(files, directory) != boot.encode()
+        _clean_epoch(files, directory) is None and not _is_intact(files, directory, boot)
         for directory in directories
     )
+
+
+def previous_epoch(files: Files, directories: Iterable[Path]) -> int:
+    """The broker epoch under which all of them were used, the least if they differ; UNKNOWN_EPOCH if one does
+    not know. To be called before the logs are opened.
+    """
+    return min((_epoch(files, directory) for directory in directories), default=UNKNOWN_EPOCH)
+
+
+def note_epoch(files: Files, directories: Iterable[Path], broker_epoch: int) -> None:
+    """From now on they are used under this broker epoch. To be called after the registration and before the
+    broker is let in: a directory without the epoch of a broker that served has been put back. Raises OSError.
+    """
+    for directory in directories:
+        last = _read(files, directory)
+        if last.broker_epoch != broker_epoch:
+            _write(files, directory, last._replace(broker_epoch=broker_epoch))
 
 
 def note_boot(files: Files, directories: Iterable[Path], boot: str) -> None:
@@ -38,8 +73,10 @@ def note_boot(files: Files, directories: Iterable[Path], boot: str) -> None:
     and take the torn ends for damage. Raises OSError.
     """
     for directory in directories:
-        if _read(files, directory) != boot.encode():
-            write_atomically(files, directory / BOOT_FILE, boot.encode())
+        last = _read(files, directory)
+        now = last._replace(boot=boot, stamp=_stamp(directory))
+        if now != last:
+            _write(files, directory, now)
 
 
 def forget_boot(files: Files, directories: Iterable[Path]) -> None:
@@ -52,8 +89,37 @@ def forget_boot(files: Files, directories: Iterable[Path]) -> None:
             files.sync_directory(directory)
 
 
-def _read(files: Files, directory: Path) -> bytes | None:
-    path = directory / BOOT_FILE
+def _is_intact(files: Files, directory: Path, boot: str) -> bool:
+    last = _read(files, directory)
+    return bool(boot) and last.boot == boot and last.stamp == _stamp(directory)
+
+
+def _epoch(files: Files, directory: Path) -> int:
+    at_clean_stop = _clean_epoch(files, directory)
+    return _read(files, directory).broker_epoch if at_clean_stop is None else at_clean_stop
+
+
+def _clean_epoch(files: Files, directory: Path) -> int | None:
     with suppress(OSError):
-        return files.read_whole(path) or None
+        return read_clean_epoch(files, directory)
     return None
+
+
+def _stamp(directory: Path) -> str:
+    """Changes with every copy of the file, in place or not: no program can set the change time."""
+    with suppress(OSError):
+        status = os.stat(directory / META_PROPERTIES)
+        return f"{status.st_ino}:{status.st_ctime_ns}"
+    return ""
+
+
+def _read(files: Files, directory: Path) -> _LastUse:
+    """A line for each field; a file of an earlier version has the first one alone."""
+    with suppress(OSError, ValueError):
+        boot, *rest = files.read_whole(directory / BOOT_FILE).decode().splitlines()
+        return _LastUse(boot, int(rest[0]), rest[1]) if len(rest) > 1 else _LastUse(boot)
+    return _LastUse()
+
+
+def _write(files: Files, directory: Path, last: _LastUse) -> None:
+    write_atomically(files, directory / BOOT_FILE, "".join(f"{field}\n" for field in last).encode())

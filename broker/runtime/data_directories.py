@@ -123,6 +123,11 @@ class DataDirectories:
         for directory in self.all:
             directory.release()
 
+    def note_epoch(self, broker_epoch: int) -> None:
+        """The broker has registered: all that are online are used under this epoch."""
+        for directory in self.online:
+            directory.note_epoch(broker_epoch)
+
     # -- which partition lies where --
 
     def find(

@@ -56,6 +56,7 @@ from tierlog.broker.log.names import (
 )
 from tierlog.broker.ports.files import NO_ROOM, Files, Space
 from tierlog.broker.ports.types import TopicPartition, random_uuid
+from tierlog.broker.runtime.boots import UNKNOWN_EPOCH, note_epoch
 from tierlog.broker.runtime.disk_threads import DiskThreads
 from tierlog.broker.runtime.watched_files import DEVICE_ERRORS, WatchedFiles
 
@@ -139,6 +140,7 @@ class DataDirectory:
         self.checkpoints = NO_CHECKPOINTS
         """What the last run left, of the partitions that are not open yet."""
         self._rng = rng
+        self._broker_epoch = UNKNOWN_EPOCH
         self._lock = -1
         self._hangs = False
         self._removing = asyncio.Semaphore(REMOVED_AT_A_TIME)
@@ -512,8 +514,16 @@ class DataDirectory:
             write_offsets(self.files, self.path / copy, offsets)
             self._twice[name] = dict(offsets)
 
+    def note_epoch(self, broker_epoch: int) -> None:
+        """It is used under this broker epoch from now on; takes it offline if it cannot be written."""
+        self._broker_epoch = broker_epoch
+        try:
+            note_epoch(self.files, [self.path], broker_epoch)
+        except OSError as failure:
+            self.fail(failure.strerror or str(failure))
+
     def mark_clean(self) -> None:
-        mark_clean_shutdown(self.files, self.path)
+        mark_clean_shutdown(self.files, self.path, self._broker_epoch)
 
     def _read_starts(self) -> Offsets:
         """From the copy where the file is damaged or gone: without either, as in Kafka, a log begins with its

@@ -18,11 +18,17 @@ from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import InvariantViolation
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
-from tierlog.metadata.controller.commands import Heartbeat, HeartbeatReply, RegisterBroker
+from tierlog.metadata.controller.commands import (
+    BrokerRegistered,
+    Heartbeat,
+    HeartbeatReply,
+    RegisterBroker,
+)
 from tierlog.metadata.node import MetadataUnavailable
 
 REGISTER_TIMEOUT_S = 60.0
-"""A node that starts with its whole cluster waits for a quorum to come together."""
+"""A node that starts with its whole cluster waits for a quorum to come together, and one whose last process
+may be alive until the session of that process has ended (Kafka: initial.broker.registration.timeout.ms)."""
 
 ANSWER_TIMEOUT_S = 2.0
 ANSWER_TIMES = 4
@@ -54,6 +60,7 @@ class Registration:
     rack: str | None
     may_have_lost: bool
     directories: tuple[UUID, ...] = ()
+    previous_epoch: int | None = None
     min_in_sync: int = 1
     unclean_election: bool = False
 
@@ -68,9 +75,11 @@ class BrokerLifecycle:
         interval_ms: int,
         alone: bool,
         replaced: Callable[[str], None] = lambda why: None,
+        registered: Callable[[int], None] = lambda broker_epoch: None,
     ) -> None:
         """`alone`: this process is the whole quorum. `replaced`: another process has registered as this
-        broker, with which this one must not contend.
+        broker, with which this one must not contend. `registered`: called with each broker epoch that this
+        process gets, before it asks to be let in.
         """
         self.broker_epoch = -1
         self.fenced = True
@@ -82,7 +91,7 @@ class BrokerLifecycle:
         self._timeout_s = ANSWER_TIMEOUT_S
         self._lease_ms = FIRST_LEASE_MS  # of the last one
         self._alone = alone
-        self._replaced = replaced
+        self._replaced, self._registered = replaced, registered
         self._lease_until_ms = NEVER_MS if alone else 0
         self._wants_in = False
         self._wants_out = False
@@ -100,9 +109,32 @@ class BrokerLifecycle:
         self._registration = registration
 
     async def register(self) -> None:
-        """Raises RegistrationRefused, MetadataUnavailable."""
+        """Waits while another process of this broker has a valid session. Raises RegistrationRefused,
+        MetadataUnavailable."""
+        deadline_ms = self._clock.monotonic_ms() + int(REGISTER_TIMEOUT_S * 1000)
+        reply = await self._submit_registration()
+        if reply.error is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            _log.warning("waits for the end of another process's session", why=reply.message)
+        while reply.error is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            if self._clock.monotonic_ms() >= deadline_ms:
+                break
+            await asyncio.sleep(self._interval_s / RETRIES_AN_INTERVAL)
+            reply = await self._submit_registration()
+        if reply.error is not ErrorCode.NONE:
+            raise RegistrationRefused(
+                f"the controller refuses this broker: {reply.message or reply.error.name}"
+            )
+        if reply.message is not None:
+            _log.warning(
+                "the replicas of this broker leave the in-sync sets until they catch up", why=reply.message
+            )
+        self.broker_epoch = reply.broker_epoch
+        self.fenced = not self._alone
+        self._registered(reply.broker_epoch)
+
+    async def _submit_registration(self) -> BrokerRegistered:
         known = self._presented
-        reply = await self._metadata.submit(
+        return await self._metadata.submit(
             RegisterBroker(
                 broker_id=known.broker_id,
                 incarnation=known.incarnation,
@@ -113,17 +145,12 @@ class BrokerLifecycle:
                 start_fenced=not self._alone,
                 may_have_lost=known.may_have_lost,
                 directories=known.directories,
+                previous_epoch=known.previous_epoch,
                 min_in_sync=known.min_in_sync,
                 unclean_election=known.unclean_election,
             ),
             REGISTER_TIMEOUT_S,
         )
-        if reply.error is not ErrorCode.NONE:
-            raise RegistrationRefused(
-                f"the controller refuses this broker: {reply.message or reply.error.name}"
-            )
-        self.broker_epoch = reply.broker_epoch
-        self.fenced = not self._alone
 
     def start(self) -> None:
         """From now on the controller hears of it; it is not let in before `enter`."""

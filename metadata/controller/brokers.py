@@ -2,6 +2,8 @@
 (KIP-584), and blocks of producer ids (KIP-730).
 """
 
+from collections.abc import Container
+
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
@@ -22,14 +24,22 @@ MAX_PRODUCER_ID = 2**63 - 1
 MAX_PRODUCER_ID_BLOCK = 1_000_000  # ids are never reused, so one request must not be able to use them up
 
 
-def register(image: ClusterImage, command: c.RegisterBroker) -> Decision[c.BrokerRegistered]:
+def register(
+    image: ClusterImage, command: c.RegisterBroker, in_session: Container[int] = ()
+) -> Decision[c.BrokerRegistered]:
     """A new incarnation gets a new epoch, which fences the one before it; what that one led gets another
     leader, or a new leader epoch. The broker epoch is the index of the log entry that registers it, so it
-    only grows."""
+    only grows. `in_session`: brokers whose registered process may be alive and serve: as in Kafka, no other
+    process takes such a broker's place."""
     if refusal := _bad(image, command):
         return Decision((), c.BrokerRegistered(error=ErrorCode.INVALID_REGISTRATION, message=refusal))
     known = image.brokers.get(command.broker_id)
     same_process = known is not None and known.incarnation == command.incarnation
+    if known is not None and not same_process and command.broker_id in in_session:
+        duplicate = ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        return Decision((), c.BrokerRegistered(error=duplicate, message=_taken(known)))
+    loss = None if known is None or same_process else _loss(known, command)
+    may_have_lost = command.may_have_lost or loss is not None
     epoch = known.broker_epoch if known is not None and same_process else image.index + 1
     records: tuple[r.AnyRecord, ...] = (*_first_defaults(image, command), _registration(command, epoch))
     if not (known.fenced if known is not None and same_process else command.start_fenced):
@@ -38,11 +48,9 @@ def register(image: ClusterImage, command: c.RegisterBroker) -> Decision[c.Broke
         records = election.with_changes(
             image,
             records,
-            lambda after: election.broker_restarted(
-                after, command.broker_id, may_have_lost=command.may_have_lost
-            ),
+            lambda after: election.broker_restarted(after, command.broker_id, may_have_lost=may_have_lost),
         )
-    return Decision(records, c.BrokerRegistered(broker_epoch=epoch))
+    return Decision(records, c.BrokerRegistered(broker_epoch=epoch, message=loss))
 
 
 def unregister(image: ClusterImage, command: c.UnregisterBroker) -> Decision[c.Acknowledged]:
@@ -176,6 +184,31 @@ def _first_defaults(image: ClusterImage, command: c.RegisterBroker) -> list[r.An
         for key, value in values.items()
         if key not in known
     ]
+
+
+def _taken(known: BrokerImage) -> str:
+    return (
+        f"another process is broker {known.broker_id}, at {known.host}:{known.port}, and its session is "
+        "valid: stop that one first, or give this one another node.id"
+    )
+
+
+def _loss(known: BrokerImage, command: c.RegisterBroker) -> str | None:
+    """Why the directories are not as the last process of the broker left them. None: they are; or one of them
+    is missing, and the broker reports by partition what lay there.
+
+    A process that was never unfenced acknowledged nothing, so only an epoch that served counts (KIP-966).
+    """
+    unknown = sorted(set(command.directories) - set(known.directories))
+    if known.directories and unknown:
+        names = ", ".join(map(str, unknown))
+        return f"the last process of broker {known.broker_id} did not have the directories {names}"
+    if command.previous_epoch is not None and command.previous_epoch < known.served_epoch:
+        return (
+            f"its directories were last used under broker epoch {command.previous_epoch}, but broker "
+            f"{known.broker_id} served under {known.served_epoch} since: an older copy was put back"
+        )
+    return None
 
 
 def _bad(image: ClusterImage, command: c.RegisterBroker) -> str | None:

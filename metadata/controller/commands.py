@@ -52,6 +52,8 @@ class RegisterBroker(Command, frozen=True, kw_only=True, tag=True):
     `may_have_lost`: what it had not synced may be gone, so it may miss what was acknowledged. `min_in_sync`,
     `unclean_election`: min.insync.replicas and unclean.leader.election.enable of its file, which count if it
     is the first broker of a new cluster.
+    `previous_epoch`: under which all of its directories were used last (KIP-966), -1 if one does not know;
+    None: it makes no such statement, as the only broker of a quorum of one.
     """
 
     broker_id: int
@@ -66,9 +68,12 @@ class RegisterBroker(Command, frozen=True, kw_only=True, tag=True):
     min_in_sync: int = 1
     unclean_election: bool = False
     formats: tuple[int, int] = (1, 1)
+    previous_epoch: int | None = None
 
 
 class BrokerRegistered(Reply, frozen=True, kw_only=True, tag=True):
+    """`message`: of an error; without one, why its replicas are taken for incomplete."""
+
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
     broker_epoch: int = -1

@@ -4,6 +4,8 @@ The leader's node calls it on its draft image, commits the records, and only the
 `now_ms` is the quorum's time (`ClusterImage.time_ms`), and no wall clock's.
 """
 
+from collections.abc import Container
+
 from tierlog.broker.ports.types import Rng
 from tierlog.metadata.controller import (
     brokers,
@@ -21,10 +23,13 @@ from tierlog.metadata.controller.decision import Decision
 from tierlog.metadata.image import ClusterImage
 
 
-def decide(image: ClusterImage, command: c.AnyCommand, now_ms: int, rng: Rng) -> Decision[c.AnyReply]:
+def decide(
+    image: ClusterImage, command: c.AnyCommand, now_ms: int, rng: Rng, in_session: Container[int] = ()
+) -> Decision[c.AnyReply]:
+    """`in_session`: brokers with a valid session, which only the leader knows; registrations depend on it."""
     match command:
         case c.RegisterBroker():
-            return brokers.register(image, command)
+            return brokers.register(image, command, in_session)
         case c.UnregisterBroker():
             return brokers.unregister(image, command)
         case c.FenceBroker():

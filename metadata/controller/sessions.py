@@ -86,6 +86,11 @@ class BrokerSessions:
             del self._sessions[broker_id]
         return tuple(found)
 
+    def valid(self, image: ClusterImage, now_ms: int) -> frozenset[int]:
+        """Brokers that are not fenced and were heard of within the session: another process is not registered
+        in the place of theirs. A fenced broker leads nothing, so a new process need not wait."""
+        return frozenset(one.broker_id for one in image.live_brokers() if self._is_valid(one, now_ms))
+
     def next_deadline_ms(self) -> int | None:
         """When `overdue` may have something to say, as far as it is known; None: nobody serves."""
         return min((one.until_ms for one in self._sessions.values() if one.serves), default=None)
@@ -146,6 +151,11 @@ class BrokerSessions:
             session.condemned = False
         session.serves = not broker.fenced
         return session
+
+    def _is_valid(self, broker: BrokerImage, now_ms: int) -> bool:
+        """A process without a session has registered since `overdue` last looked, and gets a whole one."""
+        session = self._sessions.get(broker.broker_id)
+        return session is None or session.broker_epoch < broker.broker_epoch or now_ms < session.until_ms
 
     def _lasts(self, broker_id: int, broker_epoch: int, until_ms: int) -> None:
         session = self._sessions.get(broker_id)

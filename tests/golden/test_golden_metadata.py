@@ -318,6 +318,9 @@ IMAGE_7 = replace(IMAGE_3, deleting=frozenset({uuid.UUID(int=1)}), time_ms=1_700
 RECORDS_OF_DELETIONS: tuple[r.AnyRecord, ...] = (
     r.RemoteDeletesStarted(uuids=(SEGMENT, PAGE), at_ms=1_700_000_000_000),
 )
+IMAGE_8 = replace(
+    IMAGE_5, brokers=IMAGE_3.brokers.set(2, replace(IMAGE_3.brokers[2], served_epoch=IMAGE_3.index))
+)
 WAL = (Entry(1, 1, b"one"), HardState(1, 2, 0), Entry(2, 2, b"two"), Reset(7, 2), HardState(3, -1, 7))
 SNAPSHOT = Snapshot(42, 3, b"the image's bytes")
 
@@ -331,13 +334,14 @@ def contents() -> dict[str, bytes]:
         "records-since-v1.msgpack": r.encode_records(RECORDS_SINCE),
         "records-of-deletions.msgpack": r.encode_records(RECORDS_OF_DELETIONS),
         "records-of-quotas-v1.msgpack": r.encode_records(RECORDS_OF_QUOTAS),
-        "image-v1-with-full.msgpack": encode_image(IMAGE),
-        "image-v2-with-full.msgpack": encode_image(IMAGE_2),
-        "image-v3-with-full.msgpack": encode_image(IMAGE_3),
-        "image-v4-with-full.msgpack": encode_image(IMAGE_4),
-        "image-v5.msgpack": encode_image(IMAGE_5),
-        "image-v6.msgpack": encode_image(IMAGE_6),
-        "image-v7.msgpack": encode_image(IMAGE_7),
+        "image-v1-with-served.msgpack": encode_image(IMAGE),
+        "image-v2-with-served.msgpack": encode_image(IMAGE_2),
+        "image-v3-with-served.msgpack": encode_image(IMAGE_3),
+        "image-v4-with-served.msgpack": encode_image(IMAGE_4),
+        "image-v5-with-served.msgpack": encode_image(IMAGE_5),
+        "image-v6-with-served.msgpack": encode_image(IMAGE_6),
+        "image-v7-with-served.msgpack": encode_image(IMAGE_7),
+        "image-of-served.msgpack": encode_image(IMAGE_8),
         "records-of-groups.msgpack": r.encode_records(RECORDS_OF_GROUPS),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
         "file-v1.snapshot": encode_snapshot_file(SNAPSHOT),
@@ -369,16 +373,18 @@ def test_what_was_written_is_read() -> None:
     assert r.decode_records(since) == RECORDS_SINCE
     of_quotas = (GOLDEN / "records-of-quotas-v1.msgpack").read_bytes()
     assert r.decode_records(of_quotas) == RECORDS_OF_QUOTAS
-    for kind in ("", "-with-defaults", "-with-marks", "-with-full"):
+    for kind in ("", "-with-defaults", "-with-marks", "-with-full", "-with-served"):
         assert decode_image((GOLDEN / f"image-v1{kind}.msgpack").read_bytes()) == IMAGE
         assert decode_image((GOLDEN / f"image-v2{kind}.msgpack").read_bytes()) == IMAGE_2
-    for kind in ("", "-with-marks", "-with-full"):
+    for kind in ("", "-with-marks", "-with-full", "-with-served"):
         assert decode_image((GOLDEN / f"image-v3{kind}.msgpack").read_bytes()) == IMAGE_3
-    for kind in ("", "-with-full"):
+    for kind in ("", "-with-full", "-with-served"):
         assert decode_image((GOLDEN / f"image-v4{kind}.msgpack").read_bytes()) == IMAGE_4
-    assert decode_image((GOLDEN / "image-v5.msgpack").read_bytes()) == IMAGE_5
-    assert decode_image((GOLDEN / "image-v6.msgpack").read_bytes()) == IMAGE_6
-    assert decode_image((GOLDEN / "image-v7.msgpack").read_bytes()) == IMAGE_7
+    for kind in ("", "-with-served"):
+        assert decode_image((GOLDEN / f"image-v5{kind}.msgpack").read_bytes()) == IMAGE_5
+        assert decode_image((GOLDEN / f"image-v6{kind}.msgpack").read_bytes()) == IMAGE_6
+        assert decode_image((GOLDEN / f"image-v7{kind}.msgpack").read_bytes()) == IMAGE_7
+    assert decode_image((GOLDEN / "image-of-served.msgpack").read_bytes()) == IMAGE_8
     of_groups = (GOLDEN / "records-of-groups.msgpack").read_bytes()
     assert r.decode_records(of_groups) == RECORDS_OF_GROUPS
     of_deletions = (GOLDEN / "records-of-deletions.msgpack").read_bytes()

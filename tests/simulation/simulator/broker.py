@@ -27,7 +27,7 @@ from tierlog.broker.ports.files import FileSlice, Part
 from tierlog.broker.ports.network import Unreachable
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition, random_uuid
-from tierlog.broker.runtime.boots import may_have_lost, note_boot
+from tierlog.broker.runtime.boots import may_have_lost, note_boot, previous_epoch
 from tierlog.broker.runtime.data_directories import DataDirectories
 from tierlog.broker.runtime.data_directory import DataDirectory
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
@@ -248,7 +248,12 @@ class SimBroker:
     ) -> None:
         settings, metadata = self.settings, MetadataClient(node)
         lifecycle = BrokerLifecycle(
-            metadata, self.clock, tasks, interval_ms=settings.broker_heartbeat_interval_ms, alone=False
+            metadata,
+            self.clock,
+            tasks,
+            interval_ms=settings.broker_heartbeat_interval_ms,
+            alone=False,
+            registered=self.directories.note_epoch,
         )
 
         def broker_epoch() -> int:
@@ -367,6 +372,8 @@ class SimBroker:
                 admin_url=self.url,
                 rack=None,
                 may_have_lost=self.directories.may_have_lost,
+                directories=tuple(one.directory_id for one in self.directories.online if one.directory_id),
+                previous_epoch=previous_epoch(self.files, paths),
                 min_in_sync=settings.min_insync_replicas,
                 unclean_election=settings.unclean_leader_election_enable,
             )

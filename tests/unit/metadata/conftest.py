@@ -23,10 +23,12 @@ class World:
         self.rng = random.Random(1)
         self.now_ms = 1000
         self.log: list[bytes] = []
+        self.in_session: set[int] = set()  # brokers with a valid session
 
     def do(self, command: c.AnyCommand) -> Any:
         """Decides, and applies the records as they come back from disk."""
-        decision = decide(self.image, c.decode_command(c.encode_command(command)), self.now_ms, self.rng)
+        command = c.decode_command(c.encode_command(command))
+        decision = decide(self.image, command, self.now_ms, self.rng, self.in_session)
         payload = encode_records(decision.records)
         self.log.append(payload)
         self.image = apply_entry(self.image, self.image.index + 1, decode_records(payload))

@@ -168,3 +168,22 @@ def test_a_heartbeat_travels_as_bytes(pair: World, sessions: BrokerSessions) -> 
     assert c.decode_heartbeat(c.encode_heartbeat(heartbeat)) == heartbeat
     reply = sessions.answer(pair.image, heartbeat)
     assert c.decode_heartbeat_reply(c.encode_heartbeat(reply)) == reply
+
+
+def test_a_session_keeps_other_processes_out_until_it_ends(pair: World, sessions: BrokerSessions) -> None:
+    sessions.took_over(pair.image, 0)
+    assert sessions.valid(pair.image, 2999) == {1, 2}  # a new leader has heard of no broker, and trusts all
+    sessions.heartbeat(pair.image, beat(pair, 2), 2000)
+    assert sessions.valid(pair.image, 3000) == {2}
+    sessions.lost(2, pair.image.brokers[2].broker_epoch, 3500)
+    assert sessions.valid(pair.image, 3500) == frozenset()
+
+
+def test_a_fenced_broker_has_no_session_and_a_new_process_has_one(
+    pair: World, sessions: BrokerSessions
+) -> None:
+    sessions.took_over(pair.image, 0)
+    pair.fence(1)
+    assert sessions.valid(pair.image, 1000) == {2}
+    pair.register(2, incarnation=22)
+    assert sessions.valid(pair.image, 5000) == {2}, "its first heartbeat is still to come"

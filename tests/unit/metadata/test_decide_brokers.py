@@ -26,6 +26,20 @@ def test_a_new_incarnation_gets_a_new_epoch_and_a_retry_keeps_it(world: World) -
     assert world.image.brokers[1].incarnation == uuid.UUID(int=8)
 
 
+def test_another_process_is_refused_while_the_session_of_a_broker_is_valid(world: World) -> None:
+    epoch = world.register(1, incarnation=7).broker_epoch
+    world.in_session.add(1)
+    refused = world.register(1, incarnation=8, host="elsewhere")
+    assert refused.error == E.DUPLICATE_BROKER_REGISTRATION
+    assert "h:9092" in refused.message, "it names the process that is registered"
+    assert world.register(1, incarnation=7).broker_epoch == epoch, (
+        "a retry of the same process is no other one"
+    )
+    assert world.image.brokers[1].host == "h"
+    world.in_session.clear()
+    assert world.register(1, incarnation=8).broker_epoch > epoch
+
+
 def test_an_epoch_is_never_given_again_after_unregistering(world: World) -> None:
     first = world.register(1, incarnation=7).broker_epoch
     world.do(c.UnregisterBroker(broker_id=1))

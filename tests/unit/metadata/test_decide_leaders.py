@@ -169,6 +169,56 @@ def test_a_replica_that_may_have_lost_data_is_not_eligible(three: World) -> None
     assert state(three) == (3, (3,), ())
 
 
+def directories(*numbers: int) -> dict[str, Any]:
+    return {"directories": tuple(uuid.UUID(int=number) for number in numbers)}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "eligible"),
+    [
+        ((1, 2), (1, 2), True),
+        ((1, 2), (2, 1), True),
+        ((1, 2), (1,), True),
+        ((1, 2), (1, 3), False),
+        ((1,), (3,), False),
+    ],
+    ids=["the same", "in another order", "one is offline", "one is replaced", "another disk"],
+)
+def test_a_replica_on_directories_that_are_not_its_own_is_not_eligible(
+    three: World, before: tuple[int, ...], after: tuple[int, ...], eligible: bool
+) -> None:
+    three.register(2, incarnation=21, **directories(*before))
+    three.fence(2, fenced=False)
+    three.in_sync(1, 2, 3)
+    three.in_sync(1)
+    reply = three.register(2, incarnation=22, **directories(*after))
+    assert state(three) == (1, (1,), (2, 3) if eligible else (3,))
+    assert (reply.error, reply.message is None) == (E.NONE, eligible)
+
+
+def test_a_replica_of_an_older_broker_epoch_is_not_eligible(three: World) -> None:
+    """Its directory was put back: since it was copied, the broker served under another epoch (KIP-966)."""
+    three.in_sync(1)
+    served = three.image.brokers[2].broker_epoch
+    three.register(2, incarnation=22, previous_epoch=served)
+    assert state(three) == (1, (1,), (2, 3))
+    reply = three.register(2, incarnation=23, previous_epoch=served - 1)
+    assert state(three) == (1, (1,), (3,))
+    assert "an older copy was put back" in reply.message
+
+
+def test_an_epoch_in_which_a_broker_was_never_let_in_counts_for_nothing(three: World) -> None:
+    """A process that dies before it serves has not written its epoch down, and has acknowledged nothing."""
+    three.in_sync(1)
+    served = three.image.brokers[2].broker_epoch
+    three.register(2, incarnation=22, previous_epoch=served, start_fenced=True)
+    three.register(2, incarnation=23, previous_epoch=served, start_fenced=True)
+    assert state(three) == (1, (1,), (2, 3))
+    three.fence(2, fenced=False)
+    three.register(2, incarnation=24, previous_epoch=served, start_fenced=True)
+    assert state(three) == (1, (1,), (3,))
+
+
 def test_the_last_of_all_leads_on_though_it_may_have_lost_data(three: World) -> None:
     three.in_sync(1)
     for broker_id in (2, 3, 1):

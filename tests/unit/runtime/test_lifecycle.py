@@ -10,7 +10,13 @@ from simulator.clock import SimClock
 from simulator.loop import SimLoop
 
 from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.runtime.lifecycle import BrokerLifecycle, Registration
+from tierlog.broker.runtime.lifecycle import (
+    REGISTER_TIMEOUT_S,
+    BrokerLifecycle,
+    Registration,
+    RegistrationRefused,
+)
+from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
@@ -38,11 +44,14 @@ class Controller:
         self.heard: list[tuple[int, c.Heartbeat]] = []
         self.leads = 0  # partitions that it leads; one less with each heartbeat of a broker that stops
         self.takes_s = 0.0  # to answer
+        self.taken_until_ms = 0  # another process of the broker has a session
 
     def subscribe(self, subscriber: object) -> None:
         raise NotImplementedError
 
     async def submit(self, command: object, timeout_s: float = 30.0) -> c.BrokerRegistered:
+        if self.clock.monotonic_ms() < self.taken_until_ms:
+            return c.BrokerRegistered(error=ErrorCode.DUPLICATE_BROKER_REGISTRATION, message="taken")
         return c.BrokerRegistered(broker_epoch=7)
 
     async def heartbeat(self, beat: c.Heartbeat, timeout_s: float = 2.0) -> c.HeartbeatReply:
@@ -80,6 +89,23 @@ class Bench:
         await self.lifecycle.register()
         self.lifecycle.start()
         await self.lifecycle.enter()
+
+
+@pytest.mark.parametrize("taken_ms", [3000, 120_000])
+def test_it_waits_for_the_session_of_the_last_process_but_not_for_ever(taken_ms: int) -> None:
+    bench = Bench(500)
+    bench.controller.taken_until_ms = taken_ms
+
+    async def main() -> None:
+        if taken_ms > REGISTER_TIMEOUT_S * 1000:
+            with pytest.raises(RegistrationRefused, match="taken"):
+                await bench.enter()
+        else:
+            await bench.enter()
+            assert bench.lifecycle.holds_lease()
+        await bench.tasks.close()
+
+    bench.loop.run_for(main())
 
 
 async def reach(at_ms: int) -> None:

@@ -1,0 +1,121 @@
+"""Processes and directories that are not what their node id says: a second process with a live broker's id,
+and a data directory that was put back to an older copy."""
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from deliveries import Deliveries
+from waiting import until
+
+from tierlog.cli.local_cluster import SECRET, LocalCluster
+from tierlog.cli.process import TierlogBroker
+
+pytestmark = pytest.mark.slow
+
+VOTER = 4
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Brokers 1 to 3, and a voter that is no broker."""
+    settings = {"min.insync.replicas": "2", "broker.session.timeout.ms": "1500"}
+    with LocalCluster(tmp_path / "cluster", 3, settings, voters=1) as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap})
+        admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(30)
+        yield running
+
+
+@contextmanager
+def stray_of(cluster: LocalCluster, node_id: int, directory: Path) -> Iterator[TierlogBroker]:
+    """A second process with the id of a broker, on other ports and an empty directory; killed in the end."""
+    settings = {**cluster.plan.all_settings(), "node.id": node_id, "process.roles": "broker"}
+    directory.mkdir()
+    stray = TierlogBroker(directory, settings, environment={SECRET: cluster.plan.secret})
+    stray.log_path.touch()
+    try:
+        yield stray
+    finally:
+        stray.kill()
+
+
+def produce(cluster: LocalCluster, first: int, count: int) -> None:
+    deliveries = Deliveries()
+    client = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "enable.idempotence": True})
+    for number in range(first, first + count):
+        client.produce("orders", b"%d record" % number, on_delivery=deliveries)
+    assert client.flush(60) == 0
+    assert not deliveries.failures and len(deliveries.acknowledged) == count
+
+
+def standing(cluster: LocalCluster) -> tuple[set[int], int, set[int]]:
+    """Brokers that serve, the leader of the partition, and its in-sync set."""
+    found = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics("orders", timeout=30)
+    partition = found.topics["orders"].partitions[0]
+    return set(found.brokers), partition.leader, set(partition.isrs)
+
+
+def await_in_sync(cluster: LocalCluster, *members: int) -> None:
+    until(lambda: standing(cluster)[2] == set(members), f"{members} are in sync")
+
+
+def log_of(broker: TierlogBroker) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(broker.data_dir.glob("orders-0/*.log")))
+
+
+def check_all_have_all(cluster: LocalCluster, count: int) -> None:
+    await_in_sync(cluster, 1, 2, 3)
+    logs = [cluster.nodes[one] for one in (1, 2, 3)]
+    until(lambda: len({log_of(one) for one in logs}) == 1, "the three logs are the same bytes")
+    log = log_of(logs[0])
+    assert all(b"%d record" % number in log for number in range(count))
+
+
+def test_a_process_with_the_id_of_a_live_broker_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+    """And where it took the place of a dead one, what the real one has counts as lost."""
+    produce(cluster, 0, 10)
+    await_in_sync(cluster, 1, 2, 3)
+    with stray_of(cluster, 2, tmp_path / "stray") as stray, ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(stray.start)
+        until(lambda: b"waits for the end of another process" in stray.log_path.read_bytes(), "it is refused")
+        produce(cluster, 10, 10)
+        assert cluster.nodes[2].running and standing(cluster)[2] == {1, 2, 3}
+
+        cluster.nodes[2].kill()  # now it may register: no other process is broker 2
+        starting.result()
+        await_in_sync(cluster, 1, 2, 3)
+        cluster.nodes[3].stop()
+        produce(cluster, 20, 60)
+    cluster.nodes[1].kill()
+    cluster.nodes[2].start()
+    until(lambda: standing(cluster)[0] == {2}, "the real broker 2 is let in")
+    assert standing(cluster)[1] == -1, "it leads, and lacks what was acknowledged without it"
+    cluster.start([1, 3])
+    check_all_have_all(cluster, 80)
+
+
+def test_a_directory_that_was_put_back_does_not_lead(cluster: LocalCluster, tmp_path: Path) -> None:
+    produce(cluster, 0, 10)
+    await_in_sync(cluster, 1, 2, 3)
+    cluster.nodes[2].stop()
+    shutil.copytree(cluster.nodes[2].data_dir, tmp_path / "backup")
+    cluster.nodes[2].start()
+    await_in_sync(cluster, 1, 2, 3)
+    produce(cluster, 10, 90)
+    cluster.nodes[3].stop()
+    await_in_sync(cluster, 1, 2)
+    cluster.nodes[2].stop()  # with two in sync at the least: 2 is eligible still
+    cluster.nodes[1].kill()
+    shutil.rmtree(cluster.nodes[2].data_dir)
+    shutil.copytree(tmp_path / "backup", cluster.nodes[2].data_dir)
+    cluster.nodes[2].start()
+    until(lambda: standing(cluster)[0] == {2}, "broker 2 is let in")
+    assert standing(cluster)[1] == -1, "it leads with an older copy of its log"
+    assert b"an older copy was put back" in cluster.nodes[2].log_path.read_bytes()
+    cluster.start([1, 3])
+    check_all_have_all(cluster, 100)
