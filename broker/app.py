@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 
-from tierlog.broker.foundation import Foundation, NodeFailed
+from tierlog.broker.foundation import Foundation, NodeFailed, quorum_tls
 from tierlog.broker.gateway.admin import url_for_others
 from tierlog.broker.gateway.node import Serving
 from tierlog.broker.handlers.dependencies import Dependencies
@@ -68,9 +68,11 @@ from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import BROKER, NodeSettings
 from tierlog.broker.voter import Voter
 from tierlog.broker.wire.errors import ErrorCode
+from tierlog.metadata.api import END_PATH
 from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataUnavailable
+from tierlog.metadata.sentinel import Sentinel
 from tierlog.tiering.object_store import ObjectStore
 
 OnReady = Callable[[str, str], None]
@@ -121,6 +123,7 @@ class Broker(Foundation):
         self.tasks = TaskGroup(self._report)
         vital = TaskGroup(self._fatal)  # without them the broker would live on and serve nothing
         self._parts.push_async_callback(vital.close)
+        self.sentinel = self._build_sentinel()
         self.lifecycle = BrokerLifecycle(
             self.metadata,
             self.clock,
@@ -128,7 +131,7 @@ class Broker(Foundation):
             interval_ms=settings.broker_heartbeat_interval_ms,
             alone=self._is_alone,
             replaced=lambda why: self._fatal("registration", NodeFailed(why)),
-            registered=lambda epoch: None if self._is_alone else self.directories.note_epoch(epoch),
+            registered=self._registered,
         )
         self.purgatory = Purgatory(settings.purgatory_max_operations)
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
@@ -326,6 +329,25 @@ class Broker(Foundation):
     def _is_alone(self) -> bool:
         """Without a secret nobody else can join the quorum or the brokers."""
         return not self.settings.controller_quorum_secret
+
+    def _build_sentinel(self) -> Sentinel | None:
+        """Told to go only after the lease has ended: it says that this process serves no more."""
+        peers = self.peers
+        if peers is None:
+            return None
+        sentinel = Sentinel(
+            self.settings.node_id,
+            lambda body: peers.signed(END_PATH, body),
+            self.tasks,
+            quorum_tls(self.settings),
+        )
+        self._parts.callback(sentinel.close)
+        return sentinel
+
+    def _registered(self, broker_epoch: int) -> None:
+        if self.sentinel is not None:
+            self.directories.note_epoch(broker_epoch)
+            self.sentinel.update(broker_epoch)
 
     def _broker_epoch(self) -> int:
         return self.lifecycle.broker_epoch

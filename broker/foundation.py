@@ -65,6 +65,8 @@ class Foundation(ABC):
         self.stats = RequestStats()
         self.loop_lag = LoopLag()
         self.bootstrap = self.admin_url = ""
+        self.peers: HttpPeers | None = None
+        """The other voters; None without a secret."""
         self._parts = contextlib.AsyncExitStack()
         self._stops_clean = True
         self.has_logs = self._serves = False
@@ -114,7 +116,7 @@ class Foundation(ABC):
         self.metadata = MetadataClient(self.metadata_node)
         self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag)
         routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft]
-        self.admin = AdminServer(routes, _tls(settings), self._names)
+        self.admin = AdminServer(routes, quorum_tls(settings), self._names)
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
         metadata_tasks.spawn("certificates of the admin server", self.admin.keep_certificates())
@@ -132,7 +134,7 @@ class Foundation(ABC):
         """A voter and its routes, or for a broker that is no controller one that follows the voters."""
         settings, cluster_id = self.settings, self.identity.cluster_id
         secret = settings.controller_quorum_secret.encode()
-        peers = _peers(settings, cluster_id, secret, tasks)
+        self.peers = peers = _peers(settings, cluster_id, secret, tasks)
         if CONTROLLER not in settings.process_roles and peers is not None:
             voters = settings.voters
             return MetadataObserver(settings.node_id, voters, tasks, cluster_id, peers=peers), []
@@ -196,10 +198,10 @@ def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGr
         return None
     from tierlog.metadata.transport import HttpPeers  # a quorum that stays alone needs no HTTP client
 
-    return HttpPeers(settings.node_id, cluster_id, secret, tasks, _tls(settings))
+    return HttpPeers(settings.node_id, cluster_id, secret, tasks, quorum_tls(settings))
 
 
-def _tls(settings: NodeSettings) -> TlsFiles | None:
+def quorum_tls(settings: NodeSettings) -> TlsFiles | None:
     if not settings.quorum_files:
         return None
     certificate, key, ca = settings.quorum_files

@@ -31,6 +31,7 @@ from tierlog.metadata.pages import encode_page
 from tierlog.metadata.peers import HEARTBEAT_SERVED_S
 from tierlog.metadata.raft.membership import ChangeRefused
 from tierlog.metadata.raft.messages import decode_messages, encode_messages
+from tierlog.metadata.sentinel import EndOfProcess
 from tierlog.metadata.status import NodeStatus
 from tierlog.metadata.tls import TlsFiles, certified
 
@@ -40,6 +41,7 @@ STEP_PATH = "/raft/v1/step"
 SUBMIT_PATH = "/raft/v1/submit"
 STATUS_PATH = "/raft/v1/status"
 HEARTBEAT_PATH = "/metadata/v1/heartbeat"
+END_PATH = "/metadata/v1/end"
 LOG_PATH = "/metadata/v1/log"
 SNAPSHOT_PATH = "/metadata/v1/snapshot"
 QUORUM_PATH = "/v1/quorum"
@@ -59,6 +61,7 @@ class Unavailable(msgspec.Struct, frozen=True):
     applied_unknown: bool
 
 
+_ends = msgspec.msgpack.Decoder(EndOfProcess)
 _heartbeats = msgspec.msgpack.Decoder(Heartbeat)
 _new_voters = msgspec.json.Decoder(NewVoter)
 
@@ -93,7 +96,7 @@ def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
 
 
 def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
-    """For brokers, voters or not: heartbeats, and the committed log."""
+    """For brokers, voters or not: heartbeats, the end of a process, and the committed log."""
 
     async def heartbeat(request: web.Request) -> web.Response:
         _, body = await _authenticated(node, secret, request, HEARTBEAT_PATH)
@@ -103,6 +106,15 @@ def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         except MetadataUnavailable as unavailable:
             return _signed(secret, request, _told(unavailable), 503)
         return _signed(secret, request, msgspec.msgpack.encode(reply))
+
+    async def end(request: web.Request) -> web.Response:
+        """Signed by the very process that has ended, and sent by its sentinel."""
+        envelope, body = await _authenticated(node, secret, request, END_PATH)
+        ended = _decoded(_ends.decode, body)
+        if ended.broker_id != envelope.sender:
+            raise web.HTTPForbidden(text="the end of another node's process than the one that signed")
+        node.process_ended(ended.broker_id, ended.broker_epoch)
+        return web.Response(status=204)
 
     async def log(request: web.Request) -> web.Response:
         await _authenticated(node, secret, request, request.path_qs)
@@ -120,7 +132,12 @@ def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
             return _signed(secret, request, _told(newer), 503)
         return _signed(secret, request, chunk)
 
-    return [web.post(HEARTBEAT_PATH, heartbeat), web.get(LOG_PATH, log), web.get(SNAPSHOT_PATH, snapshot)]
+    return [
+        web.post(HEARTBEAT_PATH, heartbeat),
+        web.post(END_PATH, end),
+        web.get(LOG_PATH, log),
+        web.get(SNAPSHOT_PATH, snapshot),
+    ]
 
 
 def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:

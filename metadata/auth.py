@@ -11,6 +11,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 CLUSTER, SENDER, RECEIVER, SIGNATURE = (
@@ -26,6 +27,14 @@ MAX_BODY_BYTES = 16 << 20
 
 class Unauthenticated(Exception):
     """The request is not from a node of this cluster, or not for this node."""
+
+
+class SignedRequest(NamedTuple):
+    """To be sent to one node, by whoever has it. `url`: of the node, without the path."""
+
+    url: str
+    path: str
+    headers: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

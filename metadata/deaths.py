@@ -1,9 +1,7 @@
-"""Which brokers' processes are proven dead, until one turns out to live or there is another by now.
+"""Which brokers' processes seem dead, until one turns out to live or there is another by now.
 
 Every node that watches brokers has its own: a voter (`fencing`), and a broker that is none (`observer`).
 """
-
-from collections.abc import Iterator
 
 from tierlog.metadata.feed import ImageFeed
 from tierlog.metadata.image import ClusterImage
@@ -15,21 +13,16 @@ class Deaths:
         self._epochs: dict[int, int] = {}  # of the broker when its process was proven dead
         feed.subscribe(self._withdraw)
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(list(self._epochs))
-
     @property
     def brokers(self) -> frozenset[int]:
         """Those that have registered since are not among them."""
         return frozenset(node_id for node_id in self._epochs if self.epoch(node_id) is not None)
 
-    def note(self, node_id: int) -> bool:
-        """False: it is no broker."""
+    def note(self, node_id: int) -> None:
+        """Its connection broke, and its host refuses another."""
         broker = self._feed.image.brokers.get(node_id)
-        if broker is None:
-            return False
-        self._epochs[node_id] = broker.broker_epoch
-        return True
+        if broker is not None:
+            self._epochs[node_id] = broker.broker_epoch
 
     def lives(self, node_id: int) -> None:
         """A process of this node is connected to: the proof was none (a firewall can forge it), or there is

@@ -1,8 +1,13 @@
 """The leader's watch over brokers: heartbeats answered, silent or dead brokers fenced.
 
 The sessions themselves are soft state (`controller.sessions`). An answer leaves only after the quorum has
-confirmed that this node led when the heartbeat came in, so a deposed leader extends no lease. Every member
-notes proven deaths: who takes over from a killed leader need not give that process a session.
+confirmed that this node led when the heartbeat came in, so a deposed leader extends no lease.
+
+Two kinds of evidence say that a process is gone. A connection that breaks and another that is refused are
+seen at once, but any firewall can forge them: such a broker is suspected (`dead`), and clients are told of no
+leader there, but it keeps its session, since its lease may run on. A notice signed by the process itself,
+which its sentinel sends once it has ended, is certain: the broker is fenced at once. Every voter notes it: a
+new leader need not give that process a session.
 """
 
 import asyncio
@@ -34,6 +39,9 @@ class Fencing:
         self._clock, self._tasks = clock, tasks
         self._term = -1  # for which the sessions are
         self._deaths = Deaths(feed)
+        self._ended: dict[
+            int, int
+        ] = {}  # broker -> the epoch of its last process that is certain to have ended
         self._fencing: asyncio.Task[None] | None = None
         self._ticked_ms = clock.monotonic_ms()
 
@@ -53,18 +61,25 @@ class Fencing:
         return self._sessions.answer(self._feed.image, heartbeat)
 
     def died(self, node_id: int) -> None:
-        """The process of this node is proven dead; a broker that registers again has another epoch."""
-        if self._deaths.note(node_id):
-            self.follow_leadership()
-            self._lose(node_id)
-            self._fence_overdue()
+        """The process of this node seems dead; a broker that registers again has another epoch."""
+        self._deaths.note(node_id)
+
+    def ended(self, broker_id: int, broker_epoch: int) -> None:
+        """The process that registered under this epoch is certain to serve no more."""
+        known = self._feed.image.brokers.get(broker_id)
+        if known is None or known.broker_epoch > broker_epoch:
+            return
+        self._ended[broker_id] = broker_epoch
+        self.follow_leadership()
+        self._end_session(broker_id)
+        self._fence_overdue()
 
     def lives(self, node_id: int) -> None:
         self._deaths.lives(node_id)
 
     @property
     def dead(self) -> frozenset[int]:
-        """Brokers whose processes are proven dead."""
+        """Brokers whose processes seem dead."""
         return self._deaths.brokers
 
     @property
@@ -76,14 +91,14 @@ class Fencing:
         return self._sessions.valid(self._leadership.draft or self._feed.image, self._clock.monotonic_ms())
 
     def follow_leadership(self) -> None:
-        """Everyone gets a whole session when this node takes over, but for the dead."""
+        """Every broker gets a whole session when this node takes over, unless its process has ended."""
         if self._leadership.draft is None:
             self._term = -1
         elif self._sessions is not None and self._term != self._leadership.term:
             self._term = self._leadership.term
             self._sessions.took_over(self._feed.image, self._clock.monotonic_ms())
-            for node_id in self._deaths:
-                self._lose(node_id)
+            for broker_id in self._ended:
+                self._end_session(broker_id)
 
     def tick(self, tick_ms: int) -> None:
         """Called each `tick_ms`; if it was later, this node did not run, and that counts against nobody."""
@@ -109,7 +124,7 @@ class Fencing:
         finally:
             self._fencing = None
 
-    def _lose(self, node_id: int) -> None:
-        epoch = self._deaths.epoch(node_id)
-        if epoch is not None and self._sessions is not None and self._leadership.draft is not None:
-            self._sessions.lost(node_id, epoch, self._clock.monotonic_ms())
+    def _end_session(self, broker_id: int) -> None:
+        """That of another process, which has registered since, goes on."""
+        if self._sessions is not None and self._leadership.draft is not None:
+            self._sessions.lost(broker_id, self._ended[broker_id], self._clock.monotonic_ms())

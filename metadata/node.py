@@ -311,6 +311,11 @@ class MetadataNode:
             forward,
         )
 
+    def process_ended(self, broker_id: int, broker_epoch: int) -> None:
+        """The process that registered as this broker under this epoch is certain to serve no more."""
+        self._started(self._fencing).ended(broker_id, broker_epoch)
+        self._work.set()
+
     async def _heard(self, heartbeat: Heartbeat) -> HeartbeatReply:
         self._started(self._membership).heard_broker(heartbeat)
         return await self._started(self._fencing).heartbeat(heartbeat)

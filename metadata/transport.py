@@ -28,7 +28,7 @@ from tierlog.metadata.api import (
     SUBMIT_PATH,
     Unavailable,
 )
-from tierlog.metadata.auth import ANSWER_SIGNATURE, INDEX, SIGNATURE, Envelope, is_answer
+from tierlog.metadata.auth import ANSWER_SIGNATURE, INDEX, SIGNATURE, Envelope, SignedRequest, is_answer
 from tierlog.metadata.controller.commands import (
     AnyCommand,
     AnyReply,
@@ -147,6 +147,15 @@ class HttpPeers:
     def watch(self, urls: Mapping[int, str]) -> None:
         self._watched = {node: address_of(url) for node, url in urls.items() if url}
         self._watch_all()
+
+    def signed(self, path: str, body: bytes) -> list[SignedRequest]:
+        """For each other member, to be sent by another process: no signed answer is expected."""
+        return [
+            SignedRequest(
+                queue.url, path, self._envelope(peer, queue.directory).headers(self._secret, path, body)
+            )
+            for peer, queue in sorted(self._queues.items())
+        ]
 
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
         answer, headers = await self._post(leader, SUBMIT_PATH, encode_command(command), SUBMIT_TIMEOUT_S)

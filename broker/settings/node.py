@@ -102,8 +102,8 @@ class NodeSettings:
     )
     broker_session_timeout_ms: int = _int(
         3_000,
-        "A broker that is not heard of for so long is fenced: others lead what it led. "
-        "One whose process is proven dead is fenced at once.",
+        "How long the controller waits for a heartbeat before it fences the broker and elects other leaders. "
+        "A broker whose process is known to have ended is fenced at once.",
         least=200,
     )
     controlled_shutdown_timeout_ms: int = _int(

@@ -393,6 +393,7 @@ class RaftCore:
             )
 
     def _on_heartbeat(self, heartbeat: m.Heartbeat) -> None:
+        self.log.check_holds(heartbeat.commit)
         self._follow(heartbeat.sender)
         self.log.commit_to(heartbeat.commit)
         self._reply(

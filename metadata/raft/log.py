@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from tierlog.broker.ports.types import require
+from tierlog.broker.ports.types import InvariantViolation, require
 from tierlog.metadata.raft.membership import Configuration, decode_configuration
 from tierlog.metadata.raft.messages import CONFIGURATION, Entry, Snapshot
 
@@ -121,6 +121,18 @@ class RaftLog:
     def is_behind(self, last_index: int, last_term: int) -> bool:
         """Whether a log that ends there is at least as up to date as this one (3.6.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
+
+    def check_holds(self, acknowledged: int) -> None:
+        """This node has told its leader that it holds entries up to that one. Raises InvariantViolation if it
+        does not: it may have forgotten votes as well."""
+        if acknowledged > self.last_index:
+            raise InvariantViolation(
+                f"this voter acknowledged entries up to {acknowledged}, but its log ends at "
+                f"{self.last_index}: "
+                "its metadata directory was put back to an older copy, or its disk lost what was synced. "
+                "Remove it from the quorum, empty the directory and add it again "
+                "(docs/runbooks/replace-node.md)"
+            )
 
     def commit_to(self, index: int) -> bool:
         index = min(index, self.last_index)

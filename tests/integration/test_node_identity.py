@@ -1,7 +1,9 @@
 """Processes and directories that are not what their node id says: a second process with a live broker's id,
 and a data directory that was put back to an older copy."""
 
+import json
 import shutil
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,11 +16,11 @@ from deliveries import Deliveries
 from waiting import until
 
 from tierlog.cli.local_cluster import SECRET, LocalCluster
-from tierlog.cli.process import TierlogBroker
+from tierlog.cli.process import BrokerFailed, TierlogBroker
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-VOTER = 4
+METADATA_DIRECTORY = "__cluster_metadata"
 
 
 @pytest.fixture
@@ -53,15 +55,15 @@ def produce(cluster: LocalCluster, first: int, count: int) -> None:
     assert not deliveries.failures and len(deliveries.acknowledged) == count
 
 
-def standing(cluster: LocalCluster) -> tuple[set[int], int, set[int]]:
+def standing(cluster: LocalCluster, topic: str = "orders") -> tuple[set[int], int, set[int]]:
     """Brokers that serve, the leader of the partition, and its in-sync set."""
-    found = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics("orders", timeout=30)
-    partition = found.topics["orders"].partitions[0]
+    found = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(topic, timeout=30)
+    partition = found.topics[topic].partitions[0]
     return set(found.brokers), partition.leader, set(partition.isrs)
 
 
-def await_in_sync(cluster: LocalCluster, *members: int) -> None:
-    until(lambda: standing(cluster)[2] == set(members), f"{members} are in sync")
+def await_in_sync(cluster: LocalCluster, *members: int, topic: str = "orders") -> None:
+    until(lambda: standing(cluster, topic)[2] == set(members), f"{members} are in sync")
 
 
 def log_of(broker: TierlogBroker) -> bytes:
@@ -119,3 +121,42 @@ def test_a_directory_that_was_put_back_does_not_lead(cluster: LocalCluster, tmp_
     assert b"an older copy was put back" in cluster.nodes[2].log_path.read_bytes()
     cluster.start([1, 3])
     check_all_have_all(cluster, 100)
+
+
+def test_a_voter_that_was_put_back_ends_and_says_why(tmp_path: Path) -> None:
+    """While the leader lives to which it acknowledged what the copy lacks."""
+    with LocalCluster(tmp_path / "cluster", 3) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        voter = cluster.nodes[next(one for one in cluster.nodes if one != active_controller(cluster))]
+        voter.stop()
+        metadata = voter.data_dir / METADATA_DIRECTORY
+        shutil.copytree(metadata, tmp_path / "backup")
+        voter.start()
+        admin.create_topics([NewTopic("later", 1, 3)])["later"].result(30)
+        await_in_sync(cluster, 1, 2, 3, topic="later")
+        voter.kill()
+        shutil.rmtree(metadata)
+        shutil.copytree(tmp_path / "backup", metadata)
+        with pytest.raises(BrokerFailed, match="put back to an older copy"):
+            voter.start()
+            until(lambda: not voter.running, "it ends")
+            raise BrokerFailed(voter.log_tail())
+
+
+def active_controller(cluster: LocalCluster) -> int:
+    with urllib.request.urlopen(f"{next(iter(cluster)).admin_url}/v1/quorum") as answer:
+        return int(json.load(answer)["leader"])
+
+
+def test_a_killed_broker_is_fenced_though_its_session_is_long(tmp_path: Path) -> None:
+    """By the notice of its sentinel."""
+    settings = {"broker.session.timeout.ms": "600000"}
+    with LocalCluster(tmp_path / "cluster", 3, settings, voters=1) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(30)
+        await_in_sync(cluster, 1, 2, 3)
+        leader = standing(cluster)[1]
+        cluster.nodes[leader].kill()
+        until(lambda: standing(cluster)[1] not in (-1, leader), "another broker leads")
+        cluster.nodes[leader].start()
+        await_in_sync(cluster, 1, 2, 3)

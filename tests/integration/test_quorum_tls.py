@@ -15,6 +15,7 @@ from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.metadata.api import (
+    END_PATH,
     HEARTBEAT_PATH,
     LOG_PATH,
     QUORUM_PATH,
@@ -32,6 +33,7 @@ ROUTES = (
     ("POST", STEP_PATH),
     ("POST", SUBMIT_PATH),
     ("POST", HEARTBEAT_PATH),
+    ("POST", END_PATH),
     ("GET", LOG_PATH + "?after=0&wait_ms=0"),
     ("GET", SNAPSHOT_PATH + "?index=1&offset=0"),
     ("GET", STATUS_PATH),

@@ -500,6 +500,14 @@ def test_what_is_committed_elsewhere_and_differs_here_is_of_another_log() -> Non
     core.check()
 
 
+def test_a_voter_that_lacks_what_it_acknowledged_fails() -> None:
+    """A leader never tells a commit index beyond what the follower has acknowledged to it."""
+    core = follower(1, 1)
+    core.step(m.Heartbeat(term=1, sender=1, to=2, commit=2))
+    with pytest.raises(InvariantViolation, match="put back to an older copy"):
+        core.step(m.Heartbeat(term=1, sender=1, to=2, commit=3))
+
+
 def test_a_follower_that_does_not_hear_its_leader_names_none_to_others() -> None:
     core = follower(1)
     core.step(m.Heartbeat(term=1, sender=1, to=2, commit=0))

@@ -1,0 +1,116 @@
+"""The sentinel: a real child process that tells controllers when the process that started it has ended."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from certificates import Authority
+
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.metadata.auth import SignedRequest
+from tierlog.metadata.sentinel import EndOfProcess, Sentinel
+from tierlog.metadata.tls import TlsFiles
+
+BROKER, EPOCH = 7, 42
+
+
+class Controller:
+    """A server that takes notices."""
+
+    def __init__(self, tls: TlsFiles | None = None) -> None:
+        self._tls = tls
+        self.requests: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+
+    async def listen(self, port: int = 0) -> None:
+        context = None if self._tls is None else self._tls.server()
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", port, ssl=context)
+        self.port = self.server.sockets[0].getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = int(head.lower().partition("content-length: ")[2].split("\r\n")[0])
+        self.requests.put_nowait((head, await reader.readexactly(length)))
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    async def told(self) -> EndOfProcess:
+        head, body = await self.requests.get()
+        assert head.startswith("POST /end HTTP/1.1\r\n") and "signed: yes" in head
+        return msgspec.msgpack.decode(body, type=EndOfProcess)
+
+    def sign(self, body: bytes) -> list[SignedRequest]:
+        return [SignedRequest(self.url, "/end", {"signed": "yes"})]
+
+
+@pytest.fixture
+async def tasks() -> AsyncIterator[TaskGroup]:
+    failures: list[BaseException] = []
+    group = TaskGroup(lambda name, failure: failures.append(failure))
+    yield group
+    await group.close()
+    assert failures == []
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_controllers_are_told_once_the_process_serves_no_more(
+    tasks: TaskGroup, tmp_path: Path, secure: bool
+) -> None:
+    files = Authority(tmp_path).issue("node") if secure else None
+    controller = Controller(files)
+    await controller.listen()
+    sentinel = Sentinel(BROKER, controller.sign, tasks, files)
+    sentinel.update(EPOCH - 1)
+    sentinel.update(EPOCH)  # it has registered again
+    assert controller.requests.empty()
+    sentinel.close()
+    assert await controller.told() == EndOfProcess(BROKER, EPOCH)
+    assert controller.requests.empty()
+    controller.server.close()
+
+
+async def test_a_killed_process_is_told_of_and_a_stopped_one_is_not(tmp_path: Path) -> None:
+    controller = Controller()
+    await controller.listen()
+    program = f"""
+import asyncio
+from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.metadata.auth import SignedRequest
+from tierlog.metadata.sentinel import Sentinel
+async def main():
+    sign = lambda body: [SignedRequest("{controller.url}", "/end", {{"signed": "yes"}})]
+    Sentinel({BROKER}, sign, TaskGroup(print)).update({EPOCH})
+    print("up", flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE)
+    assert process.stdout is not None and await process.stdout.readline() == b"up\n"
+    process.send_signal(signal.SIGSTOP)
+    assert controller.requests.empty()
+    process.kill()
+    assert await controller.told() == EndOfProcess(BROKER, EPOCH)
+    await process.wait()
+    controller.server.close()
+
+
+async def test_a_sentinel_that_was_killed_is_replaced(tasks: TaskGroup) -> None:
+    controller = Controller()
+    await controller.listen()
+    sentinel = Sentinel(BROKER, controller.sign, tasks)
+    sentinel.update(EPOCH)
+    assert sentinel._child is not None
+    sentinel._child.kill()
+    sentinel._child.wait()
+    sentinel.update(EPOCH)
+    sentinel.close()
+    assert await controller.told() == EndOfProcess(BROKER, EPOCH)
+    controller.server.close()
