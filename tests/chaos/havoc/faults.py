@@ -27,6 +27,8 @@ FILL_EVERY_S = 0.1
 LEFT_ON_DISK = 64 << 10
 """What takes records for a second or two; then there is no room at all."""
 TAKE_IN_S = 60.0
+REFUSED = b"waits for the end of another process's session"
+"""What a second process of a broker logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,6 +460,42 @@ def _wiped(stage: Stage, node: Node) -> Iterator[str]:
     if node.votes:
         _take_in(stage, node)
     node.wait_until_it_serves()
+
+
+# --- mistakes of operators
+
+
+@_fault("twin", DEATH_S, only=APART)
+def _twin(stage: Stage) -> Iterator[str]:
+    """It waits for the session of the live broker to end, and never serves. One with the id of a voter is not
+    even heard: its directory is not the one that the quorum knows."""
+    node = stage.leader()
+    with node.twin(node.data.parent / "twin") as other:
+        until(lambda: REFUSED in other.log_path.read_bytes(), "the second process is refused", TAKE_IN_S)
+        yield f"a second process of {node}"
+        if not other.running or not node.running:
+            raise ChaosFailed(f"of two processes of {node}, one has ended")
+
+
+@_fault("restored-directory", None, hurts_early=True)
+def _restored_directory(stage: Stage) -> Iterator[str]:
+    """Stopped clean, copied, in sync again, put back; and then the leader dies, and one alone is in sync."""
+    node, copy = stage.follower(), stage.follower().data.parent / "copy"
+    node.stop()
+    node.copy_directories(copy)
+    node.start()
+    until(lambda: all(node.id in row["in_sync"] for row in _of(stage, node)), "it is in sync", TAKE_IN_S)
+    node.kill()
+    node.put_back(copy)
+    node.begin()
+    with _killed(stage.leader()) as done:
+        yield f"{node} put back to an older copy, {done}"
+    node.wait_until_it_serves()
+
+
+def _of(stage: Stage, node: Node) -> list[dict[str, Any]]:
+    """Partitions with a replica there."""
+    return [row for row in stage.partitions() if node.id in row["replicas"]]
 
 
 # --- an object store that fails: producers do not notice, and only a busy machine takes any of their time

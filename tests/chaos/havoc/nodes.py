@@ -11,7 +11,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -43,6 +44,9 @@ SETTINGS = {
     "log.flush.offset.checkpoint.interval.ms": 2000,  # so that logs are fsynced while fsync fails
 }
 
+
+METADATA = "__cluster_metadata"
+"""The directory of the quorum's log, in a log directory."""
 
 HANGS = -1
 """Of fsync: it does not end."""
@@ -132,6 +136,10 @@ class Node(Process):
 
     def begin(self) -> None:
         """Starts the process, and waits for nothing: one alone does not serve."""
+        self._ground.is_at(self.id, self._launch())
+
+    def _launch(self) -> int:
+        """Its process id."""
         words = [sys.executable, "-m", "tierlog.cli.main", "server", "--json"]
         for name, value in self._settings.items():
             words += ["--set", f"{name}={value}"]
@@ -143,7 +151,45 @@ class Node(Process):
                 stderr=log,
                 env={**without_settings(os.environ), **self._environment},
             )
-        self._ground.is_at(self.id, self._process.pid)
+        return self._process.pid
+
+    def stop(self) -> None:
+        """Clean: what it leads is handed over, and its logs are closed."""
+        self.signal(signal.SIGTERM)
+        if self._process is not None:
+            self._process.wait(START_TIMEOUT_S)
+        self.kill()
+
+    @contextmanager
+    def twin(self, directory: Path) -> Iterator["Node"]:
+        """A second process of this broker: its id, an empty directory, other ports; killed in the end."""
+        host, _, _ = self.place.admin_bind.rpartition(":")
+        settings = {name: value for name, value in self._settings.items() if name != "advertised.listeners"}
+        settings |= {
+            "process.roles": BROKER,
+            "listeners": f"PLAINTEXT://{host}:0",
+            "admin.listener": f"{host}:0",
+        }
+        other = Node(self.id, directory, self._ground, settings, self._environment, None)
+        other._launch()
+        try:
+            yield other
+        finally:
+            other.kill()
+            shutil.rmtree(directory)
+
+    def copy_directories(self, directory: Path) -> None:
+        """What its log directories hold, without the metadata: with a voter that forgets its votes no quorum
+        keeps its promises."""
+        shutil.copytree(self.data / "logs", directory, ignore=shutil.ignore_patterns(METADATA))
+
+    def put_back(self, directory: Path) -> None:
+        """The log directories are as they were when they were copied. Its process must have ended."""
+        for path in (self.data / "logs").iterdir():
+            if path.name != METADATA:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(directory, self.data / "logs", dirs_exist_ok=True)
+        shutil.rmtree(directory)
 
     def wait_until_it_serves(self) -> None:
         process = self._process

@@ -6,6 +6,7 @@ It lives on its disk through several processes. A process that fails by its disk
 import asyncio
 import random
 from collections.abc import Callable
+from pathlib import Path
 from types import CoroutineType
 from typing import Any, Protocol
 
@@ -58,7 +59,7 @@ from tierlog.metadata.observer import MetadataObserver
 from tierlog.tiering.object_store import ObjectStore
 
 DEATH_SEEN_S = 0.002
-"""The kernel of a killed process closes its connections, and refuses others."""
+"""The kernel of a killed process closes its connections and refuses others; its sentinel tells the voters."""
 
 DIRECTORIES = ("data", "more")
 
@@ -123,12 +124,25 @@ class SimBroker:
         self.process.spawn(self._run())
 
     def kill(self) -> None:
+        broker_epoch = self.broker_epoch
         if self._end():
             self._network.listen(self.name, None)
-            for other in self._brokers.values():
-                if other.metadata is not None and other.process is not None:
-                    see, context = other.peers.saw_death, other.process.context
-                    self._loop.call_later(DEATH_SEEN_S, see, self.node_id, context=context)
+            self._tell_others(lambda other: other.peers.saw_death, self.node_id)
+            self._tell_others(lambda other: other.hear_end, self.node_id, broker_epoch)
+
+    def forge_death(self) -> None:
+        """A firewall resets connections to it, and it lives on."""
+        self._tell_others(lambda other: other.peers.saw_death, self.node_id)
+
+    def hear_end(self, broker_id: int, broker_epoch: int) -> None:
+        """The notice of another process's sentinel, if there is a way."""
+        if isinstance(self.metadata, MetadataNode) and self._network.connects(self.name, address(broker_id)):
+            self.metadata.process_ended(broker_id, broker_epoch)
+
+    def _tell_others(self, told: "Callable[[SimBroker], Callable[..., None]]", *what: int) -> None:
+        for other in self._brokers.values():
+            if other is not self and other.metadata is not None and other.process is not None:
+                self._loop.call_later(DEATH_SEEN_S, told(other), *what, context=other.process.context)
 
     def lose_power(self) -> None:
         """The host is silent until it starts again."""
@@ -193,6 +207,20 @@ class SimBroker:
         self.disk.wipe_directory(self.disk.root / rng.choice(DIRECTORIES))
         self._checkpointed.clear()
 
+    def wipe_directories(self) -> None:
+        """The process ends, and all directories are new disks."""
+        self.kill()
+        for name in DIRECTORIES:
+            self.disk.wipe_directory(self.disk.root / name)
+        self._checkpointed.clear()
+
+    def put_back(self, copy: Path, *, keeps: str) -> None:
+        """The process ends, and all directories are as they were when they were copied."""
+        self.kill()
+        for name in DIRECTORIES:
+            self.disk.put_back(copy, name, keeps)
+        self._checkpointed.clear()
+
     def _report(self, name: str, failure: BaseException) -> None:
         if isinstance(failure, OSError):
             self.kill()
@@ -247,14 +275,7 @@ class SimBroker:
         self, node: MetadataNode | MetadataObserver, tasks: TaskGroup, rng: random.Random
     ) -> None:
         settings, metadata = self.settings, MetadataClient(node)
-        lifecycle = BrokerLifecycle(
-            metadata,
-            self.clock,
-            tasks,
-            interval_ms=settings.broker_heartbeat_interval_ms,
-            alone=False,
-            registered=self.directories.note_epoch,
-        )
+        lifecycle = self._lifecycle(metadata, tasks)
 
         def broker_epoch() -> int:
             return lifecycle.broker_epoch
@@ -318,6 +339,17 @@ class SimBroker:
         )
         upkeep = Upkeep(settings, replicas, self.files, self.clock, tasks, commits, node)
         await self._serve_with(dependencies, lifecycle, updater, upkeep, tiering)
+
+    def _lifecycle(self, metadata: MetadataClient, tasks: TaskGroup) -> BrokerLifecycle:
+        return BrokerLifecycle(
+            metadata,
+            self.clock,
+            tasks,
+            interval_ms=self.settings.broker_heartbeat_interval_ms,
+            alone=False,
+            registered=self.directories.note_epoch,
+            replaced=lambda why: self.kill(),
+        )
 
     def _build_tiering(
         self, metadata: MetadataClient, replicas: ReplicaManager, network: "SimDialler", rng: random.Random

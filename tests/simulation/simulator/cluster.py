@@ -25,6 +25,7 @@ from simulator.decay import flip_bits
 from simulator.disk import Disk
 from simulator.faults import DOWN_S, KINDS, SKEW_TIMES, Faults
 from simulator.groups import OFFSETS_TOPIC, GroupHistory, take_part
+from simulator.identities import RESTORED, TWINS, PutBack, start_twins
 from simulator.loop import Process, SimLoop
 from simulator.many_producers import MANY, produce_and_retry
 from simulator.misconfigured import KEPT, misconfigure
@@ -116,6 +117,8 @@ class _ClusterFaults(Faults):
             node.disk.fails_at["read"] = errno.EIO
             self._loop.call_later(READ_FAILS_S, node.disk.fails_at.pop, "read", None)
             self._loop.call_later(self._rng.uniform(1, DOWN_S), self._restart_lacking, node)
+        elif kind == "reset" and node.is_up:
+            node.forge_death()
         elif kind == "wipe" and self.may_wipe(node):
             self.kill(node)
             node.wipe_directory(self._rng)
@@ -182,6 +185,7 @@ class ClusterRun:
         self._group_rng = random.Random(f"group {seed}")  # drawn apart, for the rest to stay
         self.group = GroupHistory(PARTITIONS) if self._group_rng.random() < GROUPED else None
         self._operators: list[asyncio.Task[None]] = []
+        self._put_back: PutBack | None = None
         self._passing: list[asyncio.Task[None]] = []  # of topics that pass: their last one is checked
         for number in nodes:
             path = directory / str(number)
@@ -198,7 +202,7 @@ class ClusterRun:
             self.brokers,
             self._powerless,
             self.outcome.faults,
-            (*KINDS, "directory", "wipe", "read"),
+            (*KINDS, "directory", "wipe", "read", "reset"),
             self._may_fail,
         )
         self.faults.may_wipe = self._may_wipe
@@ -284,6 +288,10 @@ class ClusterRun:
         for operator in self._operators:
             operator.cancel()
         await self._settle()
+        if self._put_back is not None:
+            async with asyncio.timeout(HEAL_S):
+                await self._put_back.put_back(self.partitions)
+            await self._settle()
         clients.kill()
         await asyncio.sleep(LATE_S)
         await self._end_tiering()
@@ -304,7 +312,7 @@ class ClusterRun:
 
     def _operate(self, clients: Process) -> None:
         """In some runs more happens beside the writes; what that is, is drawn apart, for the rest to stay."""
-        rng = random.Random(f"operators {self.outcome.seed}")
+        rng, told = random.Random(f"operators {self.outcome.seed}"), self.outcome.faults
         for name, (share, work) in {
             "mover": (MOVED, lambda client: move_partitions(client, PARTITIONS)),
             "passing": (PASSING, self._pass_topics),
@@ -312,6 +320,8 @@ class ClusterRun:
             "decay": (DECAYING, self._decay),
             "splits": (SPLIT, self._split),
             "misconfigured": (self._misconfigured, self._misconfigure),
+            "twins": (TWINS, lambda client: start_twins(client.rng, self.brokers, self.partitions, told)),
+            "restores": (RESTORED, self._copy_disk),
         }.items():
             draws = random.Random(rng.random())
             if draws.random() < share:
@@ -346,6 +356,10 @@ class ClusterRun:
     def _split(self, client: Client) -> Coroutine[Any, Any, None]:
         names = [broker.name for broker in self.brokers.values()]
         return split(names, self.network, client.rng, SPLITS_A_SECOND, self.outcome.faults)
+
+    def _copy_disk(self, client: Client) -> Coroutine[Any, Any, None]:
+        self._put_back = PutBack(self.brokers, client.rng, self.outcome.faults)
+        return self._put_back.copy(self._may_wipe)
 
     def _stop(self, why: str) -> Callable[[int], None]:
         def stop(node_id: int) -> None:

@@ -81,6 +81,27 @@ class Disk:
         shutil.rmtree(path, ignore_errors=True)
         self.names = [name for name in self.names if not name[0].is_relative_to(path)]
 
+    def copy(self) -> Path:
+        """Of all that its processes have written, synced or not."""
+        self._removed += 1
+        aside = self._kept / str(self._removed)
+        shutil.copytree(self.root, aside, ignore=shutil.ignore_patterns(self._kept.name))
+        return aside
+
+    def put_back(self, copy: Path, directory: str, keeps: str) -> None:
+        """A directory is as it was when the copy was made, but for files named `keeps`, which stay.
+        Its processes must be dead."""
+        path = self.root / directory
+        for found in sorted(path.iterdir()):
+            if found.name != keeps:
+                self.wipe_directory(found) if found.is_dir() else found.unlink()
+        self.names = [name for name in self.names if not name[0].is_relative_to(path)]
+        for found in sorted((copy / directory).iterdir()):
+            if found.is_dir():
+                shutil.copytree(found, path / found.name)
+            elif found.name != keeps:
+                shutil.copy2(found, path / found.name)
+
     def check(self, operation: str) -> None:
         code = self.fails_at.pop(operation, 0)
         if code:

@@ -30,6 +30,11 @@ class PartitionWitness:
         self._looked_at: dict[tuple[int, int], State] = {}
         self._fenced: dict[tuple[int, int], int] = {}  # (broker, epoch) -> least index that says so
 
+    @property
+    def image(self) -> ClusterImage | None:
+        """The newest that any node has had."""
+        return self._image
+
     def published(self, image: ClusterImage) -> None:
         """To some node. Raises Violation."""
         if self._image is None or image.index > self._image.index:
@@ -88,6 +93,20 @@ class PartitionWitness:
                 if broker.node_id in one.replicas
             )
         )
+
+    def is_one_of_two(self, broker: SimBroker) -> bool:
+        """It is in sync everywhere, as is another node that runs, and somewhere no third one is."""
+        image = self._image
+        if image is None or not self.is_in_sync(broker):
+            return False
+        partitions = [one for topic in image.topics.values() for one in topic.partitions]
+        rows = [one for one in partitions if broker.node_id in one.replicas]
+        others = [{n for n in one.in_sync if n != broker.node_id and self._brokers[n].is_up} for one in rows]
+        return all(others) and any(len(one.in_sync) == 2 for one in rows)
+
+    def is_fenced(self, broker: SimBroker) -> bool:
+        known = None if self._image is None else self._image.brokers.get(broker.node_id)
+        return known is not None and known.fenced
 
     def all_serve(self) -> bool:
         """All brokers are registered and let in."""
@@ -160,6 +179,8 @@ class PartitionWitness:
         known = None if self._image is None else self._image.brokers.get(broker.node_id)
         if known is not None and known.fenced and broker.broker_epoch == known.broker_epoch:
             raise Violation(f"{broker.name} serves although it is fenced")
+        if known is not None and 0 <= broker.broker_epoch < known.broker_epoch:
+            raise Violation(f"{broker.name} serves although another process is registered in its place")
         fenced = self._fenced.get((broker.node_id, broker.broker_epoch), 0)
         if broker.metadata is not None and broker.metadata.image.index < fenced:
             index = broker.metadata.image.index

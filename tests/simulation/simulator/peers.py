@@ -74,7 +74,7 @@ class SimPeers:
         return
 
     def saw_death(self, peer: int) -> None:
-        """The host of a killed process refuses connections: so it is told, if there is a way."""
+        """The host refuses connections, or a firewall before it: so it is told, if there is a way."""
         if self._network.connects(address(self._node_id), address(peer)):
             self._died(peer)
 

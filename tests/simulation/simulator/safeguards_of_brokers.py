@@ -12,7 +12,7 @@ from tierlog.broker.coordinator.formats import CommittedOffset
 from tierlog.broker.handlers import fetch
 from tierlog.broker.partition.follower import FetchPosition
 from tierlog.broker.partition.validation import RecordChecks
-from tierlog.broker.runtime import replica, running_settings, topic_configs
+from tierlog.broker.runtime import boots, replica, running_settings, topic_configs
 from tierlog.broker.runtime.group_shard import GroupShard
 from tierlog.broker.runtime.lifecycle import BrokerLifecycle
 from tierlog.broker.runtime.replica import ReadResult, Replica
@@ -20,8 +20,9 @@ from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.replica_roles import ReplicaRoles
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.schema import ZERO_UUID
-from tierlog.metadata.controller import rules, settle
+from tierlog.metadata.controller import brokers, rules, settle
 from tierlog.metadata.controller.rules import ClusterDefaults
+from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage, PartitionImage
 
 # --- what producers say
@@ -79,6 +80,21 @@ def _() -> Patches:
 
     known = rules.cluster_defaults
     yield rules, "cluster_defaults", without
+
+
+@safeguard("a live broker's place is not taken", "a broker serves whose partitions were given to others")
+def _() -> Patches:
+    yield BrokerSessions, "valid", lambda *_: frozenset()
+
+
+@safeguard("a directory carries the epoch of its last use", "a replica leads that lacks records")
+def _() -> Patches:
+    yield brokers, "_loss", lambda *_: None
+
+
+@safeguard("a copied directory is recognised", "a replica leads that lacks records")
+def _() -> Patches:
+    yield boots, "_stamp", lambda _: ""
 
 
 # --- leases

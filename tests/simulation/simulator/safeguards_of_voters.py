@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from simulator.switches import Patches, safeguard
 from tierlog.metadata.controller.sessions import BrokerSessions
+from tierlog.metadata.fencing import Fencing
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.log import RaftLog
@@ -61,6 +62,19 @@ def _() -> Patches:
 
 
 # --- leases
+
+
+@safeguard("a broken connection ends no session", "a broker serves whose partitions were given to others")
+def _() -> Patches:
+    died = Fencing.died
+
+    def without(fencing: Fencing, node_id: int) -> None:
+        died(fencing, node_id)
+        broker = fencing._feed.image.brokers.get(node_id)
+        if broker is not None:
+            fencing.ended(node_id, broker.broker_epoch)
+
+    yield Fencing, "died", without
 
 
 @safeguard("a new controller gives all a session", "a broker serves whose partitions were given to others")
