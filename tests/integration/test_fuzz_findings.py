@@ -3,6 +3,7 @@ worth, or with a failure of the broker's own.
 """
 
 import struct
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -32,22 +33,23 @@ def client(tierlog_session_broker: TierlogBroker) -> Iterator[Client]:
     client.close()
 
 
-def unreadable_batch() -> bytes:
-    """Of ten records, the last of which has a header key that is no UTF-8, under a good CRC. A leader looks
-    only at the first ones (ADR 0004).
+def unreadable_batch(first_timestamp: int) -> bytes:
+    """Ten records, the last of which is longer than the batch, under a good CRC. A leader that believes the
+    header's timestamps looks only at the first eight (ADR 0004).
     """
-    records = [NewRecord(1000 + n, None, b"v", ((("k", b""),) if n == 9 else ())) for n in range(10)]
-    batch = bytearray(encode_batch(records))
-    at = batch.rindex(b"\x02k")
-    batch[at + 1] = 0x80
+    batch = bytearray(encode_batch([NewRecord(first_timestamp + n, None, b"v", ()) for n in range(10)]))
+    last_record = len(batch) - 8  # its length, attributes, two deltas, no key, one byte of value, no headers
+    batch[last_record] = 0x7E
     struct.pack_into(">I", batch, 17, crc32c.crc32c(bytes(batch[21:])))
     return bytes(batch)
 
 
-@pytest.mark.parametrize("timestamp", [1009, -3])
-def test_a_look_up_by_time_in_an_unreadable_batch_says_so(client: Client, timestamp: int) -> None:
+@pytest.mark.parametrize("by_max", [False, True])
+def test_a_look_up_by_time_in_an_unreadable_batch_says_so(client: Client, by_max: bool) -> None:
     topic = client.create(retention_ms="-1")
-    assert client.produce(topic, unreadable_batch()).error_code == ErrorCode.NONE
+    first_timestamp = time.time_ns() // 1_000_000
+    assert client.produce(topic, unreadable_batch(first_timestamp)).error_code == ErrorCode.NONE
+    timestamp = -3 if by_max else first_timestamp + 9
     asked = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = list_offsets.ListOffsetsRequest(
         replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=[asked])]
