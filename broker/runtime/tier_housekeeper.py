@@ -64,6 +64,7 @@ class TierHousekeeper:
         self._changed = asyncio.Event()
         self._described: dict[UUID, TopicDocument] | None = None
         self._described_of: tuple[object, object] | None = None  # the topics and configs last described
+        self._was_replaced = False  # since the last round, if only for a moment
         self._deleted: dict[UUID, TopicDocument] = {}  # seen to go, perhaps before they were ever described
         self._time_seen_ms = clock.monotonic_ms()  # when the image's time last moved on
 
@@ -79,6 +80,8 @@ class TierHousekeeper:
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
         for topic in changed_topics(old, new)[0]:
             self._deleted[topic.topic_id] = self._document(old, topic)
+        if old.brokers is not new.brokers and not self._keeps_house(new):
+            self._was_replaced = True
         if old.time_ms != new.time_ms:
             self._time_seen_ms = self._clock.monotonic_ms()
         parts = ("brokers", "topics", "configs", "remote", "delete_queue")
@@ -108,10 +111,11 @@ class TierHousekeeper:
     async def keep_house(self) -> float:
         """One round; returns the seconds until there is something to do if nothing changes before."""
         image = self._metadata.image
-        live = image.live_brokers()
-        if not live or live[0].broker_id != self._broker_id:
-            self._described = self._described_of = None  # whoever keeps house now may write others
+        if self._was_replaced or not self._keeps_house(image):
+            self._described = self._described_of = None  # another broker may have written to the bucket
             self._deleted.clear()
+            self._was_replaced = False
+        if not self._keeps_house(image):
             return LONGEST_SLEEP_S
         await self._quiet()
         if self._described is None:
@@ -123,6 +127,10 @@ class TierHousekeeper:
             await self._describe(image, self._described)
             self._described_of = (image.topics, image.configs)
         return await self._delete_due(image)
+
+    def _keeps_house(self, image: ClusterImage) -> bool:
+        live = image.live_brokers()
+        return bool(live) and live[0].broker_id == self._broker_id
 
     async def _describe(self, image: ClusterImage, known: dict[UUID, TopicDocument]) -> None:
         gone = {topic_id: document for topic_id, document in known.items() if topic_id not in image.topics}

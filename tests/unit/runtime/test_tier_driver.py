@@ -170,7 +170,8 @@ async def test_a_manifest_that_came_back_after_its_topic_went_is_deleted(tmp_pat
         assert not [key for key in await node.objects() if str(where.topic_id) in key]
 
 
-async def test_who_keeps_house_again_trusts_no_old_description(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds_meanwhile", [0, 1])
+async def test_who_keeps_house_again_trusts_no_old_description(tmp_path: Path, rounds_meanwhile: int) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
         await node.housekeeper.keep_house()
@@ -180,7 +181,8 @@ async def test_who_keeps_house_again_trusts_no_old_description(tmp_path: Path) -
         )
         epoch = (await node.metadata.submit(register)).broker_epoch
         await node.metadata.submit(c.FenceBroker(broker_id=0, broker_epoch=epoch, fenced=False))
-        await node.housekeeper.keep_house()
+        for _ in range(rounds_meanwhile):
+            await node.housekeeper.keep_house()
         await node.store.delete([key])  # the other's doing
         await node.metadata.submit(c.FenceBroker(broker_id=0, broker_epoch=epoch, fenced=True))
         await node.housekeeper.keep_house()
