@@ -92,11 +92,12 @@ class Disk:
         """A directory is as it was when the copy was made, but for files named `keeps`, which stay.
         Its processes must be dead."""
         path = self.root / directory
-        for found in sorted(path.iterdir()):
+        for found in _content(path):
             if found.name != keeps:
                 self.wipe_directory(found) if found.is_dir() else found.unlink()
         self.names = [name for name in self.names if not name[0].is_relative_to(path)]
-        for found in sorted((copy / directory).iterdir()):
+        path.mkdir(exist_ok=True)
+        for found in _content(copy / directory):
             if found.is_dir():
                 shutil.copytree(found, path / found.name)
             elif found.name != keeps:
@@ -106,6 +107,11 @@ class Disk:
         code = self.fails_at.pop(operation, 0)
         if code:
             raise OSError(code, os.strerror(code))
+
+
+def _content(directory: Path) -> list[Path]:
+    """In order. A disk that was new had no directory yet."""
+    return sorted(directory.iterdir()) if directory.exists() else []
 
 
 def _take_back(path: Path, undo: list[tuple[int, bytes, int]], share: float, rng: random.Random) -> None:
