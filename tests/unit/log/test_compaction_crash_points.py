@@ -78,6 +78,7 @@ def passes(log: PartitionLog, files: OsFiles) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # hundreds of real fsyncs
 @pytest.mark.parametrize("what", [KEPT, LOST, TORN])
 def test_the_power_goes_at_every_file_operation(tmp_path: Path, before: Path, what: str) -> None:
     log = open_log(before, CONFIG, clean=True)
