@@ -53,6 +53,7 @@ ROUTES = {
     ("POST", "/raft/v1/submit"): Guard.SIGNED,
     ("GET", "/raft/v1/status"): Guard.SIGNED,
     ("POST", "/metadata/v1/heartbeat"): Guard.SIGNED,
+    ("POST", "/metadata/v1/end"): Guard.SIGNED,
     ("GET", "/metadata/v1/log"): Guard.SIGNED,
     ("GET", "/metadata/v1/snapshot"): Guard.SIGNED,
 }
