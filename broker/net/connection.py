@@ -389,7 +389,8 @@ class Pump:
         """Whether the handler kept the frame in view[at:end]; `begun` if it did not arrive whole."""
         dispatcher = self._owner.dispatcher
         call = dispatcher.call(self.connection, view, at, end, appends_wait=self._appends > 0)
-        if call.result is NOT_STARTED:
+        held_back = call.result is NOT_STARTED
+        if held_back:
             call.result = self._started_after_appends(call)
             self._halted |= _IN_ORDER
         result = call.result
@@ -400,7 +401,7 @@ class Pump:
             if call.context.others_wait is not None:
                 self._halted |= _IN_ORDER
                 call.context.others_wait.add_done_callback(self._timed(partial(self._carried_out, slot)))
-        elif isinstance(result, CoroutineType):
+        elif held_back or isinstance(result, CoroutineType):  # a compiled coroutine is not of this type
             task = self._owner.tasks.spawn("request", self._finish(call))
             slot = self._slot(call, end - at, begun)
             if call.order is _AFTER_APPENDS:
