@@ -1,13 +1,15 @@
 """Fetches one chunk of a remote segment and lets through only what the manifest says it is.
 
-Every batch of the chunk passes its CRC, offsets follow each other without a gap, the chunk's first batch is
-the one that the index names, the segment's first and last are the manifest's. Bytes that fail are fetched
-once more, for the damage may be the connection's; after that the chunk is an error and never a file.
+Every batch of the chunk passes its CRC, offsets follow each other without a gap, leader epochs are those of
+the manifest's entry, the chunk's first batch is the one that the index names, the segment's first and last
+are the manifest's. Bytes that fail are fetched once more, for the damage may be the connection's; after that
+the chunk is an error and never a file.
 """
 
 import asyncio
 from pathlib import Path
 
+from tierlog.broker.partition.epochs import LeaderEpochs
 from tierlog.broker.ports.files import Files
 from tierlog.broker.records.batch import check_batch
 from tierlog.broker.records.errors import RecordsError
@@ -56,6 +58,7 @@ def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) 
     entry = index.entry
     following = entry.base_offset if key.start == 0 else None
     first_ends_at = index.batch_end_at(key.start)
+    epochs = LeaderEpochs(entry.leader_epochs)
     at = 0
     while at < len(content):
         try:
@@ -66,6 +69,8 @@ def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) 
             raise CorruptObject(f"{name}: a batch starts at {header.base_offset}, not at {following}")
         if at == 0 and first_ends_at not in (None, header.next_offset):
             raise CorruptObject(f"{name}: a batch ends at {header.next_offset}, not at {first_ends_at}")
+        if not epochs.allows(header.leader_epoch, header.last_offset):
+            raise CorruptObject(f"{name}: leader epoch {header.leader_epoch} at offset {header.base_offset}")
         following = header.next_offset
         at += header.size
     if following is None or not entry.base_offset < following <= entry.end_offset:

@@ -30,6 +30,8 @@ from tierlog.broker.partition.compaction import (
     grouped,
     last_of_producers,
 )
+from tierlog.broker.partition.continuity import HeaderRules, in_order
+from tierlog.broker.partition.epochs import LeaderEpochs
 from tierlog.broker.partition.key_map import LOAD_FACTOR, KeyMap
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.files import Files
@@ -75,6 +77,7 @@ class CleaningJob:
     first_dirty_offset: int
     aborted: Sequence[AbortedTxn]
     producers: Mapping[int, LastOfProducer]
+    epochs: LeaderEpochs
     now_ms: int
 
 
@@ -89,6 +92,7 @@ def take_job(log: PartitionLog, dirty: Dirty, now_ms: int) -> CleaningJob:
         dirty.first_offset,
         log.aborted(sources[0].base_offset, dirty.end_offset),
         last_of_producers(log.producers),
+        LeaderEpochs(log.epochs.entries),
         now_ms,
     )
 
@@ -267,7 +271,16 @@ class Cleaning:
             self._pace.breathe()
 
     def _batches(self, segment: Segment) -> Iterator[tuple[bytes, BatchHeader]]:
-        """Each batch of a segment, its CRC checked: what is written anew gets a good one."""
+        """Each batch of a segment, its CRC and header checked: what is written anew gets a good one."""
+        rules = HeaderRules(gaps=True, epochs=self._job.epochs, end_offset=segment.end_offset)
+        size = 0
+        for batch, header in in_order(self._whole_batches(segment), segment.base_offset, rules):
+            size += header.size
+            yield batch, header
+        if size != segment.size:
+            raise CorruptLog(f"{segment.path()}: the batch at {size} cannot follow the one before")
+
+    def _whole_batches(self, segment: Segment) -> Iterator[tuple[bytes, BatchHeader]]:
         fd = self._files.open(segment.path())
         try:
             window, window_at, at = b"", 0, 0

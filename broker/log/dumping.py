@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tierlog.broker.log.checked_batches import LARGEST_BATCH
 from tierlog.broker.log.checkpoints import MalformedCheckpoint, read_offsets
 from tierlog.broker.log.names import (
     EPOCH_CHECKPOINT,
@@ -22,7 +23,7 @@ from tierlog.broker.log.names import (
     segment_file,
 )
 from tierlog.broker.log.offline import BatchFound, NotALog, find_partitions, read_batches, without_zeros
-from tierlog.broker.log.recovery import LARGEST_BATCH, read_marker
+from tierlog.broker.log.recovery import read_marker
 from tierlog.broker.partition.epochs import LeaderEpochs, MalformedEpochs
 from tierlog.broker.partition.producers import MalformedSnapshot, ProducerState
 from tierlog.broker.ports.files import OsFiles

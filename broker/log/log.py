@@ -8,7 +8,7 @@ beside appends.
 """
 
 import random
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,13 +18,14 @@ from tierlog.broker.log.flushing import Flushing
 from tierlog.broker.log.found import SegmentExport, TimestampSearch, export, first_at, info_of, largest_at
 from tierlog.broker.log.graveyard import Graveyard
 from tierlog.broker.log.names import DELETED, SNAPSHOT, segment_file
+from tierlog.broker.log.reading import LogReader
 from tierlog.broker.log.segment import BatchAt, CorruptLog, Damage, Segment
 from tierlog.broker.log.swap import Swaps
 from tierlog.broker.partition.epochs import EpochEntry
 from tierlog.broker.partition.producers import ProducerState
 from tierlog.broker.partition.retention import count_fitting, draw_age_limit_ms, idle_must_roll, must_roll
 from tierlog.broker.partition.segments import SegmentInfo
-from tierlog.broker.ports.files import Files, FileSlice
+from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.slices import LogSlice, empty_slice
 from tierlog.broker.ports.types import require
 from tierlog.broker.records.batch import BatchHeader
@@ -35,9 +36,6 @@ __all__ = ["PartitionLog", "SegmentExport", "SegmentInfo", "TimestampSearch"]
 
 ROLLED_KEPT_LOADED = 4
 """Rolled segments whose indexes stay in memory, per partition: readers of history come in runs."""
-
-READ_HINTS = 128
-"""Ends of recent reads and where they lie: the next fetch of that consumer starts there without a search."""
 
 
 class PartitionLog:
@@ -70,7 +68,7 @@ class PartitionLog:
         self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
         self._graveyard = Graveyard(files, directory)
         self.swaps = Swaps(files, directory, self._graveyard)
-        self._hints: dict[int, tuple[Segment, int]] = {}
+        self._reader = LogReader(loaded.epochs, self._used)
         self._loaded: dict[int, Segment] = {}  # rolled ones, those read most recently last
         self.log_end_offset = self._active.end_offset
         is_new = self.is_empty and not loaded.rebuilt  # else a crash left it, and a cut of it is to be synced
@@ -146,6 +144,11 @@ class PartitionLog:
     def has(self, segment: Segment) -> bool:
         """Not so after retention or truncation dropped it."""
         return segment in self._segments
+
+    @property
+    def may_have_gaps(self) -> bool:
+        """Whether compaction may have taken batches out, under whatever policy."""
+        return self.cleaned_to is not None or "compact" in self.config.cleanup_policy
 
     @property
     def size_bytes(self) -> int:
@@ -289,7 +292,7 @@ class PartitionLog:
             recovery.write_plain(self._files, path, self.producers.encode())
             self.flushing.flush_clean(self)
         self.flushing.close()
-        self._hints.clear()
+        self._reader.forget_hints()
         self._loaded.clear()
         for segment in self._segments:
             segment.close()
@@ -297,60 +300,30 @@ class PartitionLog:
 
     # -- reading --
 
-    def read(self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool) -> LogSlice:
+    def read(
+        self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool, checked: bool = False
+    ) -> LogSlice:
         """Whole batches from the one that holds `offset`, below `end_offset`, at most `max_bytes` long.
 
         The first batch comes whole even if it is larger and `min_one`. The offset must be at or above the
-        local start.
+        local start. `checked`: all headers of it are read, and it ends before one that cannot be right.
+        Raises OSError; and CorruptLog for what is damaged, be it known or met.
         """
         end_offset = min(end_offset, self.log_end_offset)
         if self.damage:
             end_offset = readable_end(self.damage, offset, end_offset)
         if offset >= end_offset or (max_bytes <= 0 and not min_one):
             return empty_slice(offset)
-        hint = self._hints.get(offset)
-        at = 0 if hint is None else self._index_of(hint[0].base_offset)
-        if hint is not None and self._segments[at] is hint[0] and hint[1] < hint[0].size:
-            # A hint at the end of a segment that was rolled since does not lead to the next one.
-            segment, position = hint
-            base_offset = offset
-        else:
-            at = self._index_of(offset)
-            segment = self._segments[at]
-            found = segment.find(offset)
-            while found is None and at + 1 < len(self._segments):
-                at += 1
-                segment = self._segments[at]
-                found = segment.find(offset)
-            if found is None or found.header.base_offset >= end_offset:
-                return empty_slice(offset)
-            position, base_offset = found.position, found.header.base_offset
-        return self._gather(at, position, base_offset, max_bytes, end_offset, min_one)
-
-    def _gather(
-        self, at: int, position: int, base_offset: int, max_bytes: int, end_offset: int, min_one: bool
-    ) -> LogSlice:
-        """File slices from a batch boundary on, over as many segments as fit."""
-        parts: list[FileSlice] = []
-        total, reached = 0, base_offset
-        while at < len(self._segments) and reached < end_offset:
-            segment = self._segments[at]
-            upper = segment.find_cut(end_offset)
-            cut = segment.cut_within(position, max_bytes - total, upper) if max_bytes > total else None
-            if cut is None and not parts and min_one:
-                first = next(segment.scan(position, upper.position), None)
-                cut = first and segment.cut_within(position, first.header.size, upper)
-            if cut is None or cut.position <= position:
-                break
-            parts.append(FileSlice(segment.file, position, cut.position - position))
-            total += cut.position - position
-            reached = cut.end_offset
-            self._used(segment)
-            if cut.position < segment.size or not segment.rolled:
-                self._hint(reached, segment, cut.position)
-                break
-            at, position = at + 1, 0
-        return LogSlice(tuple(parts), total, base_offset, reached)
+        segments = self._segments[self._index_of(offset) :]
+        return self._reader.read(
+            segments,
+            offset,
+            max_bytes,
+            end_offset,
+            min_one=min_one,
+            gaps=self.may_have_gaps,
+            checked=checked,
+        )
 
     def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> TimestampSearch:
         """Finds the first local record at or after a timestamp, below `end_offset`."""
@@ -408,7 +381,9 @@ class PartitionLog:
         return count
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Cuts the log so that no record at or above `offset` remains (a batch that holds it goes whole)."""
+        """Cuts the log so that no record at or above `offset` remains (a batch that holds it goes whole).
+        Raises OSError; and CorruptLog, before anything is done, where damage hides what would remain.
+        """
         if offset >= self.log_end_offset:  # an epoch that began here, and got no record, is not the leader's
             if self.epochs.truncate_from_end(self.log_end_offset):
                 self.flushing.epochs_changed()
@@ -417,15 +392,17 @@ class PartitionLog:
         if offset < self._bases[0] or offset == self._bases[0] <= self.log_start_offset:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
-        self._hints.clear()
+        target = self._segments[max(0, bisect_left(self._bases, offset) - 1)]
+        cut = target.find_cut(offset)
+        remaining = target.indexed_to(cut, self.config.index_interval_bytes)
+        self._reader.forget_hints()
         count = len(self._segments)
         while self._bases[-1] >= offset and len(self._segments) > 1:
             self._drop_last(now_ms)
         if len(self._segments) < count:
             self._files.sync_directory(self.directory)  # else they may come back behind what is written next
-        segment = self._segments[-1]
-        segment.cut_at(segment.find_cut(offset), self.config.index_interval_bytes)
-        self._after_cut(segment, now_ms)
+        target.cut_at(cut, remaining)
+        self._after_cut(target, now_ms)
         return True
 
     def truncate_fully_and_start_at(
@@ -523,6 +500,8 @@ class PartitionLog:
                 raise CorruptLog(f"{segment.path()} is damaged")
             first = segment.find(offset)
             for batch in segment.scan(first.position) if first else ():
+                if not self.epochs.allows(batch.header.leader_epoch, batch.header.last_offset):
+                    raise CorruptLog(f"{segment.path()}: leader epoch {batch.header.leader_epoch}")
                 yield batch, segment.read_batch(batch)
 
     def check(self) -> None:
@@ -569,7 +548,7 @@ class PartitionLog:
         self._graveyard.bury(segment.base_offset, due_ms, keep_snapshot=keep_snapshot)
 
     def _forget(self, segment: Segment) -> None:
-        self._hints.clear()
+        self._reader.forget_hints()
         self.damage = damage_of(self._segments)
         self._loaded.pop(segment.base_offset, None)
         self.flushing.dropped(segment)
@@ -582,11 +561,6 @@ class PartitionLog:
         self._loaded[segment.base_offset] = segment
         if len(self._loaded) > ROLLED_KEPT_LOADED:
             self._loaded.pop(next(iter(self._loaded))).unload()
-
-    def _hint(self, offset: int, segment: Segment, position: int) -> None:
-        if len(self._hints) >= READ_HINTS:
-            self._hints.clear()
-        self._hints[offset] = (segment, position)
 
     def _index_of(self, offset: int) -> int:
         """Index of the segment that holds an offset, or of the first one."""

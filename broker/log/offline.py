@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from tierlog.broker.log.checked_batches import LARGEST_BATCH
 from tierlog.broker.log.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
@@ -27,7 +28,6 @@ from tierlog.broker.log.names import (
     parse_segment_file,
     segment_file,
 )
-from tierlog.broker.log.recovery import LARGEST_BATCH
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header

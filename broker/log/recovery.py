@@ -9,11 +9,13 @@ forward from the batches. After a clean stop only the tail of the active segment
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
+from tierlog.broker.log.checked_batches import is_torn, verified_batches, whole_batches
 from tierlog.broker.log.names import (
     DAMAGED,
     EPOCH_CHECKPOINT,
@@ -28,8 +30,9 @@ from tierlog.broker.log.names import (
     parse_segment_file,
     segment_file,
 )
-from tierlog.broker.log.segment import BatchAt, CorruptLog, Cut, Segment
+from tierlog.broker.log.segment import CorruptLog, Segment
 from tierlog.broker.log.swap import complete_swaps
+from tierlog.broker.partition.continuity import MAX_OFFSET, HeaderRules, in_order
 from tierlog.broker.partition.epochs import LeaderEpochs, MalformedEpochs
 from tierlog.broker.partition.producers import (
     BATCHES_KEPT,
@@ -38,11 +41,14 @@ from tierlog.broker.partition.producers import (
     Producer,
     ProducerState,
 )
-from tierlog.broker.partition.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.open_files import SharedFile
 from tierlog.broker.ports.types import NO_EPOCH
-from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
+from tierlog.broker.records.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    read_header,
+)
 from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.records.indexes import (
     OFFSET_ENTRY,
@@ -52,10 +58,6 @@ from tierlog.broker.records.indexes import (
 )
 from tierlog.broker.records.record import iter_records
 
-LARGEST_BATCH = 100 * 1024 * 1024
-"""No request is larger (`socket.request.max.bytes`), so a length above it is a torn header, not a batch."""
-
-_WINDOW_BYTES = 1024 * 1024
 _REFILL_WINDOWS = tuple(size * 1024 * 1024 for size in (1, 4, 16, 64))
 _REFILL_BATCHES = 512  # so many headers are a look back long enough; large batches need the larger windows
 _CONTROL_RECORD_BYTES = 64 * 1024
@@ -86,6 +88,10 @@ class Loaded:
         ]
 
 
+class _EpochsRefuted(Exception):
+    """The file of leader epochs is not that of the batches, which agree with each other."""
+
+
 def load(
     files: Files,
     directory: Path,
@@ -97,6 +103,39 @@ def load(
     clean: bool,
     may_have_lost: bool = False,
     gaps: bool,
+) -> Loaded:
+    """`_load`; where the file of leader epochs is found to be wrong, the batches tell them."""
+    for use_epochs in (True, False):
+        try:
+            return _load(
+                files,
+                directory,
+                now_ms,
+                interval_bytes,
+                start_offset=start_offset,
+                recovery_point=recovery_point,
+                clean=clean,
+                may_have_lost=may_have_lost,
+                gaps=gaps,
+                use_epochs=use_epochs,
+            )
+        except _EpochsRefuted:
+            continue
+    raise CorruptLog(f"{directory}: the leader epochs of its batches contradict each other")
+
+
+def _load(
+    files: Files,
+    directory: Path,
+    now_ms: int,
+    interval_bytes: int,
+    *,
+    start_offset: int,
+    recovery_point: int | None,
+    clean: bool,
+    may_have_lost: bool = False,
+    gaps: bool,
+    use_epochs: bool,
 ) -> Loaded:
     """Opens or creates the segments of a directory; the last one is active.
 
@@ -110,24 +149,32 @@ def load(
     """
     names = _clean_directory(files, directory, now_ms)
     bases = sorted(found[0] for name in names if (found := parse_segment_file(name)) and found[1] == LOG)
-    epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names else None
+    epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names and use_epochs else None
     loaded = Loaded([], epochs or LeaderEpochs(), ProducerState(), damaged=DAMAGED in names)
+    rules = HeaderRules(  # above the recovery point the file may be older than a cut: there the batches tell
+        gaps=gaps,
+        epochs=LeaderEpochs(loaded.epochs.entries),
+        epochs_end=MAX_OFFSET if clean else recovery_point or 0,
+    )
     for at, base in enumerate(bases):
         end = bases[at + 1] if at + 1 < len(bases) else None
+        rules = replace(rules, end_offset=MAX_OFFSET if end is None else end)
         segment = Segment(files, directory, base, now_ms)
         segment.size = files.size_of(segment.path())
         synced = end is not None and recovery_point is not None and end <= recovery_point
         excused = may_have_lost and not synced
         # One that ends there may have been rolled after that flush: then its indexes never were on the disk.
-        intact = (clean or (synced and end != recovery_point)) and _load_segment(segment, end)
+        intact = (clean or (synced and end != recovery_point)) and _load_segment(segment, end, rules)
         if intact:
             if epochs is None or loaded.rebuilt:  # which forgot the epochs from there on
-                _note_epochs(segment, loaded.epochs)
+                behind = None if end is None else _first_header(files, directory, end)
+                _note_epochs(segment, loaded.epochs, gaps, behind)
             loaded.segments.append(segment)
             continue
         loaded.rebuilt.append(base)
         loaded.epochs.truncate_from_end(base)  # the file may be older than a cut: the batches tell
-        cut, damaged = _rebuild(segment, interval_bytes, loaded.epochs, gaps=gaps, excused=excused)
+        behind = None if end is None else _first_header(files, directory, end)
+        cut, damaged = _rebuild(segment, interval_bytes, loaded.epochs, rules, behind, excused=excused)
         loaded.damaged = loaded.damaged or damaged
         loaded.segments.append(segment)
         may_end_early = gaps and (synced or recovery_point is None)
@@ -135,12 +182,7 @@ def load(
             cut or segment.end_offset > end or (segment.end_offset < end and not may_end_early)
         ):
             loaded.cut_bytes += cut
-            loaded.dropped = len(bases) - at - 1
-            if not excused:
-                loaded.damaged = True
-                _mark_damaged(files, directory)
-            for later in reversed(bases[at + 1 :]):
-                _remove(files, directory, later)
+            _drop_later(loaded, files, directory, bases[at + 1 :], excused=excused)
             break
         loaded.cut_bytes += cut
         if end is not None:
@@ -148,13 +190,29 @@ def load(
             segment.roll()
             segment.unload()
     if not loaded.segments:
-        first = Segment(files, directory, start_offset, now_ms)
-        loaded.segments.append(first)
-        if start_offset:  # which its name says; else the first append makes it
-            first.create()
+        loaded.segments.append(_first_segment(files, directory, start_offset, now_ms))
     loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
     rebuild_producers(loaded, files, directory, now_ms, None if loaded.rebuilt else names)
     return loaded
+
+
+def _first_segment(files: Files, directory: Path, start_offset: int, now_ms: int) -> Segment:
+    first = Segment(files, directory, start_offset, now_ms)
+    if start_offset:  # which its name says; else the first append makes it
+        first.create()
+    return first
+
+
+def _drop_later(
+    loaded: Loaded, files: Files, directory: Path, bases: Sequence[int], *, excused: bool
+) -> None:
+    """The segments behind one that was cut."""
+    loaded.dropped = len(bases)
+    if not excused:
+        loaded.damaged = True
+        _mark_damaged(files, directory)
+    for base in reversed(bases):
+        _remove(files, directory, base)
 
 
 def rebuild_producers(
@@ -297,39 +355,6 @@ def _is_whole(producer: Producer) -> bool:
     return len(producer.batches) == BATCHES_KEPT or first.last_sequence <= first.offset_delta
 
 
-def verified_batches(
-    segment: Segment, *, gaps: bool, file: SharedFile | None = None, start: Cut | None = None
-) -> Iterator[tuple[BatchAt, BatchHeader]]:
-    """Each batch that is whole, has its CRC, and goes on where offsets and leader epochs may go on; stops at
-    the first that is not. An epoch that goes back is what a follower had cut off, and a crash brought back
-    behind what it fetched instead. `start`: a batch boundary, and what must not lie above its offset.
-    """
-    at, expected = start or (0, segment.base_offset)
-    last_epoch = int(NO_EPOCH)
-    window, window_at = b"", 0
-    files, file = segment.files, file or segment.file
-    while at + HEADER_SIZE <= segment.size:
-        if at - window_at + HEADER_SIZE > len(window):
-            window, window_at = files.read_at(file.fd, _WINDOW_BYTES, at), at
-        try:
-            size = read_header(window, at - window_at).size
-            if not HEADER_SIZE <= size <= min(LARGEST_BATCH, segment.size - at):
-                return
-            if at - window_at + size > len(window):
-                window, window_at = files.read_at(file.fd, max(size, _WINDOW_BYTES), at), at
-            header = check_batch(window, at - window_at)
-        except RecordsError:
-            return
-        if header.base_offset < expected or (header.base_offset > expected and not gaps):
-            return  # the CRC does not cover the offset
-        if header.leader_epoch < last_epoch:
-            return
-        if header.last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET:
-            return
-        yield BatchAt(at, header), header
-        at, expected, last_epoch = at + size, header.next_offset, header.leader_epoch
-
-
 def write_plain(files: Files, path: Path, content: bytes) -> None:
     """Replaces a file whose content proves itself (a CRC inside, or rebuilt from the log): no fsync."""
     fd = files.open(path, create=True)
@@ -377,15 +402,26 @@ def _load_epochs(files: Files, directory: Path) -> LeaderEpochs | None:
         return None
 
 
-def _note_epochs(segment: Segment, epochs: LeaderEpochs) -> None:
+def _first_header(files: Files, directory: Path, base: int) -> BatchHeader | None:
+    """Of the segment that begins at an offset, if it says that it does."""
+    log = SharedFile(files, segment_file(directory, base, LOG))
+    content = files.read_at(log.fd, HEADER_SIZE, 0)
+    header = read_header(content) if len(content) == HEADER_SIZE else None
+    return header if header is not None and header.base_offset == base else None
+
+
+def _note_epochs(segment: Segment, epochs: LeaderEpochs, gaps: bool, behind: BatchHeader | None) -> None:
+    rules, last = HeaderRules(gaps=gaps, epochs=LeaderEpochs()), epochs.latest
     with suppress(CorruptLog, RecordsError):  # whoever reads there is told; a start does not depend on it
-        for batch in segment.scan(0):
+        start, last_epoch = segment.base_offset, NO_EPOCH if last is None else last.epoch
+        for batch in in_order(segment.scan(0), start, rules, last_epoch, behind):
             epochs.note(batch.header.leader_epoch, batch.header.base_offset)
     segment.unload()
 
 
-def _load_segment(segment: Segment, end: int | None) -> bool:
-    """Takes the index files as they are; False if they cannot be right and must be rebuilt."""
+def _load_segment(segment: Segment, end: int | None, rules: HeaderRules) -> bool:
+    """Takes the index files as they are; False if they cannot be right and must be rebuilt, or a batch that
+    was looked at is not one of this log."""
     files = segment.files
     if segment.size == 0:
         return end is None
@@ -396,19 +432,21 @@ def _load_segment(segment: Segment, end: int | None) -> bool:
         files.read_whole(segment.path(OFFSET_INDEX)), files.read_whole(segment.path(TIME_INDEX)), txn_index
     )
     try:
-        _resume(segment, end)
+        _resume(segment, end, rules)
     except (CorruptLog, RecordsError):
         return False
     return True
 
 
-def _resume(segment: Segment, end: int | None) -> None:
+def _resume(segment: Segment, end: int | None, rules: HeaderRules) -> None:
     """First and last things about a segment from its first batch, the ends of its indexes, and its tail.
 
     Only what a torn or lost file would break is checked: a start must not read every entry of every index.
     Raises CorruptLog.
     """
     first = next(segment.scan(0)).header
+    if fault := rules.fault(first, segment.base_offset):
+        raise CorruptLog(f"{segment.path()}: {fault}")
     segment.first_timestamp = first.first_timestamp
     relative_offset, position = _last_entry(OFFSET_ENTRY, segment.offset_index) or (0, 0)
     time_entry = _last_entry(TIME_ENTRY, segment.time_index)
@@ -422,14 +460,22 @@ def _resume(segment: Segment, end: int | None) -> None:
             raise CorruptLog(f"{segment.path(TIME_INDEX)} ends before its first record")
     elif segment.first_timestamp >= 0 and (end is not None or segment.offset_index):
         raise CorruptLog(f"{segment.path(TIME_INDEX)} is empty")
+    expected = None if position else segment.base_offset
     for batch in segment.scan(position):
+        indexed = segment.base_offset + relative_offset
+        if batch.position == position and segment.offset_index and batch.header.last_offset != indexed:
+            raise CorruptLog(f"{segment.path(OFFSET_INDEX)} says {indexed} for {batch.header.last_offset}")
+        before = batch.header.base_offset if expected is None else expected
+        if fault := rules.fault(batch.header, before):
+            raise CorruptLog(f"{segment.path()}: {fault}")
+        expected = batch.header.next_offset
         segment.end_offset = batch.header.next_offset
         if batch.header.max_timestamp > segment.max_timestamp and batch.header.record_count:
             segment.max_timestamp, maximum_offset = batch.header.max_timestamp, batch.header.last_offset
     segment.resume_index(position, maximum_offset)
     if end is not None:
-        if segment.end_offset > end:
-            raise CorruptLog(f"{segment.path()} reaches into the next segment")
+        if segment.end_offset < end and not rules.gaps:
+            raise CorruptLog(f"{segment.path()} ends before the next segment")
         segment.end_offset = end
         segment.rolled = True
         segment.unload()
@@ -443,18 +489,27 @@ def _last_entry(entry: struct.Struct, index: bytearray) -> tuple[int, ...] | Non
 
 
 def _rebuild(
-    segment: Segment, interval_bytes: int, epochs: LeaderEpochs, *, gaps: bool, excused: bool
+    segment: Segment,
+    interval_bytes: int,
+    epochs: LeaderEpochs,
+    rules: HeaderRules,
+    behind: BatchHeader | None,
+    *,
+    excused: bool,
 ) -> tuple[int, bool]:
     """Indexes, totals and epochs from the batches; returns the bytes cut off the end, and whether they are
     more than a write that was not finished, or one that was `excused`."""
     segment.forget_indexes()
-    good = 0
-    for batch, header in verified_batches(segment, gaps=gaps):
+    good, before = 0, epochs.latest
+    last_epoch = NO_EPOCH if before is None else before.epoch
+    for batch, header in verified_batches(segment, rules, last_epoch=last_epoch, behind=behind):
         segment.note(batch.position, header, header.base_offset, interval_bytes)
         epochs.note(header.leader_epoch, header.base_offset)
         good = batch.position + header.size
     cut = segment.size - good
-    damaged = cut > 0 and not excused and not _is_torn(segment, good)
+    if cut:
+        _check_epochs(segment, good, rules)
+    damaged = cut > 0 and not excused and not is_torn(segment, good)
     if damaged:
         _mark_damaged(segment.files, segment.directory)
     segment.size = good
@@ -462,22 +517,19 @@ def _rebuild(
     return cut, damaged
 
 
+def _check_epochs(segment: Segment, good: int, rules: HeaderRules) -> None:
+    """Raises _EpochsRefuted if the first batch that was not taken is of an epoch that the file does not have
+    there, and the one behind it as well: a bit does not flip twice in the same way.
+    """
+    pair = [header for _, header in islice(whole_batches(segment, segment.file, good), 2)]
+    if len({header.leader_epoch for header in pair}) == 1 < len(pair) and all(map(rules.epoch_fault, pair)):
+        raise _EpochsRefuted
+
+
 def _mark_damaged(files: Files, directory: Path) -> None:
     """Before the cut: else a start that ends before it could tell leaves nothing of it to the next one."""
     files.close(files.open(directory / DAMAGED, create=True))
     files.sync_directory(directory)
-
-
-def _is_torn(segment: Segment, at: int) -> bool:
-    """Whether what lies there is the beginning of one batch, as far as its header says."""
-    left = segment.size - at
-    if left < HEADER_SIZE:
-        return True
-    try:
-        header = read_header(segment.files.read_at(segment.file.fd, HEADER_SIZE, at))
-    except RecordsError:
-        return False
-    return left < header.size <= LARGEST_BATCH and header.base_offset >= segment.end_offset
 
 
 def _latest_snapshot(

@@ -1,4 +1,5 @@
-"""Reads one segment again and holds every batch to its CRC, step by step, in threads.
+"""Reads one segment again, step by step, in threads: checks the CRC of every batch, and compares its header
+with the batches around it and with the leader epochs of the log.
 
 Meanwhile the log may be appended to, cut, compacted, moved or deleted: so it reads a file that it holds, up
 to where the segment ended when it began, and looks a second time before it calls anything damage. What it has
@@ -10,10 +11,12 @@ runtime: made and judged on the loop, one `step` at a time in a thread.
 from collections.abc import Iterator
 from contextlib import suppress
 
+from tierlog.broker.log.checked_batches import LARGEST_BATCH, verified_batches
 from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.log.names import OFFSET_INDEX
-from tierlog.broker.log.recovery import LARGEST_BATCH, verified_batches
 from tierlog.broker.log.segment import BatchAt, Cut, Damage, Segment
+from tierlog.broker.partition.continuity import HeaderRules
+from tierlog.broker.partition.epochs import LeaderEpochs
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.records.indexes import OFFSET_ENTRY
@@ -33,7 +36,9 @@ class SegmentScrub:
         self.batches = 0
         self.has_transactions = False
         self._log = log
-        self._gaps = "compact" in log.config.cleanup_policy or log.cleaned_to is not None
+        self._rules = HeaderRules(
+            gaps=log.may_have_gaps, epochs=LeaderEpochs(log.epochs.entries), end_offset=segment.end_offset
+        )
         self._cuts, self._swaps = segment.cuts, log.swaps
         self._file = segment.file
         self._end = Cut(segment.size, segment.end_offset)
@@ -66,7 +71,7 @@ class SegmentScrub:
         return self._at.position - began
 
     def _from_here(self) -> Iterator[tuple[BatchAt, BatchHeader]]:
-        return verified_batches(self.segment, gaps=self._gaps, file=self._file, start=self._at)
+        return verified_batches(self.segment, self._rules, file=self._file, start=self._at)
 
     def _pass_damage(self) -> None:
         """What lies here is no batch that could follow; unless a second look says otherwise."""
@@ -84,7 +89,9 @@ class SegmentScrub:
         for position in self._candidates():
             if self._at.position < position < self._end.position:
                 header = self._whole_batch(position)
-                if header is not None and header.base_offset > self._at.end_offset:
+                if header is None or header.base_offset <= self._at.end_offset:
+                    continue
+                if not self._rules.fault(header, header.base_offset):
                     return Cut(position, header.base_offset)
         return self._end
 

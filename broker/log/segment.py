@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tierlog.broker.log.names import INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, segment_file
+from tierlog.broker.partition.epochs import LeaderEpochs
+from tierlog.broker.partition.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.ports.files import Buffer, Files
 from tierlog.broker.ports.open_files import SharedFile
 from tierlog.broker.ports.types import NO_TIMESTAMP
@@ -356,21 +358,30 @@ class Segment:
         """Lets go of the descriptor for good; slices handed out keep it until they are sent."""
         self.files.open_files.let_go(self)
 
-    def cut_at(self, cut: Cut, interval_bytes: int) -> None:
-        """Ends the segment at a boundary, active again, its indexes rebuilt from the batches that remain."""
+    def indexed_to(self, cut: Cut, interval_bytes: int) -> "Segment":
+        """The totals and indexes of the batches before a boundary, for `cut_at`. Raises CorruptLog if they
+        cannot be walked over.
+        """
+        found = Segment(self.files, self.directory, self.base_offset, self.created_ms)
+        for position, header in self.scan(0, cut.position):
+            found.note(position, header, header.base_offset, interval_bytes)
+        for transaction in decode_txn_index(self.txn_index):
+            if transaction.last_offset < cut.end_offset:
+                found.add_aborted(transaction)
+        return found
+
+    def cut_at(self, cut: Cut, found: "Segment") -> None:
+        """Ends the segment at a boundary, active again, with what `indexed_to` found before it."""
         self.rolled = False
         self.cuts += 1
         self.size = cut.position
         self.damage = tuple(one for one in self.damage if one.position < cut.position)
         self.trim()
-        aborted = self.txn_index
-        self.forget_indexes()
-        for position, header in self.scan(0):
-            self.note(position, header, header.base_offset, interval_bytes)
+        self.take_indexes(found.offset_index, found.time_index, found.txn_index)
+        self.max_timestamp, self.first_timestamp = found.max_timestamp, found.first_timestamp
+        self.has_transactions = found.has_transactions
+        self.resume_index(cut.position - found._bytes_since_entry, found._maximum_offset)
         self.end_offset = cut.end_offset
-        for transaction in decode_txn_index(aborted):
-            if transaction.last_offset < cut.end_offset:
-                self.add_aborted(transaction)
 
     def forget_indexes(self) -> None:
         """Before a rebuild: as if no batch had been seen."""
@@ -380,7 +391,7 @@ class Segment:
         self._bytes_since_entry = 0
         self.has_transactions, self.has_aborts, self.rolled = False, False, False
 
-    def take_indexes(self, offset_index: bytes, time_index: bytes, txn_index: bytes) -> None:
+    def take_indexes(self, offset_index: Buffer, time_index: Buffer, txn_index: Buffer) -> None:
         """Indexes read from their files."""
         self._offset_index, self._time_index, self._txn_index = map(
             bytearray, (offset_index, time_index, txn_index)
@@ -397,11 +408,15 @@ class Segment:
 
     # -- reading --
 
-    def scan(self, position: int, end: int | None = None) -> Iterator[BatchAt]:
+    def scan(
+        self, position: int, end: int | None = None, *, expected: int | None = None
+    ) -> Iterator[BatchAt]:
         """Position and header of each batch from a batch boundary on, save those known to be damaged; raises
-        CorruptLog.
+        CorruptLog where lengths or offsets cannot be. `expected`: all batches before end below it.
         """
         end = self.size if end is None else end
+        expected = self.base_offset if expected is None else expected
+        most = self.base_offset + LARGEST_RELATIVE_OFFSET + 1
         if position >= end:
             return  # where nothing was ever appended a look makes no file
         file, read_at = self.file, self.files.read_at  # held: the segment may be unloaded meanwhile
@@ -417,7 +432,12 @@ class Segment:
             header = read_header(chunk, position - chunk_at)
             if header.batch_length < HEADER_SIZE - LOG_OVERHEAD or position + header.size > self.size:
                 raise CorruptLog(f"{self.path()}: batch length {header.batch_length} at {position}")
+            offset = header.base_offset
+            following = offset + header.last_offset_delta + 1
+            if not expected <= offset < following <= most:
+                raise CorruptLog(f"{self.path()}: offset {offset} at {position}, expected {expected}")
             yield BatchAt(position, header)
+            expected = following
             position += header.batch_length + LOG_OVERHEAD
 
     def find(self, offset: int) -> BatchAt | None:
@@ -439,16 +459,23 @@ class Segment:
             return Cut(self.size, self.end_offset)
         return Cut(batch.position, min(offset, batch.header.base_offset))  # compaction leaves gaps
 
-    def cut_within(self, start: int, max_bytes: int, upper: Cut) -> Cut | None:
+    def cut_within(
+        self, start: int, max_bytes: int, upper: Cut, epochs: LeaderEpochs | None = None
+    ) -> Cut | None:
         """The last batch boundary at most `max_bytes` after `start` and not after `upper`; None if none
-        fits.
+        fits. Raises CorruptLog, also where a header on the way is of another leader epoch than `epochs` say.
         """
         if start + max_bytes >= upper.position:
             return upper
         found: Cut | None = None
+        epoch: int | None = None
         for position, header in self.scan(
             max(start, self._indexed_position(start + max_bytes)), upper.position
         ):
+            if header.leader_epoch != epoch and epochs is not None:
+                epoch = header.leader_epoch
+                if not epochs.allows(epoch, header.last_offset):
+                    raise CorruptLog(f"{self.path()}: leader epoch {epoch} at {position}")
             if position > start:
                 found = Cut(position, header.base_offset)
             if position + header.size > start + max_bytes:

@@ -6,13 +6,16 @@ batch by batch, so damage is found before it is uploaded. In a thread; called by
 """
 
 import errno
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
+from tierlog.broker.log.checked_batches import verified_batches
 from tierlog.broker.log.found import SegmentExport
 from tierlog.broker.log.names import LOG
-from tierlog.broker.log.recovery import verified_batches
 from tierlog.broker.log.segment import BatchAt, CorruptLog, Segment
+from tierlog.broker.partition.continuity import HeaderRules
+from tierlog.broker.partition.epochs import EpochEntry, LeaderEpochs
 from tierlog.broker.ports.files import Files
 from tierlog.broker.records.indexes import encode_txn_index, find_aborted
 
@@ -38,7 +41,7 @@ def cut_tail(files: Files, whole: SegmentExport, offset: int, interval_bytes: in
             raise CorruptLog(f"{source.path()}: no batch begins at offset {offset}")
         _require_room(files, source.size - first.position, tail)
         _copy(files, source, first, tail)
-        _index(tail, interval_bytes)
+        _index(tail, interval_bytes, whole.leader_epochs)
     except BaseException:
         with suppress(OSError):
             files.unlink(tail.path(), missing_ok=True)
@@ -87,9 +90,9 @@ def _copy(files: Files, source: Segment, first: BatchAt, tail: Segment) -> None:
     tail.size = source.size - first.position
 
 
-def _index(tail: Segment, interval_bytes: int) -> None:
-    good = 0
-    for batch, header in verified_batches(tail, gaps=True):  # it may have been compacted once
+def _index(tail: Segment, interval_bytes: int, epochs: Iterable[EpochEntry]) -> None:
+    good, rules = 0, HeaderRules(gaps=True, epochs=LeaderEpochs(epochs))  # it may have been compacted once
+    for batch, header in verified_batches(tail, rules):
         tail.note(batch.position, header, header.base_offset, interval_bytes)
         good = batch.position + header.size
     if good != tail.size:

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from tierlog.broker.log.checked_batches import LARGEST_BATCH
 from tierlog.broker.log.index_checks import (
     Check,
     OffsetIndexCheck,
@@ -27,12 +28,10 @@ from tierlog.broker.log.names import (
     segment_file,
 )
 from tierlog.broker.log.offline import BatchFound, PartitionFiles, Tail, read_batches
-from tierlog.broker.log.recovery import LARGEST_BATCH
 from tierlog.broker.partition.epochs import LeaderEpochs, MalformedEpochs
 from tierlog.broker.partition.producers import MalformedSnapshot
 from tierlog.broker.partition.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.ports.types import NO_EPOCH
-from tierlog.broker.records.batch import BatchHeader
 from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.records.record import iter_records
 
@@ -79,6 +78,7 @@ class Verification:
         self._records = records
         self._epochs = LeaderEpochs()
         self._wrong_epoch: int = NO_EPOCH
+        self._doubted: Problem | None = None  # of the batch before, if it is of another epoch than it should
         self._producers: ProducersCheck | None = None
         self._snapshots: list[int] = []
         self._unreadable: list[Problem] = []
@@ -98,6 +98,8 @@ class Verification:
                 yield Problem(partition.log(base), f"the segment before it ends only at {self._end}")
             self._end = base
             yield from self._segment(base, last=base == partition.bases[-1])
+        if self._doubted is not None:
+            yield self._doubted
         if bases[-1] == partition.bases[-1]:
             yield from self._compare_snapshots(self._end)
             for offset in self._snapshots:
@@ -174,7 +176,7 @@ class Verification:
             )
         if self._records:
             yield from self._decode(path, found)
-        yield from self._epoch(header)
+        yield from self._epoch(path, found)
         yield from self._compare_snapshots(offset)
         self._end = header.next_offset
 
@@ -211,16 +213,28 @@ class Verification:
             except RecordsError as error:
                 self._unreadable.append(Problem(file, str(error), self._is_settled(base)))
 
-    def _epoch(self, header: BatchHeader) -> Iterator[Problem]:
-        epoch, said = header.leader_epoch, self._epochs.epoch_of(header.base_offset)
-        if said in (NO_EPOCH, epoch) or epoch in (NO_EPOCH, self._wrong_epoch):
+    def _epoch(self, path: Path, found: BatchFound) -> Iterator[Problem]:
+        """No CRC covers the epoch of a batch, nor that file: one batch alone is wrong itself; if two agree,
+        the file is.
+        """
+        header, doubted = found.header, self._doubted
+        epoch, said = header.leader_epoch, self._epochs.epoch_of(header.last_offset)
+        self._doubted = None
+        if self._epochs.allows(epoch, header.last_offset):
+            self._wrong_epoch = NO_EPOCH
+        elif doubted is not None and epoch == self._wrong_epoch:
+            yield doubted._replace(
+                path=self._partition.directory / EPOCH_CHECKPOINT,
+                message=f"offset {header.base_offset} is of leader epoch {said}, by the log of {epoch}",
+            )
             return
-        self._wrong_epoch = epoch  # its other batches are no news
-        yield Problem(
-            self._partition.directory / EPOCH_CHECKPOINT,
-            f"offset {header.base_offset} is of leader epoch {said}, by the log of {epoch}",
-            self._is_settled(header.base_offset),
-        )
+        elif epoch != self._wrong_epoch:  # its other batches are no news
+            self._wrong_epoch = epoch
+            at = f"position {found.position}: leader epoch {epoch} at offset {header.base_offset}"
+            settled = self._is_settled(header.base_offset)
+            self._doubted = Problem(path, f"{at}, by {EPOCH_CHECKPOINT} {said}", settled)
+        if doubted is not None:
+            yield doubted
 
     def _compare_snapshots(self, before: int) -> Iterator[Problem]:
         """Those at or below an offset that the log has reached."""

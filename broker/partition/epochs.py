@@ -8,11 +8,13 @@ file.
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from tierlog.broker.ports.types import NO_EPOCH, NO_OFFSET, require
 
 _CHECKPOINT_VERSION = 0
+_START_OFFSET = attrgetter("start_offset")
 
 
 class EpochEntry(NamedTuple):
@@ -67,8 +69,24 @@ class LeaderEpochs:
 
     def epoch_of(self, offset: int) -> int:
         """The epoch of the record at an offset; -1 if it lies before all entries."""
-        at = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
+        at = bisect_right(self._entries, offset, key=_START_OFFSET)
         return self._entries[at - 1].epoch if at else NO_EPOCH
+
+    def allows(self, epoch: int, offset: int) -> bool:
+        """Whether a record at an offset may be of that epoch: also if either of both is not known."""
+        latest = self._entries[-1] if self._entries else None
+        if latest is not None and latest.epoch == epoch and latest.start_offset <= offset:
+            return True
+        return epoch == NO_EPOCH or self.epoch_of(offset) in (NO_EPOCH, epoch)
+
+    def known_until(self, epoch: int, offset: int, end_offset: int) -> int:
+        """Where the records from an offset on stop being of that epoch, but not above `end_offset`; the
+        offset itself if they are not known to be.
+        """
+        at = bisect_right(self._entries, offset, key=_START_OFFSET)
+        if not at or self._entries[at - 1].epoch != epoch:
+            return offset
+        return end_offset if at == len(self._entries) else min(self._entries[at].start_offset, end_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
         """The largest known epoch <= `epoch` and where it ends (OffsetForLeaderEpoch, KIP-320)."""

@@ -37,6 +37,8 @@ HEADER_SIZE = HEADER.size  # 61
 LOG_OVERHEAD = 12  # base offset and length, which the length does not count
 MAGIC = 2
 _MAGIC_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 16, 17, 21, 35
+CRC_FROM = _ATTRIBUTES_AT
+"""The CRC covers a batch from here on."""
 _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")

@@ -24,7 +24,7 @@ from uuid import UUID
 
 import structlog
 
-from tierlog.broker.log.segment import Damage, Segment
+from tierlog.broker.log.segment import CorruptLog, Damage, Segment
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.runtime.replica import Replica
@@ -138,6 +138,10 @@ class LogRepair:
             replica.truncate_to(start, self._clock.now_ms())
         except BlockingIOError:
             return False  # a flush is under way
+        except CorruptLog as more:  # there is more of it in what would remain
+            for segment in log.segments:
+                replica.suspect(segment.base_offset, str(more))
+            return False
         except OSError as failure:  # the directory has noted it
             _log.error("cannot cut a damaged log", partition=str(replica.name), error=str(failure))
             return False

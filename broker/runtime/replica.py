@@ -415,6 +415,8 @@ class Replica(ReplicaRoles):
     ) -> ReadResult:
         """As `read`, up to the log end, for a replica whose last record before `offset` is of that epoch. It
         gets nothing, but `diverging`, where this log does not agree (KIP-595), and 109 where it is remote.
+        What is committed may have been on the disk for long, so all headers of it are checked: a follower
+        cannot tell a wrong base offset from a gap of compaction, nor a wrong leader epoch from the right one.
         """
         log = self.log
         if not self.leads:
@@ -433,7 +435,8 @@ class Replica(ReplicaRoles):
         if offset < log.local_log_start_offset:
             return self._read_result(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, None)
         try:
-            found = log.read(offset, max_bytes, log.log_end_offset, min_one=min_one)
+            catches_up = offset < self._core.high_watermark
+            found = log.read(offset, max_bytes, log.log_end_offset, min_one=min_one, checked=catches_up)
         except OSError:
             return self._read_result(ErrorCode.KAFKA_STORAGE_ERROR, None)
         except CorruptLog as damage:

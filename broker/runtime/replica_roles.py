@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from tierlog.broker.log.log import PartitionLog
-from tierlog.broker.log.segment import BatchAt
+from tierlog.broker.log.segment import BatchAt, CorruptLog
 from tierlog.broker.partition.epochs import EpochEntry
 from tierlog.broker.partition.follower import (
     NO_LEADER,
@@ -313,7 +313,21 @@ class ReplicaRoles(ABC):
                     self.start_at(offset, now_ms)
         except OSError:
             return Retry(ErrorCode.KAFKA_STORAGE_ERROR)
+        except CorruptLog as damage:  # it hides where to cut
+            self.suspect(step.offset if isinstance(step, Truncate) else asked.offset, str(damage))
+            return Retry(ErrorCode.CORRUPT_MESSAGE)
+        if step == Retry(ErrorCode.OFFSET_OUT_OF_RANGE) and asked.last_fetched_epoch > asked.leader_epoch:
+            self._distrust_last_epoch()
         return step
+
+    def _distrust_last_epoch(self) -> None:
+        """The last records say that they are of a leader epoch that has not begun: a crash left nothing that
+        could contradict it. What the log knows of that epoch came from them.
+        """
+        latest = self.log.epochs.latest
+        if latest is not None:
+            self.log.epochs.truncate_from_end(latest.start_offset)
+            self.suspect(latest.start_offset, f"its leader has not heard of leader epoch {latest.epoch}")
 
     def append_replicated(
         self,

@@ -3,6 +3,7 @@ the object store.
 """
 
 import json
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from confluent_kafka.admin import (
 )
 from waiting import until
 
+from tierlog.broker.records.batch import iter_batches
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.cli.process import TierlogBroker
@@ -52,14 +54,21 @@ def content(broker: TierlogBroker) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(broker.data_dir.glob("orders-0/*.log")))
 
 
-def flip(broker: TierlogBroker) -> None:
-    """A bit in the middle of the first segment, which is rolled."""
+def flip(broker: TierlogBroker, at: int | None = None) -> None:
+    """A bit of a byte of the first segment, which is rolled; of the one in its middle if none is given."""
     first = min(broker.data_dir.glob("orders-0/*.log"))
     with first.open("r+b") as file:
-        file.seek(first.stat().st_size // 2)
+        file.seek(first.stat().st_size // 2 if at is None else at)
         [byte] = file.read(1)
         file.seek(-1, 1)
-        file.write(bytes([byte ^ 1]))
+        file.write(bytes([byte ^ 2]))
+
+
+def wipe(broker: TierlogBroker) -> None:
+    """All but what the quorum promised: a voter without that is another one."""
+    for path in broker.data_dir.iterdir():
+        if path.name != "__cluster_metadata":
+            (shutil.rmtree if path.is_dir() else Path.unlink)(path)
 
 
 def allow_copies(admin: AdminClient) -> None:
@@ -86,6 +95,44 @@ def read_all(cluster: LocalCluster) -> list[bytes | None]:
     finally:
         consumer.close()
     return found
+
+
+@pytest.mark.parametrize(("field", "byte"), [("base offset", 6), ("leader epoch", 12)])
+def test_a_wiped_follower_gets_whole_batches_though_its_leader_has_a_wrong_header(
+    cluster: LocalCluster, field: str, byte: int
+) -> None:
+    """No CRC covers it. The leader notices when it reads the batch for the follower; another replica has it
+    whole, leads, and both others get it from there.
+    """
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    small = {"segment.bytes": "100000", "flush.messages": "1"}
+    admin.create_topics([NewTopic("orders", 1, 3, config=small)])["orders"].result(30)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "batch.num.messages": 10})
+    values = [b"%d" % number + b"v" * 1000 for number in range(COUNT)]
+    for value in values:
+        producer.produce("orders", value)
+    assert producer.flush(60) == 0
+
+    def state() -> tuple[int, set[int]]:
+        found = admin.list_topics("orders", timeout=30).topics["orders"].partitions[0]
+        return found.leader, set(found.isrs)
+
+    def is_whole() -> bool:
+        return state()[1] == {1, 2, 3} and {content(broker) for broker in cluster} == {whole}
+
+    leader = state()[0]
+    whole = content(cluster.nodes[leader])
+    until(is_whole, "all have the same bytes")
+    third = list(iter_batches(min(cluster.nodes[leader].data_dir.glob("orders-0/*.log")).read_bytes()))[2][0]
+    wiped = cluster.nodes[next(node for node in cluster.nodes if node != leader)]
+    wiped.kill()
+    flip(cluster.nodes[leader], third + byte)
+    wipe(wiped)
+    wiped.start()
+    until(is_whole, "all have the same bytes again, without help")
+    assert scrub(cluster.nodes[leader])["repaired"] == 1
+    assert state()[0] != leader
+    assert read_all(cluster) == values
 
 
 def test_a_damaged_follower_and_a_damaged_leader_are_fetched_again(cluster: LocalCluster) -> None:

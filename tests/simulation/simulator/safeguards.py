@@ -8,11 +8,11 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 import simulator.broker
-from simulator import safeguards_of_brokers, safeguards_of_voters
+from simulator import safeguards_of_brokers, safeguards_of_logs, safeguards_of_voters
 from simulator.switches import SAFEGUARDS, Patches, switched_off
 from simulator.switches import safeguard as _safeguard
 from tierlog.broker.coordinator import coordinator
-from tierlog.broker.log import recovery
+from tierlog.broker.log import checked_batches, recovery
 from tierlog.broker.partition import replicated
 from tierlog.broker.partition.follower import FollowerCore
 from tierlog.broker.partition.in_sync import InSyncSet
@@ -39,7 +39,13 @@ from tierlog.metadata.raft.replication import Replication
 from tierlog.metadata.storage import MetadataStorage
 from tierlog.tiering import copier, planner
 
-__all__ = ["SAFEGUARDS", "safeguards_of_brokers", "safeguards_of_voters", "switched_off"]
+__all__ = [
+    "SAFEGUARDS",
+    "safeguards_of_brokers",
+    "safeguards_of_logs",
+    "safeguards_of_voters",
+    "switched_off",
+]
 
 
 def _yes(*_: object, **__: object) -> bool:
@@ -240,7 +246,7 @@ def _() -> Patches:
 
 @_safeguard("checksums of batches in recovery", "a flipped bit stays in a log")
 def _() -> Patches:
-    yield recovery, "check_batch", _unchecked
+    yield checked_batches, "check_batch", _unchecked
 
 
 @_safeguard("a damaged log counts for nothing", "a replica leads that lacks records")

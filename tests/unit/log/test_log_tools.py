@@ -135,6 +135,14 @@ def move_offset(path: Path, by: int) -> None:
     path.write_bytes(content)
 
 
+def move_epoch(path: Path, by: int) -> None:
+    """Of the second batch; no CRC covers it either."""
+    content = bytearray(path.read_bytes())
+    at = read_header(content).size
+    struct.pack_into(">i", content, at + 12, read_header(content, at).leader_epoch + by)
+    path.write_bytes(content)
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
@@ -178,6 +186,7 @@ def test_every_flipped_bit_of_a_log_is_found(data: Path) -> None:
         (stale_snapshot, "snapshot", "producer 3 stands at"),
         (lambda data: first(data, "*.snapshot", 1).write_bytes(b"123"), "snapshot", "too short"),
         (lambda data: epochs(data, b"0\n2\n0 0\n1 20\n"), "checkpoint", "leader epoch 1, by the log of 0"),
+        (lambda data: move_epoch(first(data, "*.log"), 1 << 25), "log", "leader epoch 33554432 at offset"),
         (lambda data: first(data, "*.log", 1).unlink(), "log", "are missing"),
         (lambda data: move_offset(first(data, "*.log"), 1 << 40), "log", "too far from"),
         (lambda data: move_offset(first(data, "*.log"), -2), "log", "offset 0 after 1"),

@@ -11,6 +11,8 @@ import pytest
 from hands import Hands
 
 from tierlog.broker.log.segment import CorruptLog
+from tierlog.broker.partition.epochs import EpochEnd
+from tierlog.broker.partition.follower import Fetched, Retry
 from tierlog.broker.ports.files import FileSlice, OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.records.batch import HEADER_SIZE, read_header
@@ -29,8 +31,11 @@ from tierlog.metadata.image import ClusterImage
 BATCHES = 30
 TOPIC_ID = uuid.UUID(int=1)
 CONFIG = {"segment.bytes": "1500", "index.interval.bytes": "200", "file.delete.delay.ms": "0"}
-LENGTH_AT = 8
-"""Where the header has its length; the CRC covers neither it nor the base offset before it."""
+LENGTH_AT, EPOCH_AT = 8, 12
+"""Where the header has its length and its leader epoch; no CRC covers them, nor the base offset before."""
+
+OFFSET_OR_EPOCH = [0, 7, EPOCH_AT, EPOCH_AT + 3]
+"""Bytes of them, the largest and the smallest."""
 
 
 class Node:
@@ -187,7 +192,7 @@ async def test_whole_logs_are_read_and_nothing_is_found(node: Node) -> None:
     assert offsets_served(node) == list(range(BATCHES))
 
 
-@pytest.mark.parametrize("at", [HEADER_SIZE + 5, LENGTH_AT + 3, LENGTH_AT, 0, 16], ids=str)
+@pytest.mark.parametrize("at", [HEADER_SIZE + 5, LENGTH_AT + 3, LENGTH_AT, *OFFSET_OR_EPOCH, 16], ids=str)
 @pytest.mark.parametrize("offset", [0, 4, 13, BATCHES - 1])
 async def test_what_is_damaged_is_refused_and_all_else_served(node: Node, offset: int, at: int) -> None:
     """Of a length that is wrong the end is where the index knows the next batch: a few may go with it."""
@@ -204,6 +209,63 @@ async def test_what_is_damaged_is_refused_and_all_else_served(node: Node, offset
     node.replica.check()
     await node.scrubber.scrub_all()
     assert node.repair.found_count == 1, "it is no news the second time"
+
+
+@pytest.mark.parametrize("at", [*OFFSET_OR_EPOCH, LENGTH_AT], ids=str)
+@pytest.mark.parametrize("offset", [0, 4, 13])
+async def test_a_read_that_begins_at_a_wrong_header_makes_it_look(node: Node, offset: int, at: int) -> None:
+    node.damage(offset, at)
+    assert node.read(offset).error is ErrorCode.CORRUPT_MESSAGE
+    await asyncio.wait_for(node.found.wait(), 30)
+    assert [one.start_offset for one in node.replica.log.damage] == [offset]
+
+
+@pytest.mark.parametrize("at", OFFSET_OR_EPOCH, ids=str)
+@pytest.mark.parametrize("offset", [4, 13, BATCHES - 1])
+async def test_a_replica_that_catches_up_gets_no_wrong_header(node: Node, offset: int, at: int) -> None:
+    """Not within an answer either, and the next fetch, which begins there, is refused."""
+    whole = node.replica.read_for_follower(0, 1 << 20)
+    assert whole.slice is not None and whole.slice.end_offset == BATCHES
+    node.damage(offset, at)
+    result = node.replica.read_for_follower(0, 1 << 20)
+    assert result.slice is not None and result.slice.end_offset == offset
+    assert node.replica.read_for_follower(offset, 1 << 20).error is ErrorCode.CORRUPT_MESSAGE
+    await asyncio.wait_for(node.found.wait(), 30)
+    assert [one.start_offset for one in node.replica.log.damage] == [offset]
+
+
+async def test_a_follower_cuts_nothing_where_it_cannot_see_what_would_remain(tmp_path: Path) -> None:
+    """But looks, and what it finds is repaired."""
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    replica = node.replica
+    first = replica.segments[1].base_offset
+    node.damage(first, LENGTH_AT)
+    replica.become_follower(2, 1, 1)
+    asked = replica.fetch_position()
+    assert asked is not None
+    diverging = Fetched(diverging=EpochEnd(0, first + 2))
+    assert replica.take_fetched(asked, diverging, memoryview(b""), 0) == Retry(ErrorCode.CORRUPT_MESSAGE)
+    assert replica.log_end_offset == BATCHES
+    replica.check()
+    await asyncio.wait_for(node.found.wait(), 30)
+    await node.stop()
+
+
+async def test_a_last_epoch_that_has_not_begun_is_looked_at(tmp_path: Path) -> None:
+    """As a crash may leave it: no file had the epoch of the last batch, so its own word was taken for it."""
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    replica = node.replica
+    node.damage(BATCHES - 1, EPOCH_AT)
+    [position, path] = next(node._batches(BATCHES - 1))
+    replica.log.epochs.assign(read_header(path.read_bytes(), position).leader_epoch, BATCHES - 1)
+    replica.become_follower(2, 1, 1)
+    asked = replica.fetch_position()
+    assert asked is not None and asked.last_fetched_epoch > 1
+    refused = Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0)
+    assert isinstance(replica.take_fetched(asked, refused, memoryview(b""), 0), Retry)
+    await asyncio.wait_for(node.found.wait(), 30)
+    assert replica.log.damage[0].start_offset == BATCHES - 1
+    await node.stop()
 
 
 async def test_a_log_whose_damage_is_known_still_takes_records(node: Node) -> None:
@@ -263,9 +325,10 @@ async def test_a_pass_begins_when_it_is_asked_for(node: Node) -> None:
     assert node.repair.damaged == [node.replica]
 
 
-async def test_a_leader_hands_over_before_it_cuts_its_log_at_the_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [HEADER_SIZE + 5, *OFFSET_OR_EPOCH], ids=str)
+async def test_a_leader_hands_over_before_it_cuts_its_log_at_the_damage(tmp_path: Path, at: int) -> None:
     node = await Node(tmp_path, in_sync=(1, 2)).start()
-    node.damage(13)
+    node.damage(13, at)
     await node.scrubber.scrub_all()
     await asyncio.wait_for(node.whole(), 30)
     assert node.told == [(TOPIC_ID, 0)]

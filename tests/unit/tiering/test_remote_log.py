@@ -151,8 +151,10 @@ async def test_bytes_that_are_not_what_the_manifest_says_are_never_served(node, 
     key = node.keys.log(where, entry) if kind == "log" else node.keys.index(where, entry)
     good = await node.store.inner.get(key)
     rng = random.Random(3)
-    for _ in range(40):
-        at = rng.randrange(len(good))
+    headers = (
+        [at + byte for at, _ in iter_batches(good) for byte in (0, 7, 11, 12, 15)] if kind == "log" else []
+    )
+    for at in [*headers, *(rng.randrange(len(good)) for _ in range(40))]:
         await node.store.inner.put(
             key, good[:at] + bytes([good[at] ^ 1 << rng.randrange(8)]) + good[at + 1 :]
         )
@@ -165,14 +167,8 @@ async def test_bytes_that_are_not_what_the_manifest_says_are_never_served(node, 
                 offset = found.end_offset
         except RemoteReadFailed:
             pass
-        # base offset, length and epoch of a batch are not under its CRC; the epoch alone may differ unnoticed
-        source = await node.store.inner.get(node.keys.log(where, entry))
-        assert kind == "log" or source.startswith(got)
-        if kind == "log":
-            original = list(iter_batches(good))
-            for (at_got, header), (at_good, expected) in zip(iter_batches(got), original, strict=False):
-                assert header._replace(leader_epoch=0) == expected._replace(leader_epoch=0)
-                assert got[at_got + 16 : at_got + header.size] == good[at_good + 16 : at_good + expected.size]
+        source = good if kind == "log" else await node.store.inner.get(node.keys.log(where, entry))
+        assert source.startswith(got), "also what no CRC covers: it is compared with the manifest"
 
 
 async def test_a_segment_with_another_segments_bytes_is_refused(node):
