@@ -5,7 +5,8 @@ It lives on its disk through several processes. A process that fails by its disk
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import CoroutineType
 from typing import Any, Protocol
@@ -21,7 +22,7 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.table import build_handlers
-from tierlog.broker.log.segment import Segment
+from tierlog.broker.log.segment import Damage, Segment
 from tierlog.broker.net.dispatch import Dispatcher
 from tierlog.broker.partition.follower import StartFromTier
 from tierlog.broker.ports.files import FileSlice, Part
@@ -36,6 +37,7 @@ from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.group_service import GroupService
 from tierlog.broker.runtime.isr_updater import IsrUpdater
 from tierlog.broker.runtime.lifecycle import BrokerLifecycle, Registration
+from tierlog.broker.runtime.log_repair import LogRepair
 from tierlog.broker.runtime.partition_roles import PartitionRoles
 from tierlog.broker.runtime.producer_ids import ProducerIds
 from tierlog.broker.runtime.purgatory import Purgatory
@@ -43,6 +45,7 @@ from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.replica_reports import ReplicaReports
+from tierlog.broker.runtime.scrubber import FoundDamage, Scrubber
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import NodeSettings
@@ -72,6 +75,7 @@ class Observer(Protocol):
     def failed(self, broker: "SimBroker", failure: BaseException) -> None: ...
     def published(self, image: ClusterImage) -> None: ...
     def serves(self, broker: "SimBroker") -> None: ...
+    def found_damage(self, broker: "SimBroker", segment: Segment, cause: str) -> None: ...
 
 
 class SimBroker:
@@ -100,6 +104,7 @@ class SimBroker:
         self.replicas: ReplicaManager | None = None
         self.lifecycle: BrokerLifecycle | None = None
         self.tiering: Tiering | None = None
+        self.scrubber: Scrubber | None = None
         self._known: dict[TopicPartition, Replica] = {}
         self._held: dict[TopicPartition, int] = {}
         self._checkpointed: dict[TopicPartition, tuple[Replica, int]] = {}
@@ -167,6 +172,7 @@ class SimBroker:
         self.files.die()
         self.directories.release()
         self.dispatcher = self.metadata = self.replicas = self.lifecycle = self.tiering = None
+        self.scrubber = None
         return True
 
     @property
@@ -312,25 +318,17 @@ class SimBroker:
             flusher=commits.request,
             roles=PartitionRoles(self.node_id, self.clock, fetchers),
         )
-        tiering = self._build_tiering(metadata, replicas, network, rng)
+        reports = ReplicaReports(self.node_id, metadata, replicas, tasks, broker_epoch=broker_epoch)
+        scrubber, found_damage = self._build_scrubber(metadata, replicas, tasks, reports)
+        tiering = self._build_tiering(metadata, replicas, network, rng, found_damage)
         updater = IsrUpdater(settings, metadata, replicas, self.clock, tasks, broker_epoch=broker_epoch)
-
-        async def allocate() -> tuple[ErrorCode, int, int]:
-            try:
-                reply = await metadata.submit(
-                    AllocateProducerIds(broker_id=self.node_id, broker_epoch=broker_epoch())
-                )
-            except MetadataUnavailable:
-                return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, 0
-            return reply.error, reply.first_id, reply.count
-
         dependencies = Dependencies(
             settings=settings,
             metadata=metadata,
             replicas=replicas,
             purgatory=purgatory,
             sessions=FetchSessions(1000, rng),
-            producer_ids=ProducerIds(allocate),
+            producer_ids=ProducerIds(partial(self._allocate_producer_ids, metadata)),
             clock=self.clock,
             tasks=tasks,
             remote=None if tiering is None else tiering.remote,
@@ -338,7 +336,28 @@ class SimBroker:
             isr_due=updater.due,
         )
         upkeep = Upkeep(settings, replicas, self.files, self.clock, tasks, commits, node)
-        await self._serve_with(dependencies, lifecycle, updater, upkeep, tiering)
+        await self._serve_with(dependencies, lifecycle, updater, upkeep, tiering, reports, scrubber)
+
+    async def _allocate_producer_ids(self, metadata: MetadataClient) -> tuple[ErrorCode, int, int]:
+        command = AllocateProducerIds(broker_id=self.node_id, broker_epoch=self.broker_epoch)
+        try:
+            reply = await metadata.submit(command)
+        except MetadataUnavailable:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, 0
+        return reply.error, reply.first_id, reply.count
+
+    def _build_scrubber(
+        self, metadata: MetadataClient, replicas: ReplicaManager, tasks: TaskGroup, reports: ReplicaReports
+    ) -> tuple[Scrubber, FoundDamage]:
+        lost = reports.tell_empty
+        repair = LogRepair(self.node_id, lambda: metadata.image, replicas, self.clock, tasks, lost)
+
+        def found_damage(replica: Replica, segment: Segment, damage: Sequence[Damage], cause: str) -> None:
+            self._observer.found_damage(self, segment, cause)
+            repair.found(replica, segment, damage, cause)
+
+        rng = random.Random(self.node_id)  # of its own, for other runs to stay
+        return Scrubber(self.settings, replicas, tasks, rng, found_damage), found_damage
 
     def _lifecycle(self, metadata: MetadataClient, tasks: TaskGroup) -> BrokerLifecycle:
         return BrokerLifecycle(
@@ -352,16 +371,15 @@ class SimBroker:
         )
 
     def _build_tiering(
-        self, metadata: MetadataClient, replicas: ReplicaManager, network: "SimDialler", rng: random.Random
+        self,
+        metadata: MetadataClient,
+        replicas: ReplicaManager,
+        network: "SimDialler",
+        rng: random.Random,
+        found_damage: FoundDamage,
     ) -> Tiering | None:
         if self.objects is None:
             return None
-
-        def found_damage(replica: Replica, segment: Segment, damage: object, cause: str) -> None:
-            """Bits flip only where a start finds them: all that is rolled is whole."""
-            violation = Violation(f"{cause}: {segment.path()} of {self.name} is damaged: {damage}")
-            self._observer.failed(self, violation)
-
         tiering = Tiering(
             self.settings,
             metadata,
@@ -387,6 +405,8 @@ class SimBroker:
         updater: IsrUpdater,
         upkeep: Upkeep,
         tiering: Tiering | None,
+        reports: ReplicaReports,
+        scrubber: Scrubber,
     ) -> None:
         """Joins the cluster, opens the logs, and answers once the controller has let it in."""
         settings, metadata, replicas, tasks = deps.settings, deps.metadata, deps.replicas, deps.tasks
@@ -413,9 +433,6 @@ class SimBroker:
         await lifecycle.register()
         lifecycle.start()
         opened = metadata.image
-        reports = ReplicaReports(
-            self.node_id, metadata, replicas, tasks, broker_epoch=lambda: lifecycle.broker_epoch
-        )
         await self._open(replicas, opened, reports)
         if not (self.directories.offline or replicas.offline_count):
             note_boot(self.files, paths, str(self.boot))
@@ -423,11 +440,13 @@ class SimBroker:
         replicas.follow(opened, metadata.image)
         groups.start()
         upkeep.start()
+        scrubber.start()
         updater.start()
         reports.start()
         if tiering is not None:
             await tiering.start()
         self.replicas, self.lifecycle, self.tiering = replicas, lifecycle, tiering
+        self.scrubber = scrubber
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)
         await reports.tell_first()
         await lifecycle.enter()

@@ -9,7 +9,6 @@ removed for good, which nobody waits for.
 """
 
 import asyncio
-import errno
 import hashlib
 import random
 from collections import Counter
@@ -21,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from simulator.broker import SimBroker
-from simulator.decay import flip_bits
+from simulator.cluster_faults import ClusterFaults
+from simulator.decay import Decay
 from simulator.disk import Disk
-from simulator.faults import DOWN_S, KINDS, SKEW_TIMES, Faults
+from simulator.faults import KINDS, SKEW_TIMES
 from simulator.groups import OFFSETS_TOPIC, GroupHistory, take_part
 from simulator.identities import RESTORED, TWINS, PutBack, start_twins
 from simulator.loop import Process, SimLoop
@@ -37,6 +37,7 @@ from simulator.splits import split
 from simulator.tiering import Tiering, read_back
 from simulator.witness import QuorumWitness, Violation
 from simulator.workload import TOPIC, Client, History, consume, produce, values_of
+from tierlog.broker.log.segment import Segment
 from tierlog.broker.ports.types import InvariantViolation
 from tierlog.broker.settings.node import NodeSettings, settings_from
 from tierlog.broker.wire.errors import ErrorCode
@@ -88,9 +89,6 @@ LAGS_MS = (400, 2000, 2000)
 SPLIT, SPLITS_A_SECOND = 0.25, 0.5
 """Of the runs: the share in which the nodes fall into two groups now and then."""
 
-READ_FAILS_S = 1.0
-"""Within that time a read fails, once, or none does."""
-
 
 @dataclass(slots=True)
 class Outcome:
@@ -101,43 +99,6 @@ class Outcome:
     """What was asked for beside records, and came about."""
     trace: str = ""
     virtual_s: float = 0.0
-
-
-class _ClusterFaults(Faults):
-    """And those of log directories."""
-
-    may_wipe: Callable[[SimBroker], bool]
-    over = False
-
-    def strike_further(self, kind: str, node: SimBroker) -> bool:
-        if kind == "directory" and self._may_fail(node):
-            node.lose_directory(self._rng)
-            self._loop.call_later(self._rng.uniform(1, DOWN_S), self._restart, node)
-        elif kind == "read" and self._may_fail(node):
-            node.disk.fails_at["read"] = errno.EIO
-            self._loop.call_later(READ_FAILS_S, node.disk.fails_at.pop, "read", None)
-            self._loop.call_later(self._rng.uniform(1, DOWN_S), self._restart_lacking, node)
-        elif kind == "reset" and node.is_up:
-            node.forge_death()
-        elif kind == "wipe" and self.may_wipe(node):
-            self.kill(node)
-            node.wipe_directory(self._rng)
-        else:
-            return False
-        return True
-
-    def end(self) -> None:
-        self.over = True
-        super().end()
-
-    def _restart_lacking(self, node: SimBroker) -> None:
-        """A read that fails takes a directory along only while its logs are opened."""
-        if node.lacks_directories:
-            self._restart(node)
-
-    def _restart(self, node: SimBroker) -> None:
-        if not self.over:  # else whoever waits for all to be well does it
-            self.kill(node)
 
 
 class ClusterRun:
@@ -182,6 +143,7 @@ class ClusterRun:
             self._tiered,
             self._violations.append,
         )
+        self.decay = Decay(TOPIC, self.brokers, self.outcome.faults)
         self._group_rng = random.Random(f"group {seed}")  # drawn apart, for the rest to stay
         self.group = GroupHistory(PARTITIONS) if self._group_rng.random() < GROUPED else None
         self._operators: list[asyncio.Task[None]] = []
@@ -195,7 +157,7 @@ class ClusterRun:
                 self.brokers, self._fork(), self, self.tiering.store(address(number)),
             )  # fmt: skip
         self.faults_s = self.rng.choice(FAULTS_S)
-        self.faults = _ClusterFaults(
+        self.faults = ClusterFaults(
             self._fork(),
             self.loop,
             self.network,
@@ -222,7 +184,7 @@ class ClusterRun:
         self.outcome.acknowledged = self.history.count
         self.outcome.done.update(self.history.done)
         self.outcome.faults.update(self.tiering.faults)
-        self.outcome.done["bits flipped"] = self.outcome.faults["flipped bit"]
+        self.outcome.done["bits flipped"] = self.decay.count
         self.outcome.done["group commits"] = 0 if self.group is None else self.group.count
         self.outcome.trace = self._trace.hexdigest()
         return self.outcome
@@ -348,7 +310,8 @@ class ClusterRun:
         )
 
     def _decay(self, client: Client) -> Coroutine[Any, Any, None]:
-        return flip_bits(self.brokers, TOPIC, client.rng, self._may_wipe, self._stop("flipped bit"))
+        self.history.bits_flip, self.tiering.witness.is_damaged = True, self.decay.is_pending
+        return self.decay.flip_bits(client.rng, self._may_wipe, self._stop("flipped bit"))
 
     def _misconfigure(self, client: Client) -> Coroutine[Any, Any, None]:
         return misconfigure(self.brokers, client.rng, self._stop("other settings"))
@@ -369,6 +332,10 @@ class ClusterRun:
         return stop
 
     # --- what brokers tell
+
+    def found_damage(self, broker: SimBroker, segment: Segment, cause: str) -> None:
+        if not self.decay.is_pending(broker):
+            self._violations.append(Violation(f"{cause}: {segment.path()} is called damaged, and is whole"))
 
     def failed(self, broker: SimBroker, failure: BaseException) -> None:
         self._violations.append(failure)
@@ -423,7 +390,9 @@ class ClusterRun:
         """What is synced may lose power everywhere at once, unless a disk was wiped or damaged, and that is
         not told yet: then nobody may be left to elect. Of what is not synced, one disk may forget; the next
         one only after the first is in sync again."""
-        if self.flushes and (self._forgot is None or self.partitions.has_told(self._forgot)):
+        forgot = self._forgot
+        told = forgot is None or (self.partitions.has_told(forgot) and not self.decay.is_pending(forgot))
+        if self.flushes and told:
             return list(self.brokers.values()) if self.rng.random() < 0.2 else [struck]
         return [struck] if self._may_forget(struck) else []
 
@@ -452,7 +421,10 @@ class ClusterRun:
 
     def _is_whole(self, broker: SimBroker) -> bool:
         return (
-            not broker.disk.fails_at and not broker.lacks_directories and self.partitions.is_in_sync(broker)
+            not broker.disk.fails_at
+            and not broker.lacks_directories
+            and self.partitions.is_in_sync(broker)
+            and not self.decay.is_pending(broker)
         )
 
     def _note_whole(self) -> None:
@@ -478,6 +450,7 @@ class ClusterRun:
             and self.partitions.all_in_sync()
             and all(task.done() for task in self._passing)
             and all(map(lt, before, self._counts()))
+            and not self.decay.look()
         )
 
     async def _look_after(self, before: list[int], deadline: float) -> None:

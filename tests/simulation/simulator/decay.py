@@ -1,58 +1,131 @@
-"""Bits that flip on a disk at rest, of what a CRC covers, on one replica at a time.
+"""Bits that flip on a disk at rest, on one replica at a time: anywhere in a batch, from its first byte on.
 
-Only where a start after a kill looks: in the segment that a partition appends to. The node is killed in the
-same moment, so nothing of it was read before; in part of the cases all others with it, so that it is still in
-sync as far as anybody knows when it comes back.
+Some flip in what a start reads: in the segment that a partition appends to. The node is killed in the same
+moment, so nothing of it was read before; in part of the cases all others with it, so that it is still in sync
+as far as anybody knows when it comes back. Others flip under a running process, in what is synced and
+committed, old segments too: whoever reads there may meet them, or the scrubber, which is asked to look later.
+A flip is pending until the batch is not there any more as it left it.
 """
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from simulator.broker import DIRECTORIES, SimBroker
 from simulator.disk import Disk
-from tierlog.broker.records.batch import iter_batches
+from tierlog.broker.records.batch import BatchHeader, iter_batches
+from tierlog.broker.records.errors import RecordsError
 
-FLIPS_A_SECOND = 0.7
+FLIPS_A_SECOND = 2.0
+UNDER_A_PROCESS = 0.6
 ALL_KILLED = 0.5
-COVERED_FROM = 16
-"""Of a batch: the magic byte, the CRC, and all behind it; not its offset, length and leader epoch."""
+LOOKED_AT_S = 3.0
+"""The scrubber of a running process is asked to begin within that time."""
+
+LEAST_OF_EPOCH = 15
+"""The byte of a batch with the least bits of its leader epoch. Above the recovery point nothing but the
+batches tells the epochs, so a start believes one that is plausible."""
 
 
-async def flip_bits(
-    brokers: Mapping[int, SimBroker],
-    topic: str,
-    rng: random.Random,
-    may_decay: Callable[[SimBroker], bool],
-    stop: Callable[[int], None],
-) -> None:
-    """For ever. `may_decay`: whether a disk may lose what it has."""
-    while True:
-        await asyncio.sleep(rng.expovariate(FLIPS_A_SECOND))
-        number = rng.choice(sorted(brokers))
-        broker = brokers[number]
-        logs = _appended_to(broker.disk, topic)
-        if broker.is_up and logs and may_decay(broker):
-            _flip(rng.choice(logs), rng)
-            for one in sorted(brokers) if rng.random() < ALL_KILLED else (number,):
-                stop(one)
+class Flip(NamedTuple):
+    """`content`: the batch as it is since."""
+
+    path: Path
+    position: int
+    content: bytes
+
+    @property
+    def is_pending(self) -> bool:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.position)
+                return file.read(len(self.content)) == self.content
+        except FileNotFoundError:
+            return False
 
 
-def _appended_to(disk: Disk, topic: str) -> list[Path]:
-    """The newest segment of each partition, if there is anything in it."""
-    found = [
-        max(partition.glob("*.log"), default=None)
-        for name in DIRECTORIES
-        for partition in sorted((disk.root / name).glob(f"{topic}-?"))
-    ]
-    return [path for path in found if path is not None and path.stat().st_size > 0]
+class Decay:
+    """Of one run."""
+
+    def __init__(self, topic: str, brokers: Mapping[int, SimBroker], told: Counter[str]) -> None:
+        self._topic, self._brokers, self._told = topic, brokers, told
+        self.count = 0
+        self._flips: dict[int, list[Flip]] = {}
+
+    def is_pending(self, broker: SimBroker) -> bool:
+        """Whether something on its disk is not as it was written."""
+        return any(flip.is_pending for flip in self._flips.get(broker.node_id, ()))
+
+    def look(self) -> bool:
+        """Has those scrubbers begin a pass that would find something; False if nothing is left to find."""
+        pending = [broker for broker in self._brokers.values() if self.is_pending(broker)]
+        for broker in pending:
+            if broker.scrubber is not None and broker.process is not None:
+                broker.process.context.run(broker.scrubber.begin)
+        return bool(pending)
+
+    async def flip_bits(
+        self,
+        rng: random.Random,
+        may_decay: Callable[[SimBroker], bool],
+        stop: Callable[[int], None],
+    ) -> None:
+        """For ever. `may_decay`: whether a disk may lose what it has."""
+        while True:
+            await asyncio.sleep(rng.expovariate(FLIPS_A_SECOND))
+            number = rng.choice(sorted(self._brokers))
+            broker, under_a_process = self._brokers[number], rng.random() < UNDER_A_PROCESS
+            found = self._settled(broker) if under_a_process else self._appended_to(broker.disk)
+            batches = list(found) if broker.is_up else []
+            if not batches or not may_decay(broker):
+                continue
+            path, (at, header) = rng.choice(batches)
+            where = at + rng.choice((rng.randrange(LEAST_OF_EPOCH + 1), rng.randrange(header.size)))
+            if under_a_process:
+                self._flip(number, path, at, header, where, rng)
+                self._told["flipped under a process"] += 1
+                asyncio.get_running_loop().call_later(rng.uniform(0, LOOKED_AT_S), self.look)
+            elif where - at != LEAST_OF_EPOCH:
+                self._flip(number, path, at, header, where, rng)
+                for one in sorted(self._brokers) if rng.random() < ALL_KILLED else (number,):
+                    stop(one)
+
+    def _flip(
+        self, number: int, path: Path, at: int, header: BatchHeader, where: int, rng: random.Random
+    ) -> None:
+        self.count += 1
+        with path.open("r+b") as file:
+            file.seek(where)
+            [byte] = file.read(1)
+            file.seek(where)
+            file.write(bytes([byte ^ 1 << rng.randrange(8)]))
+            file.seek(at)
+            self._flips.setdefault(number, []).append(Flip(path, at, b""))
+            self._flips[number][-1] = Flip(path, at, file.read(header.size))
+
+    def _appended_to(self, disk: Disk) -> Iterator[tuple[Path, tuple[int, BatchHeader]]]:
+        """The batches of the newest segment of each partition."""
+        for name in DIRECTORIES:
+            for partition in sorted((disk.root / name).glob(f"{self._topic}-?")):
+                path = max(partition.glob("*.log"), default=None)
+                yield from _batches(path) if path is not None else ()
+
+    def _settled(self, broker: SimBroker) -> Iterator[tuple[Path, tuple[int, BatchHeader]]]:
+        """The batches that are synced and committed."""
+        for replica in sorted(broker.replicas or (), key=lambda one: one.name):
+            if replica.name.topic == self._topic and replica.failed is None and not replica.log.damage:
+                for part in replica.segments:
+                    for path, batch in _batches(part.path_log) if part.size_bytes else ():
+                        if batch[1].next_offset <= min(replica.high_watermark, replica.recovery_point):
+                            yield path, batch
 
 
-def _flip(path: Path, rng: random.Random) -> None:
-    content = path.read_bytes()
-    at, header = rng.choice(list(iter_batches(content)))
-    where = rng.randrange(at + COVERED_FROM, at + header.size)
-    with path.open("r+b") as file:
-        file.seek(where)
-        file.write(bytes([content[where] ^ 1 << rng.randrange(8)]))
+def _batches(path: Path) -> Iterator[tuple[Path, tuple[int, BatchHeader]]]:
+    """Up to what a loss of power has torn."""
+    with suppress(RecordsError):
+        for batch in iter_batches(path.read_bytes()):
+            yield path, batch

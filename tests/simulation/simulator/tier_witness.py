@@ -48,6 +48,8 @@ class TierWitness:
         self._time, self._grace_ms = time, grace_ms
         self._queued_s: dict[uuid.UUID, float] = {}  # when lines of the delete queue were first seen
         self._time_seen_s = 0.0  # when the quorum's time was last seen to move on
+        self.is_damaged: Callable[[SimBroker], bool] = lambda broker: False
+        """Whether bits have flipped on its disk, so that its log is not to be compared with."""
         self._image: ClusterImage | None = None  # the newest that any node has had
         self._pages: dict[uuid.UUID, tuple[RemoteSegment, ...]] = {}
         self._committed: set[uuid.UUID] = set()  # copies and pages that a manifest has ever named
@@ -156,6 +158,7 @@ class TierWitness:
             if (
                 replica is not None
                 and replica.failed is None
+                and not self.is_damaged(broker)
                 and partition is not None
                 and node in partition.in_sync
                 and replica.local_log_start_offset <= entry.base_offset
