@@ -18,6 +18,7 @@ from tierlog.broker.settings.groups import (
 from tierlog.broker.settings.running import dynamic_setting, why_fixed
 from tierlog.broker.settings.topic import TOPIC_SETTINGS, TopicConfig, check_local_retention
 from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.primitives import STRING_BYTES_MAX
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
 from tierlog.metadata.controller.election import settings_changed
@@ -51,16 +52,19 @@ def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAlt
     records: list[AnyRecord] = []
     outcomes: list[c.Outcome] = []
     named = Counter((resource.scope, resource.name) for resource in command.resources)
+    kept = _count_kept(image, command)
     for resource in command.resources:
         try:
             if named[resource.scope, resource.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, f"{_title(resource)} is named twice in the request")
-            made = _alter(image, resource)
+            made = _alter(image, resource, kept)
         except Refusal as refusal:
             outcomes.append(c.Outcome(error=refusal.error, message=refusal.message))
             continue
+        had_settings = (resource.scope, resource.name) in image.configs
         for record in made:
             image = evolve(image, record)
+        kept[resource.scope] += ((resource.scope, resource.name) in image.configs) - had_settings
         records += made
         outcomes.append(c.OK)
     if any(isinstance(record, ConfigRecord) and record.key in (MIN_IN_SYNC, UNCLEAN) for record in records):
@@ -69,8 +73,18 @@ def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAlt
     return Decision(() if command.validate_only else tuple(records), reply)
 
 
+def _count_kept(image: ClusterImage, command: c.AlterConfigs) -> Counter[ConfigScope]:
+    """How many groups and how many subscriptions have settings, if the command changes any. Counted once, as
+    a command may name thousands of them."""
+    if not any(resource.scope in _NAMED for resource in command.resources):
+        return Counter()
+    return Counter(scope for scope, _ in image.configs)
+
+
 def check_topic_settings(overrides: Mapping[str, str]) -> None:
     """The whole of a topic's overrides: each value, and what must hold between them. Raises Refusal."""
+    for value in overrides.values():
+        _check_size(value)
     try:
         config = TopicConfig.parse(overrides)
         if config.remote_storage_enable:
@@ -99,11 +113,24 @@ def overrides_after(image: ClusterImage, resource: c.ConfigResource) -> dict[str
         if value is None:
             after.pop(change.key, None)
         else:
+            _check_size(change.key)
+            _check_size(value)
             after[change.key] = value
     return after
 
 
-def _alter(image: ClusterImage, resource: c.ConfigResource) -> list[AnyRecord]:
+def _check_size(text: str) -> None:
+    """What is longer fits into no answer of DescribeConfigs. The words are Kafka's. Raises Refusal."""
+    if len(text) > STRING_BYTES_MAX or len(text.encode()) > STRING_BYTES_MAX:
+        _refuse(
+            "The configuration value cannot be added because it exceeds the maximum value size of"
+            f" {STRING_BYTES_MAX} bytes."
+        )
+
+
+def _alter(
+    image: ClusterImage, resource: c.ConfigResource, kept: Mapping[ConfigScope, int]
+) -> list[AnyRecord]:
     _check_exists(image, resource)
     before = dict(image.configs.get((resource.scope, resource.name), {}))
     after = overrides_after(image, resource)
@@ -111,7 +138,7 @@ def _alter(image: ClusterImage, resource: c.ConfigResource) -> list[AnyRecord]:
         check_topic_settings(after)
         _check_tiering_stays(before, after)
     else:
-        _check_others(image, resource, before, after)
+        _check_others(kept, resource, before, after)
     return [
         ConfigRecord(scope=resource.scope, name=resource.name, key=key, value=after.get(key))
         for key in sorted(before.keys() | after.keys())
@@ -170,8 +197,10 @@ def _listed(setting: Setting, before: str | None, change: c.ConfigChange) -> str
     items = _items(setting.default if before is None else setting.parse(before))
     asked = _items(setting.parse(change.value or ""))
     if change.operation is c.ConfigOperation.APPEND:
-        return ",".join([*items, *(item for item in asked if item not in items)])
-    return ",".join(item for item in items if item not in asked)
+        known = set(items)
+        return ",".join([*items, *(item for item in dict.fromkeys(asked) if item not in known)])
+    unwanted = set(asked)
+    return ",".join(item for item in items if item not in unwanted)
 
 
 def _items(value: object) -> Sequence[str]:
@@ -179,9 +208,13 @@ def _items(value: object) -> Sequence[str]:
 
 
 def _check_others(
-    image: ClusterImage, resource: c.ConfigResource, before: Mapping[str, str], after: Mapping[str, str]
+    kept: Mapping[ConfigScope, int],
+    resource: c.ConfigResource,
+    before: Mapping[str, str],
+    after: Mapping[str, str],
 ) -> None:
-    """What holds for settings of anything but a topic as a whole. Raises Refusal."""
+    """What holds for settings of anything but a topic as a whole; `kept`: resources with settings. Raises
+    Refusal."""
     try:
         check_match(after.get("match", "") if resource.scope is ConfigScope.CLIENT_METRICS else "")
         if resource.scope is ConfigScope.GROUP and "share.auto.offset.reset" in after:
@@ -189,7 +222,7 @@ def _check_others(
     except InvalidSetting as invalid:
         _refuse(str(invalid))
     if resource.scope in _NAMED and after and not before:
-        known = sum(scope is resource.scope for scope, _ in image.configs)
+        known = kept[resource.scope]
         if known >= NAMED_RESOURCES_MAX:
             message = f"settings of {known} resources of this type are kept: delete some first"
             raise Refusal(ErrorCode.POLICY_VIOLATION, message)

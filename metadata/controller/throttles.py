@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from tierlog.broker.settings.running import REPLICATION_RATES
 from tierlog.broker.settings.topic import ALL_REPLICAS
+from tierlog.broker.wire.primitives import STRING_BYTES_MAX
 from tierlog.metadata.controller.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigResource
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
@@ -41,13 +42,20 @@ def throttle(image: ClusterImage, moves: Iterable[Move], bytes_per_second: int) 
             scope=ConfigScope.TOPIC,
             name=topic,
             changes=tuple(
-                ConfigChange(key=key, operation=ConfigOperation.APPEND, value=",".join(replicas))
+                _throttled(key, image.topic_overrides(topic).get(key, ""), ",".join(replicas))
                 for key, replicas in zip(REPLICAS, both, strict=True)
             ),
         )
         for topic, both in named.items()
     ]
     return AlterConfigs(resources=(*topics, *_rates(brokers, str(bytes_per_second))))
+
+
+def _throttled(key: str, before: str, added: str) -> ConfigChange:
+    """All replicas of a topic where a value cannot list them."""
+    if len(before) + len(",") + len(added) > STRING_BYTES_MAX:
+        return ConfigChange(key=key, operation=ConfigOperation.SET, value=ALL_REPLICAS)
+    return ConfigChange(key=key, operation=ConfigOperation.APPEND, value=added)
 
 
 def unthrottle(image: ClusterImage, partitions: Collection[tuple[str, int]] | None) -> AlterConfigs:

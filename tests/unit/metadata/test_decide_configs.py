@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.broker.wire.primitives import STRING_BYTES_MAX
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import configs
 from tierlog.metadata.controller.commands import ConfigOperation as Op
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope as Scope
 
 World = Any
@@ -219,3 +221,77 @@ def test_groups_with_settings_are_bounded(world: World, monkeypatch: pytest.Monk
     change = ("consumer.session.timeout.ms", Op.SET, "50000")
     outcomes = [alter(world, change, scope=Scope.GROUP, name=name).error for name in ("a", "b", "c", "a")]
     assert outcomes == [E.NONE, E.NONE, E.POLICY_VIOLATION, E.NONE]
+
+
+def group(number: int, value: str | None = "50000") -> c.ConfigResource:
+    operation = Op.DELETE if value is None else Op.SET
+    change = c.ConfigChange(key="consumer.session.timeout.ms", operation=operation, value=value)
+    return c.ConfigResource(scope=Scope.GROUP, name=f"g{number}", changes=(change,))
+
+
+def test_groups_of_one_command_count_for_the_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configs, "NAMED_RESOURCES_MAX", 2)
+    command = c.AlterConfigs(resources=(group(0), group(1), group(2)))
+    assert [one.error for one in world.do(command).resources] == [E.NONE, E.NONE, E.POLICY_VIOLATION]
+    command = c.AlterConfigs(resources=(group(3), group(0, None), group(2), group(4)))
+    outcomes = [one.error for one in world.do(command).resources]
+    assert outcomes == [E.POLICY_VIOLATION, E.NONE, E.NONE, E.POLICY_VIOLATION]
+
+
+def test_groups_with_settings_are_counted_once_for_a_command(world: World) -> None:
+    walks = 0
+
+    class Counted(dict[Any, Any]):
+        def __iter__(self) -> Any:
+            nonlocal walks
+            walks += 1
+            return super().__iter__()
+
+        def set(self, key: Any, value: Any) -> "Counted":
+            return Counted(self | {key: value})
+
+    image = ClusterImage(cluster_id="c", configs=Counted())  # type: ignore[arg-type]
+    resources = tuple(group(number) for number in range(20))
+    assert len(configs.alter(image, c.AlterConfigs(resources=resources)).records) == 20
+    assert walks == 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "name", "key"),
+    [
+        (Scope.CLUSTER, "", "metric.reporters"),
+        (Scope.BROKER, "1", "metric.reporters"),
+        (Scope.TOPIC, "t", "leader.replication.throttled.replicas"),
+        (Scope.CLIENT_METRICS, "s", "metrics"),
+    ],
+)
+def test_a_value_is_as_long_as_an_answer_can_carry(topic: World, scope: Scope, name: str, key: str) -> None:
+    long = ",".join(f"{number}:1" for number in range(2, 6_000))
+    at_most = long[:STRING_BYTES_MAX].rpartition(",")[0]
+    assert alter(topic, (key, Op.SET, at_most), scope=scope, name=name).error == E.NONE
+    before = settings(topic, scope, name)
+    for operation, value in ((Op.APPEND, "100000:1,100001:1"), (Op.SET, long)):
+        outcome = alter(topic, (key, operation, value), scope=scope, name=name)
+        assert outcome.error == E.INVALID_CONFIG and str(STRING_BYTES_MAX) in outcome.message
+    assert settings(topic, scope, name) == before
+    assert (
+        alter(topic, (key, Op.APPEND, "2:1"), scope=scope, name=name).error == E.NONE
+    )  # it is there already
+
+
+def test_names_and_values_of_new_topics_are_bounded_too(world: World) -> None:
+    world.brokers(1)
+    key = "leader.replication.throttled.replicas"
+    outcome = world.create("t", configs=((key, "1:1," * STRING_BYTES_MAX),))
+    assert outcome.error == E.INVALID_CONFIG
+    outcome = alter(world, ("é" * 20_000, Op.SET, "x"), scope=Scope.CLUSTER, name="")
+    assert outcome.error == E.INVALID_CONFIG
+
+
+def test_append_adds_a_value_once(topic: World) -> None:
+    key = "leader.replication.throttled.replicas"
+    alter(topic, (key, Op.SET, "1:1,0:1"))
+    alter(topic, (key, Op.APPEND, "2:1,0:1,2:1"))
+    assert settings(topic) == {key: "1:1,0:1,2:1"}
+    alter(topic, (key, Op.SUBTRACT, "0:1,7:1"))
+    assert settings(topic) == {key: "1:1,2:1"}

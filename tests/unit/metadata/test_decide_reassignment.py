@@ -7,6 +7,7 @@ import pytest
 
 from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller import throttles
 from tierlog.metadata.controller.brokers import update_format
 from tierlog.metadata.controller.reassignment import under_way
 from tierlog.metadata.evolve import evolve_all
@@ -55,6 +56,14 @@ def test_a_throttle_comes_with_the_moves_that_begin_and_with_no_others(pair: Wor
         "leader.replication.throttled.replicas": "0:1,0:2",
         "follower.replication.throttled.replicas": "0:3",
     }
+
+
+def test_a_throttle_of_more_replicas_than_a_value_can_list_holds_for_the_whole_topic(world: World) -> None:
+    world.brokers(1, 2)
+    world.create("t", partitions=6_000)
+    moves = tuple(("t", number, (3 - world.partition("t", number).leader,)) for number in range(6_000))
+    assert {one.error for one in world.do(c.Reassign(changes=moves, throttle=1000)).partitions} == {E.NONE}
+    assert dict(world.image.topic_overrides("t")) == dict.fromkeys(throttles.REPLICAS, "*")
 
 
 def test_without_its_throttle_no_move_begins(pair: World) -> None:
