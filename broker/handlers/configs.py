@@ -1,7 +1,7 @@
 """DescribeConfigs (v1-4), IncrementalAlterConfigs (v0-1), AlterConfigs (v0-2, which replaces all)."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from tierlog.broker.handlers.cluster import is_topic_name
@@ -16,7 +16,13 @@ from tierlog.broker.handlers.described import (
     describe_topic,
 )
 from tierlog.broker.settings.definitions import InvalidSetting
-from tierlog.broker.settings.running import check_together, settings_now, why_fixed
+from tierlog.broker.settings.running import (
+    check_thread_counts,
+    check_together,
+    settings_now,
+    thread_counts,
+    why_fixed,
+)
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages import alter_configs, incremental_alter_configs
 from tierlog.broker.wire.messages.describe_configs import (
@@ -44,6 +50,7 @@ TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 RESOURCES_PER_TURN = 10  # to check the settings of a node takes a millisecond
 MAX_RESOURCES_PER_REQUEST = 10_000  # as in Kafka, each is a record at least (MAX_RECORDS_PER_USER_OP)
 Resource = TypeVar("Resource")
+_Dynamic = tuple[Mapping[str, str], Mapping[str, str]]  # what is set for all nodes, and for one
 _OPERATIONS = frozenset(int(operation) for operation in ConfigOperation)
 
 
@@ -249,17 +256,22 @@ def _fitting(deps: Dependencies, resource: ConfigResource) -> ConfigResource | O
     try:
         of_cluster, after = image.overrides(ConfigScope.CLUSTER, ""), overrides_after(image, resource)
         if resource.scope is ConfigScope.CLUSTER:
-            before, now = settings_now(deps.settings, of_cluster, {}), settings_now(deps.settings, after, {})
+            _check_change(deps, (of_cluster, {}), (after, {}))
         else:
             of_node = image.overrides(ConfigScope.BROKER, resource.name)
-            before = settings_now(deps.settings, of_cluster, of_node)
-            now = settings_now(deps.settings, of_cluster, after)
-        check_together(now, before)
+            _check_change(deps, (of_cluster, of_node), (of_cluster, after))
     except Refusal as refusal:
         return Outcome(error=refusal.error, message=refusal.message)
     except InvalidSetting as invalid:
         return _invalid(str(invalid))
     return resource
+
+
+def _check_change(deps: Dependencies, before: _Dynamic, after: _Dynamic) -> None:
+    """Raises InvalidSetting."""
+    settings_before, settings = settings_now(deps.settings, *before), settings_now(deps.settings, *after)
+    check_together(settings, settings_before)
+    check_thread_counts(thread_counts(settings_before, *before), thread_counts(settings, *after))
 
 
 def _not_a_topic(name: str) -> Outcome:

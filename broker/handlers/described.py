@@ -8,7 +8,7 @@ from tierlog.broker.settings.definitions import Setting, SettingType
 from tierlog.broker.settings.groups import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, OWN_DEFAULT
 from tierlog.broker.settings.kafka_names import INERT_SETTINGS
 from tierlog.broker.settings.node import NODE_SETTINGS, NodeSettings
-from tierlog.broker.settings.running import RUN_TIME_SETTINGS, dynamic_setting
+from tierlog.broker.settings.running import QUORUM_SETTINGS, RUN_TIME_SETTINGS, dynamic_setting
 from tierlog.broker.settings.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
@@ -80,7 +80,11 @@ def describe_topic(
             value = setting.text(setting.parse(overrides[name]))  # " compact , delete " reads compact,delete
             synonyms.append(Synonym(name, value, Source.TOPIC))
         if name in NODE_NAME_OF:
-            synonyms += _of_node(settings, image, NODE_NAME_OF[name])
+            name_of_all = NODE_NAME_OF[name]
+            of_node = _of_node(settings, image, name_of_all)
+            if name_of_all in QUORUM_SETTINGS:  # no broker's own value counts for a topic
+                of_node = [one for one in of_node if one.source is not Source.DYNAMIC_BROKER]
+            synonyms += of_node
         else:
             synonyms.append(Synonym(name, setting.text(setting.default), Source.DEFAULT))
         described.append(Described(setting, tuple(synonyms), read_only=False))

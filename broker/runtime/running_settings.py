@@ -5,7 +5,7 @@ theirs by `topic_configs`, throttles by `quotas.replication`: they go by topics 
 image by the composition root.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 from immutables import Map
@@ -31,21 +31,22 @@ class RunningSettings:
         if old.configs is new.configs:
             return
         before, self.now = self.now, settings_of(new, self._at_start)
-        if changed := _differences(before, self.now):
+        changed = _differences(before, self.now)
+        self._warn(new.overrides(ConfigScope.BROKER, str(self._at_start.node_id)))
+        if changed:
             _log.info("settings have changed", **changed)
-            self._warn()
             for listener in self.listeners:
                 listener(self.now)
 
-    def _warn(self) -> None:
-        ignored = without_effect(self._at_start, self.now)
+    def _warn(self, of_node: Mapping[str, str]) -> None:
+        ignored = without_effect(self._at_start, self.now, of_node)
         if ignored != self._ignored:
             self._ignored = ignored
             for name, (own, counts) in ignored.items():
                 _log.warning(
-                    "a setting in this node's configuration has no effect: the cluster's value counts; change"
-                    " that with `tierlog broker alter --config` or `kafka-configs --entity-type brokers"
-                    " --entity-default`, or take the line out",
+                    "a setting of this node has no effect: the cluster's value counts; change that with"
+                    " `tierlog broker alter --config` or `kafka-configs --entity-type brokers"
+                    " --entity-default`, or take the node's own value out of its file and its settings",
                     setting=name,
                     here=own,
                     cluster=counts,

@@ -65,7 +65,7 @@ class Setting:
                 raise InvalidSetting(f"{self.name}: {odd!r} is not of the form {self.form}")
         if self.choices:
             for item in value if isinstance(value, tuple) else (value,):
-                if item not in self.choices:
+                if str(item) not in self.choices:
                     raise InvalidSetting(f"{self.name}: {item!r} is not one of {', '.join(self.choices)}")
 
 

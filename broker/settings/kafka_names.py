@@ -10,8 +10,40 @@ from tierlog.broker.settings.topic import MAX_LONG
 
 NO_EFFECT = " Accepted, kept and shown as in Kafka; it has no effect."
 
+_LEAST = {
+    "background.threads": 1,
+    "compression.lz4.level": 1,
+    "compression.zstd.level": -131_072,
+    "group.consumer.assignment.interval.ms": 0,
+    "group.coordinator.cached.buffer.max.bytes": 524_288,
+    "group.share.assignment.interval.ms": 0,
+    "group.streams.assignment.interval.ms": 0,
+    "log.cleaner.io.buffer.size": 0,
+    "log.cleaner.threads": 1,  # Kafka takes 0 from a file, and fails to divide by it while it runs
+    "num.io.threads": 1,
+    "num.network.threads": 1,
+    "remote.list.offsets.request.timeout.ms": 1,
+    "remote.log.index.file.cache.total.size.bytes": 1,
+    "remote.log.manager.copier.thread.pool.size": 1,
+    "remote.log.manager.copy.max.bytes.per.second": 1,
+    "remote.log.manager.expiration.thread.pool.size": 1,
+    "remote.log.manager.fetch.max.bytes.per.second": 1,
+    "remote.log.manager.follower.thread.pool.size": 1,
+    "share.coordinator.cached.buffer.max.bytes": 524_288,
+}
+_MOST = {"compression.lz4.level": 17, "compression.zstd.level": 22}
+_CHOICES = {"compression.gzip.level": ("-1", *map(str, range(1, 10)))}
+
 INERT_SETTINGS: dict[str, Setting] = {
-    name: Setting(name=name, type=type, default=default, doc=why + NO_EFFECT)
+    name: Setting(
+        name=name,
+        type=type,
+        default=default,
+        doc=why + NO_EFFECT,
+        least=_LEAST.get(name),
+        most=_MOST.get(name),
+        choices=_CHOICES.get(name, ()),
+    )
     for name, type, default, why in (
         ("background.threads", SettingType.INT, 10, "Tasks run on the event loop."),
         (
@@ -104,7 +136,23 @@ INERT_SETTINGS: dict[str, Setting] = {
         ),
     )
 }
-"""Kafka's default of each, and why it has no effect."""
+"""Kafka's default and bounds of each, and why it has no effect."""
+
+THREAD_COUNTS = frozenset(
+    {
+        "background.threads",
+        "log.cleaner.threads",
+        "num.io.threads",
+        "num.network.threads",
+        "num.recovery.threads.per.data.dir",
+        "num.replica.fetchers",
+        "remote.log.manager.copier.thread.pool.size",
+        "remote.log.manager.expiration.thread.pool.size",
+        "remote.log.manager.follower.thread.pool.size",
+        "remote.log.reader.threads",
+    }
+)
+"""Numbers of threads, in Kafka. A change may at most double or halve one (KIP-226)."""
 
 _READ_AT_START = """
 add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms

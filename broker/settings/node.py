@@ -291,7 +291,8 @@ class NodeSettings:
     )
     unclean_leader_election_enable: bool = _boolean(
         False,
-        "Default of unclean.leader.election.enable for the whole cluster, kept as min.insync.replicas is.",
+        "Default of unclean.leader.election.enable for the whole cluster, kept as min.insync.replicas is."
+        " A value for one broker is kept and shown, and has no effect.",
     )
     producer_id_expiration_ms: int = _int(
         86_400_000, "An idle producer's sequences are forgotten after it.", least=1

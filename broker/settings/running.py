@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, Value
-from tierlog.broker.settings.kafka_names import INERT_SETTINGS, NO_EFFECT, why_not_settable
+from tierlog.broker.settings.kafka_names import INERT_SETTINGS, NO_EFFECT, THREAD_COUNTS, why_not_settable
 from tierlog.broker.settings.node import ALIASES, NODE_SETTINGS, NodeSettings
 from tierlog.broker.settings.topic import TOPIC_DEFAULTS, check_local_retention
 
@@ -57,17 +57,52 @@ def settings_now(
     return replace(at_start, explicit=explicit, **changes)  # type: ignore[arg-type]
 
 
-def without_effect(at_start: NodeSettings, now: NodeSettings) -> dict[str, tuple[str, str]]:
-    """Settings that the node's file gives but the quorum keeps, and keeps otherwise: name -> (the file's
-    value, the one that counts)."""
+def without_effect(
+    at_start: NodeSettings, now: NodeSettings, of_node: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
+    """Settings that the quorum keeps for all nodes, and that this node's file, or what was set for it alone,
+    gives another value: name -> (its own value, the one that counts)."""
     found = {}
-    for name in sorted(QUORUM_SETTINGS & at_start.explicit):
+    for name in sorted(QUORUM_SETTINGS & at_start.explicit.union(of_node)):
         own, counts = (
             NODE_SETTINGS[name].text(getattr(each, name.replace(".", "_"))) for each in (at_start, now)
         )
+        own = of_node.get(name, own)
         if own != counts:
             found[name] = own, counts
     return found
+
+
+def thread_counts(
+    settings: NodeSettings, of_cluster: Mapping[str, str], of_node: Mapping[str, str]
+) -> dict[str, int]:
+    """Kafka's numbers of threads as they are on a node with these settings, with an effect or without."""
+    counts = {}
+    for name in THREAD_COUNTS:
+        if name in RUN_TIME_SETTINGS:
+            value: Value = getattr(settings, name.replace(".", "_"))
+        else:
+            value = INERT_SETTINGS[name].default
+            for source in (of_cluster, of_node):
+                with suppress(InvalidSetting):  # an older version took any number
+                    value = INERT_SETTINGS[name].parse(source[name]) if name in source else value
+        counts[name] = int(value) if isinstance(value, int) else 0
+    return counts
+
+
+def check_thread_counts(before: Mapping[str, int], after: Mapping[str, int]) -> None:
+    """Kafka's rule for each change of a number of threads, deletions included. Raises InvalidSetting."""
+    for name, count in after.items():
+        current = before[name]
+        why = (
+            f"value should be at least half the current value {current}"
+            if count < current // 2
+            else f"value should not be greater than double the current value {current}"
+            if count > current * 2
+            else None
+        )
+        if why is not None:
+            raise InvalidSetting(f"Dynamic thread count update validation failed for {name}={count}, {why}")
 
 
 def check_together(settings: NodeSettings, before: NodeSettings | None = None) -> None:

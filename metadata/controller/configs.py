@@ -28,11 +28,15 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import AnyRecord, ConfigRecord, ConfigScope
 
 NAMED_RESOURCES_MAX = 10_000
-"""Groups with settings, and as many subscriptions. Their names are free, so without a bound any client could
-fill the metadata, which every node keeps in memory."""
+"""Maximum number of groups with settings, and of client metrics subscriptions. Clients choose their names, so
+without a bound any client could fill the metadata, which every node keeps in memory."""
 
 UNKNOWN_NAMES_MAX = 100
-"""Names that are no setting, of one broker or of all."""
+"""Maximum number of names that are no setting, for one broker and for all brokers."""
+
+SCOPE_BYTES_MAX = 8 << 20
+"""Maximum size of all settings of one scope, with names of resources and settings. The scope of topics has no
+such bound: the number of topics bounds it. 10,000 groups with every setting take less than half of this."""
 
 _OF_NODES = frozenset({ConfigScope.BROKER, ConfigScope.CLUSTER})
 _NAMED = frozenset({ConfigScope.GROUP, ConfigScope.CLIENT_METRICS})
@@ -48,37 +52,26 @@ _INVALID = {
 
 def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAltered]:
     """Each resource changes wholly or not at all."""
-    before = image
+    before, usage = image, _ScopeUsage(image)
     records: list[AnyRecord] = []
     outcomes: list[c.Outcome] = []
     named = Counter((resource.scope, resource.name) for resource in command.resources)
-    kept = _count_kept(image, command)
     for resource in command.resources:
         try:
             if named[resource.scope, resource.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, f"{_title(resource)} is named twice in the request")
-            made = _alter(image, resource, kept)
+            made = _alter(image, resource, usage)
         except Refusal as refusal:
             outcomes.append(c.Outcome(error=refusal.error, message=refusal.message))
             continue
-        had_settings = (resource.scope, resource.name) in image.configs
         for record in made:
             image = evolve(image, record)
-        kept[resource.scope] += ((resource.scope, resource.name) in image.configs) - had_settings
         records += made
         outcomes.append(c.OK)
     if any(isinstance(record, ConfigRecord) and record.key in (MIN_IN_SYNC, UNCLEAN) for record in records):
         records += settings_changed(before, image)
     reply = c.ConfigsAltered(resources=tuple(outcomes))
     return Decision(() if command.validate_only else tuple(records), reply)
-
-
-def _count_kept(image: ClusterImage, command: c.AlterConfigs) -> Counter[ConfigScope]:
-    """How many groups and how many subscriptions have settings, if the command changes any. Counted once, as
-    a command may name thousands of them."""
-    if not any(resource.scope in _NAMED for resource in command.resources):
-        return Counter()
-    return Counter(scope for scope, _ in image.configs)
 
 
 def check_topic_settings(overrides: Mapping[str, str]) -> None:
@@ -128,9 +121,7 @@ def _check_size(text: str) -> None:
         )
 
 
-def _alter(
-    image: ClusterImage, resource: c.ConfigResource, kept: Mapping[ConfigScope, int]
-) -> list[AnyRecord]:
+def _alter(image: ClusterImage, resource: c.ConfigResource, usage: "_ScopeUsage") -> list[AnyRecord]:
     _check_exists(image, resource)
     before = dict(image.configs.get((resource.scope, resource.name), {}))
     after = overrides_after(image, resource)
@@ -138,7 +129,8 @@ def _alter(
         check_topic_settings(after)
         _check_tiering_stays(before, after)
     else:
-        _check_others(kept, resource, before, after)
+        _check_others(resource, before, after)
+        usage.change(resource, before, after)
     return [
         ConfigRecord(scope=resource.scope, name=resource.name, key=key, value=after.get(key))
         for key in sorted(before.keys() | after.keys())
@@ -147,14 +139,13 @@ def _alter(
 
 
 def _check_elections_rely_on_one(scope: ConfigScope, change: c.ConfigChange) -> None:
-    """KIP-966: the controller knows which replicas are eligible by the very number that leaders commit by."""
+    """KIP-966: the controller knows which replicas are eligible by the very number that leaders commit by.
+    Unclean election of one broker is kept, as in Kafka, and elects nobody (ADR 0010)."""
     if scope is ConfigScope.BROKER and change.key == MIN_IN_SYNC:
         _refuse(
             "Broker-level min.insync.replicas cannot be altered while ELR is enabled."
             " Set it for all brokers, or for a topic."
         )
-    if scope is ConfigScope.BROKER and change.key == UNCLEAN and change.value is not None:
-        _refuse(f"{UNCLEAN} of one broker has no meaning: set it for all brokers, or for a topic.")
     if (
         scope is ConfigScope.CLUSTER
         and change.key == MIN_IN_SYNC
@@ -207,25 +198,14 @@ def _items(value: object) -> Sequence[str]:
     return value if isinstance(value, tuple) else ()
 
 
-def _check_others(
-    kept: Mapping[ConfigScope, int],
-    resource: c.ConfigResource,
-    before: Mapping[str, str],
-    after: Mapping[str, str],
-) -> None:
-    """What holds for settings of anything but a topic as a whole; `kept`: resources with settings. Raises
-    Refusal."""
+def _check_others(resource: c.ConfigResource, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """What holds for settings of anything but a topic as a whole. Raises Refusal."""
     try:
         check_match(after.get("match", "") if resource.scope is ConfigScope.CLIENT_METRICS else "")
         if resource.scope is ConfigScope.GROUP and "share.auto.offset.reset" in after:
             check_offset_reset(after["share.auto.offset.reset"])
     except InvalidSetting as invalid:
         _refuse(str(invalid))
-    if resource.scope in _NAMED and after and not before:
-        known = kept[resource.scope]
-        if known >= NAMED_RESOURCES_MAX:
-            message = f"settings of {known} resources of this type are kept: delete some first"
-            raise Refusal(ErrorCode.POLICY_VIOLATION, message)
     if resource.scope in _OF_NODES and len(after) > len(before):
         unknown = sum(dynamic_setting(name).type is SettingType.UNKNOWN for name in after)
         if unknown > UNKNOWN_NAMES_MAX:
@@ -236,14 +216,25 @@ def _check_others(
 def _check_exists(image: ClusterImage, resource: c.ConfigResource) -> None:
     if resource.scope is ConfigScope.TOPIC and resource.name not in image.topic_ids:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource.name}")
-    if resource.scope is ConfigScope.BROKER and not (resource.name.isascii() and resource.name.isdigit()):
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {resource.name}")
+    if resource.scope is ConfigScope.BROKER:
+        _check_broker(image, resource)
     if resource.scope is ConfigScope.GROUP and not resource.name:
         raise Refusal(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     if resource.scope is ConfigScope.CLIENT_METRICS and not resource.name:
         raise Refusal(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
     if resource.scope is ConfigScope.CLUSTER and resource.name:
         raise Refusal(ErrorCode.INVALID_REQUEST, "the cluster's settings have no name")
+
+
+def _check_broker(image: ClusterImage, resource: c.ConfigResource) -> None:
+    """Only a registered broker is given settings; those of one that left can be deleted."""
+    name = resource.name
+    if not (name.isascii() and name.isdigit()):
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+    only_deletes = all(change.operation is c.ConfigOperation.DELETE for change in resource.changes)
+    if not only_deletes and name not in map(str, image.brokers):  # so 01 is no name of broker 1
+        message = f"No broker with id {name} found. `tierlog broker list` shows those that are registered."
+        raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
 
 
 def _check_tiering_stays(before: Mapping[str, str], after: Mapping[str, str]) -> None:
@@ -259,6 +250,51 @@ def _check_tiering_stays(before: Mapping[str, str], after: Mapping[str, str]) ->
 
 def _refuse(message: str) -> None:
     raise Refusal(ErrorCode.INVALID_CONFIG, message)
+
+
+class _ScopeUsage:
+    """Number and bytes of the resources of each scope, kept up while a command changes them.
+
+    Counting takes a look at every resource, so it is done once per command and scope: one command may change
+    10,000 resources.
+    """
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._configs = image.configs
+        self._counted: dict[ConfigScope, tuple[int, int]] = {}
+
+    def change(self, resource: c.ConfigResource, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """Counts the change. Raises Refusal if it makes the scope larger than its bounds."""
+        resources, size = self._now(resource.scope)
+        resources += bool(after) - bool(before)
+        growth = _settings_bytes(resource.name, after) - _settings_bytes(resource.name, before)
+        size += growth
+        if resource.scope in _NAMED and after and not before and resources > NAMED_RESOURCES_MAX:
+            message = f"settings of {resources - 1} resources of this type are kept: delete some first"
+            raise Refusal(ErrorCode.POLICY_VIOLATION, message)
+        if size > SCOPE_BYTES_MAX and growth > 0:
+            message = (
+                f"settings of this type would take {size} bytes, and at most {SCOPE_BYTES_MAX} are kept in"
+                " the metadata: delete some first"
+            )
+            raise Refusal(ErrorCode.POLICY_VIOLATION, message)
+        self._counted[resource.scope] = resources, size
+
+    def _now(self, scope: ConfigScope) -> tuple[int, int]:
+        if scope not in self._counted:
+            sizes = [
+                _settings_bytes(name, settings)
+                for (of, name), settings in self._configs.items()
+                if of is scope
+            ]
+            self._counted[scope] = len(sizes), sum(sizes)
+        return self._counted[scope]
+
+
+def _settings_bytes(name: str, settings: Mapping[str, str]) -> int:
+    """None take no bytes: a resource without settings is not kept."""
+    own = sum(len(key.encode()) + len(value.encode()) for key, value in settings.items())
+    return len(name.encode()) + own if settings else 0
 
 
 def _title(resource: c.ConfigResource) -> str:

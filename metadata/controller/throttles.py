@@ -48,7 +48,8 @@ def throttle(image: ClusterImage, moves: Iterable[Move], bytes_per_second: int) 
         )
         for topic, both in named.items()
     ]
-    return AlterConfigs(resources=(*topics, *_rates(brokers, str(bytes_per_second))))
+    registered = brokers.intersection(image.brokers)  # another one copies nothing
+    return AlterConfigs(resources=(*topics, *_rates(registered, str(bytes_per_second))))
 
 
 def _throttled(key: str, before: str, added: str) -> ConfigChange:

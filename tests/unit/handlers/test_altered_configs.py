@@ -1,4 +1,4 @@
-"""Settings of a node whose own file has values that do not fit together."""
+"""Changed settings of nodes: beside what is in their files, and as DescribeConfigs shows them."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,7 +8,9 @@ from admin_cluster import AdminCluster
 
 from tierlog.broker.wire.errors import ErrorCode as E
 
-BROKER, SET = 4, 0
+TOPIC, BROKER = 2, 4
+SET, DELETE = 0, 1
+OF_THE_BROKER, DEFAULT = 2, 5
 
 
 @pytest.fixture
@@ -21,13 +23,42 @@ async def cluster(tmp_path: Path) -> AsyncIterator[AdminCluster]:
 
 @pytest.mark.parametrize("resource", ["", "1"], ids=["of all", "of one"])
 async def test_only_what_a_change_breaks_is_refused(cluster: AdminCluster, resource: str) -> None:
-    async def alter(name: str, value: str) -> int:
-        change = {"name": name, "config_operation": SET, "value": value}
-        asked = {"resource_type": BROKER, "resource_name": resource, "configs": [change]}
-        answer = await cluster.ask("IncrementalAlterConfigs", 1, resources=[asked], validate_only=False)
-        return int(answer.responses[0].error_code)
+    assert await alter(cluster, resource, "message.max.bytes", "5000") == E.NONE
+    assert await alter(cluster, resource, "max.connections.per.ip.overrides", "here:5") == E.INVALID_REQUEST
+    assert await alter(cluster, resource, "log.local.retention.ms", "9") == E.NONE
+    assert await alter(cluster, resource, "log.local.retention.ms", "12") == E.INVALID_REQUEST
 
-    assert await alter("message.max.bytes", "5000") == E.NONE
-    assert await alter("max.connections.per.ip.overrides", "here:5") == E.INVALID_REQUEST
-    assert await alter("log.local.retention.ms", "9") == E.NONE
-    assert await alter("log.local.retention.ms", "12") == E.INVALID_REQUEST
+
+@pytest.mark.parametrize("resource", ["", "1"], ids=["of all", "of one"])
+@pytest.mark.parametrize("name", ["num.network.threads", "num.recovery.threads.per.data.dir"])
+async def test_threads_change_in_steps(cluster: AdminCluster, resource: str, name: str) -> None:
+    """Also where they have no effect: what scripts set is what Kafka would take (KIP-226)."""
+    counts = ("100000", "4", "8", "3")
+    outcomes = [await alter(cluster, resource, name, count) for count in counts]
+    assert outcomes == [E.INVALID_REQUEST, E.NONE, E.NONE, E.INVALID_REQUEST]
+    assert (
+        await alter(cluster, resource, name, None) == E.INVALID_REQUEST
+    )  # the default is less than half of 8
+    assert await alter(cluster, resource, name, "4") == await alter(cluster, resource, name, None) == E.NONE
+
+
+async def test_unclean_election_of_one_broker_is_shown_and_counts_for_no_topic(cluster: AdminCluster) -> None:
+    name = "unclean.leader.election.enable"
+    await cluster.create("t")
+    assert await alter(cluster, "1", name, "true") == E.NONE
+    assert await described(cluster, BROKER, "1", name) == ("true", OF_THE_BROKER)
+    assert await described(cluster, TOPIC, "t", name) == ("false", DEFAULT)
+
+
+async def alter(cluster: AdminCluster, resource: str, name: str, value: str | None) -> int:
+    change = {"name": name, "config_operation": DELETE if value is None else SET, "value": value}
+    asked = {"resource_type": BROKER, "resource_name": resource, "configs": [change]}
+    answer = await cluster.ask("IncrementalAlterConfigs", 1, resources=[asked], validate_only=False)
+    return int(answer.responses[0].error_code)
+
+
+async def described(cluster: AdminCluster, kind: int, resource: str, name: str) -> tuple[str, int]:
+    asked = {"resource_type": kind, "resource_name": resource, "configuration_keys": [name]}
+    answer = await cluster.ask("DescribeConfigs", 4, resources=[asked])
+    [found] = answer.results[0].configs
+    return found.value, found.config_source

@@ -9,6 +9,7 @@ from tierlog.broker.wire.primitives import STRING_BYTES_MAX
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import configs
 from tierlog.metadata.controller.commands import ConfigOperation as Op
+from tierlog.metadata.controller.rules import cluster_defaults
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope as Scope
 
@@ -97,12 +98,12 @@ def test_switching_tiering_off_must_be_meant(topic: World) -> None:
 
 
 def test_brokers_and_the_cluster_have_defaults_of_topics(world: World) -> None:
+    world.brokers(3)
     change = ("log.retention.ms", Op.SET, "7")
     assert alter(world, change, scope=Scope.CLUSTER, name="").error == E.NONE
     assert alter(world, change, scope=Scope.BROKER, name="3").error == E.NONE
-    assert (
-        settings(world, Scope.CLUSTER, "") == settings(world, Scope.BROKER, "3") == {"log.retention.ms": "7"}
-    )
+    assert settings(world, Scope.CLUSTER, "")["log.retention.ms"] == "7"
+    assert settings(world, Scope.BROKER, "3") == {"log.retention.ms": "7"}
     assert alter(world, ("log.dirs", Op.SET, "/x"), scope=Scope.CLUSTER, name="").error == E.INVALID_REQUEST
 
 
@@ -111,6 +112,9 @@ def test_brokers_and_the_cluster_have_defaults_of_topics(world: World) -> None:
     [
         (Scope.TOPIC, "nope", E.UNKNOWN_TOPIC_OR_PARTITION),
         (Scope.BROKER, "x", E.INVALID_REQUEST),
+        (Scope.BROKER, "2", E.BROKER_ID_NOT_REGISTERED),
+        (Scope.BROKER, "01", E.BROKER_ID_NOT_REGISTERED),
+        (Scope.BROKER, "9" * 5000, E.BROKER_ID_NOT_REGISTERED),
         (Scope.CLUSTER, "x", E.INVALID_REQUEST),
     ],
 )
@@ -145,7 +149,9 @@ def test_a_resource_named_twice_is_not_changed_at_all(topic: World) -> None:
 @pytest.mark.parametrize("scope", [Scope.BROKER, Scope.CLUSTER])
 def test_what_kafka_changes_while_brokers_run_is_accepted(world: World, scope: Scope) -> None:
     """Whether it has an effect here or not; and names that it does not know, which are its plug-ins'."""
+    world.brokers(3)
     name = "3" if scope is Scope.BROKER else ""
+    before = settings(world, scope, name)
     changes = {
         "num.replica.fetchers": "2",
         "log.cleaner.threads": "2",
@@ -154,12 +160,12 @@ def test_what_kafka_changes_while_brokers_run_is_accepted(world: World, scope: S
     }
     sets = [(key, Op.SET, value) for key, value in changes.items()]
     assert alter(world, *sets, scope=scope, name=name).error == E.NONE
-    assert settings(world, scope, name) == changes
+    assert settings(world, scope, name) == before | changes
     appended = alter(world, ("metric.reporters", Op.APPEND, "c.D"), scope=scope, name=name)
     assert (appended.error, settings(world, scope, name)["metric.reporters"]) == (E.NONE, "a.B,c.D")
     deletes = [(key, Op.DELETE, None) for key in changes]
     assert alter(world, *deletes, scope=scope, name=name).error == E.NONE
-    assert settings(world, scope, name) == {}
+    assert settings(world, scope, name) == before
 
 
 @pytest.mark.parametrize(
@@ -167,6 +173,22 @@ def test_what_kafka_changes_while_brokers_run_is_accepted(world: World, scope: S
     [
         (("log.cleaner.threads", Op.SET, "many"), E.INVALID_REQUEST),
         (("log.cleaner.threads", Op.APPEND, "1"), E.INVALID_CONFIG),
+        *(
+            ((name, Op.SET, value), E.INVALID_REQUEST)
+            for name, value in (
+                ("num.network.threads", "-5"),
+                ("num.io.threads", "0"),
+                ("background.threads", "0"),
+                ("log.cleaner.threads", "-1"),
+                ("remote.log.manager.copier.thread.pool.size", "0"),
+                ("compression.gzip.level", "99"),
+                ("compression.gzip.level", "0"),
+                ("compression.lz4.level", "18"),
+                ("compression.zstd.level", "23"),
+                ("group.coordinator.cached.buffer.max.bytes", "1"),
+                ("remote.list.offsets.request.timeout.ms", "0"),
+            )
+        ),
         (("num.partitions", Op.SET, "1"), E.INVALID_REQUEST),
         (("queued.max.requests", Op.SET, "1"), E.INVALID_REQUEST),  # read at Kafka's start, unknown here
         (("ssl.client.auth", Op.SET, "required"), E.INVALID_REQUEST),  # nobody may believe that it is
@@ -187,6 +209,7 @@ def test_names_that_are_no_settings_are_bounded(world: World) -> None:
     def own(first: int, count: int) -> list[tuple[str, Op, str | None]]:
         return [(f"my.{number}", Op.SET, "x") for number in range(first, first + count)]
 
+    world.brokers(1)
     most = configs.UNKNOWN_NAMES_MAX
     assert alter(world, *own(0, most), scope=Scope.CLUSTER, name="").error == E.NONE
     assert alter(world, *own(most, 1), scope=Scope.CLUSTER, name="").error == E.POLICY_VIOLATION
@@ -242,10 +265,10 @@ def test_groups_with_settings_are_counted_once_for_a_command(world: World) -> No
     walks = 0
 
     class Counted(dict[Any, Any]):
-        def __iter__(self) -> Any:
+        def items(self) -> Any:
             nonlocal walks
             walks += 1
-            return super().__iter__()
+            return super().items()
 
         def set(self, key: Any, value: Any) -> "Counted":
             return Counted(self | {key: value})
@@ -295,3 +318,49 @@ def test_append_adds_a_value_once(topic: World) -> None:
     assert settings(topic) == {key: "1:1,0:1,2:1"}
     alter(topic, (key, Op.SUBTRACT, "0:1,7:1"))
     assert settings(topic) == {key: "1:1,2:1"}
+
+
+@pytest.mark.parametrize("scope", [Scope.GROUP, Scope.CLIENT_METRICS, Scope.BROKER, Scope.CLUSTER])
+def test_the_bytes_of_all_settings_of_a_scope_are_bounded(
+    world: World, monkeypatch: pytest.MonkeyPatch, scope: Scope
+) -> None:
+    """A client chooses names and values, and every node keeps them in memory."""
+    key = {Scope.GROUP: "share.auto.offset.reset", Scope.CLIENT_METRICS: "metrics"}.get(scope, "my.own")
+    value = "by_duration:P1DT2H"
+    names = [""] if scope is Scope.CLUSTER else ["1", "2"]
+    world.brokers(1, 2)
+    kept = sum(len(one) + len(text) for one, text in settings(world, scope, "").items())
+    each = len(key) + len(value)
+    most = kept + sum(each + len(name) for name in names)
+    monkeypatch.setattr(configs, "SCOPE_BYTES_MAX", most)
+
+    def put(name: str, text: str) -> Any:
+        return alter(world, (key, Op.SET, text), scope=scope, name=name)
+
+    assert [put(name, value).error for name in names] == [E.NONE] * len(names)
+    refused = put(names[0], value.replace("1D", "10D"))
+    assert (refused.error, str(most) in refused.message) == (E.POLICY_VIOLATION, True)
+    monkeypatch.setattr(configs, "SCOPE_BYTES_MAX", 1)  # as if an older version had kept more than this one
+    assert put(names[0], value.replace("2H", "3H")).error == E.NONE
+    assert alter(world, (key, Op.DELETE, None), scope=scope, name=names[0]).error == E.NONE
+
+
+def test_settings_of_a_broker_that_left_can_be_deleted(world: World) -> None:
+    world.brokers(1, 2)
+    change = ("log.retention.ms", Op.SET, "7")
+    assert alter(world, change, scope=Scope.BROKER, name="2").error == E.NONE
+    world.fence(2)
+    world.do(c.UnregisterBroker(broker_id=2))
+    assert alter(world, change, scope=Scope.BROKER, name="2").error == E.BROKER_ID_NOT_REGISTERED
+    deleted = ("log.retention.ms", Op.DELETE, None)
+    assert alter(world, deleted, scope=Scope.BROKER, name="2").error == E.NONE
+    assert settings(world, Scope.BROKER, "2") == {}
+
+
+def test_unclean_election_of_one_broker_is_kept_and_elects_nobody(world: World) -> None:
+    """As in Kafka; the cluster's value counts, or the topic's (ADR 0010)."""
+    world.brokers(1, 2)
+    change = ("unclean.leader.election.enable", Op.SET, "true")
+    assert alter(world, change, scope=Scope.BROKER, name="1").error == E.NONE
+    assert settings(world, Scope.BROKER, "1") == {"unclean.leader.election.enable": "true"}
+    assert not cluster_defaults(world.image).unclean

@@ -6,8 +6,10 @@ from tierlog.broker.settings.definitions import InvalidSetting
 from tierlog.broker.settings.node import NODE_SETTINGS, NodeSettings, settings_from
 from tierlog.broker.settings.running import (
     RUN_TIME_SETTINGS,
+    check_thread_counts,
     check_together,
     settings_now,
+    thread_counts,
     why_fixed,
     without_effect,
 )
@@ -69,11 +71,41 @@ def test_what_the_quorum_keeps_does_not_come_from_a_nodes_file_nor_is_it_set_for
     now = settings_now(file, {"min.insync.replicas": "2"}, {"min.insync.replicas": "3"})
     assert (now.min_insync_replicas, now.unclean_leader_election_enable) == (2, False)
     assert now.topic_defaults() == {"min.insync.replicas": "2"}
-    assert without_effect(file, now) == {
+    assert without_effect(file, now, {}) == {
         "min.insync.replicas": ("1", "2"),
         "unclean.leader.election.enable": ("true", "false"),
     }
-    assert without_effect(settings_from({}), now) == {}
+    assert without_effect(settings_from({}), now, {}) == {}
+    own = {"unclean.leader.election.enable": "true", "log.retention.ms": "1"}
+    assert without_effect(settings_from({}), now, own) == {
+        "unclean.leader.election.enable": ("true", "false")
+    }
+
+
+@pytest.mark.parametrize("name", ["num.network.threads", "num.replica.fetchers"])
+@pytest.mark.parametrize(
+    ("current", "fits", "too_few", "too_many"),
+    [(8, (4, 16), 3, 17), (3, (1, 6), 0, 7), (1, (1, 2), None, 100_000)],
+)
+def test_a_number_of_threads_at_most_doubles_or_halves(
+    name: str, current: int, fits: tuple[int, int], too_few: int | None, too_many: int
+) -> None:
+    for count in (current, *fits):
+        check_thread_counts({name: current}, {name: count})
+    for count, than in ((too_few, "at least half"), (too_many, "not be greater than double")):
+        if count is not None:
+            with pytest.raises(InvalidSetting, match=f"{name}={count}, .*{than} the current value {current}"):
+                check_thread_counts({name: current}, {name: count})
+
+
+def test_a_nodes_own_number_of_threads_counts() -> None:
+    of_cluster = {"num.network.threads": "4", "num.replica.fetchers": "2", "num.io.threads": "5"}
+    of_node = {"num.network.threads": "6", "num.io.threads": "-5"}  # as an older version took it
+    counts = thread_counts(settings_now(AT_START, of_cluster, of_node), of_cluster, of_node)
+    assert counts["num.network.threads"] == 6
+    assert counts["num.replica.fetchers"] == 2
+    assert counts["num.io.threads"] == 5
+    assert counts["background.threads"] == 10
 
 
 def test_local_retention_may_be_all_that_is_kept() -> None:
