@@ -476,6 +476,10 @@ class MetadataNode:
         if self._sessions is not None and self._watched is not self.image.brokers:
             self._watched = brokers = self.image.brokers
             self._peers.watch({n: brokers[n].admin_url for n in sorted(brokers) if n != self.node_id})
+        self._wake_on_new_standing()
+
+    def _wake_on_new_standing(self) -> None:
+        core = self.core
         standing = (core.term, core.role, core.leader, self.is_leader)
         if standing != self._standing:
             self._standing = standing
@@ -506,7 +510,13 @@ class MetadataNode:
         self._work.set()
 
     async def _standing_change(self, at_most_s: float | None = None) -> None:
+        """Waits until leadership differs from what the caller has just seen.
+
+        The core may move on while the loop waits for the disk. If a leader is doubted and heard again before
+        the loop looks, the loop sees no change and wakes nobody. So what the caller has seen is noted first.
+        """
         self._raise_failure()
+        self._wake_on_new_standing()
         await happens(self._standing_changed, at_most_s)
 
     async def _tick(self) -> None:

@@ -3,9 +3,11 @@
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -30,10 +32,20 @@ COMMAND = c.CreateTopics(topics=(c.NewTopic(name="t", partitions=1),))
 
 
 class SilentPeers(NoPeers):
-    """Messages go nowhere; a forwarded command is taken and never answered."""
+    """Messages go nowhere; a forwarded command is taken and never answered. `died`: as a watch reports it."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
+        self.died: Callable[[int], None] = lambda peer: None
+
+    def start(
+        self,
+        unreachable: Callable[[int], None],
+        died: Callable[[int], None],
+        met: Callable[[int], None],
+        answered: Callable[[tuple[m.AnyMessage, ...]], None],
+    ) -> None:
+        self.died = died
 
     def send(self, message: m.AnyMessage) -> None:
         return
@@ -59,7 +71,7 @@ class GatedFiles(OsFiles):
 
 @asynccontextmanager
 async def follower(
-    directory: Path, failures: Failures, files: OsFiles | None = None, **options: int
+    directory: Path, failures: Failures, files: OsFiles | None = None, **options: Any
 ) -> AsyncIterator[MetadataNode]:
     tasks = TaskGroup(lambda name, failure: failures.put_nowait(failure))
     node = MetadataNode(
@@ -71,8 +83,7 @@ async def follower(
         random.Random(7),
         tasks,
         "c1",
-        peers=SilentPeers(),
-        **{"tick_ms": 3_600_000, **options},
+        **{"tick_ms": 3_600_000, "peers": SilentPeers(), **options},
     )
     await node.start()
     try:
@@ -101,6 +112,31 @@ async def test_a_forwarded_command_without_an_answer_may_have_been_applied(tmp_p
         with pytest.raises(MetadataUnavailable) as told:
             await node.submit(COMMAND, timeout_s=0.05)
         assert told.value.applied_unknown
+
+
+async def test_a_command_is_forwarded_once_the_leader_is_heard_again(tmp_path: Path) -> None:
+    """The doubt arises and passes while the node's loop waits for its disk, so that it notices neither."""
+    heartbeat = m.Heartbeat(term=1, sender=LEADER, to=FOLLOWER, commit=0)
+    peers, gate = SilentPeers(), threading.Event()
+    with ThreadPoolExecutor(1) as worker:
+        async with follower(tmp_path, Failures(), peers=peers, worker=worker) as node:
+            node.receive((append(1, 1),))
+            await MetadataClient(node).wait_for(lambda image: image.index == 1)
+            worker.submit(gate.wait)
+            try:
+                node.receive((append(2, 2, 1, 1),))
+                await asyncio.sleep(0)
+                peers.died(LEADER)
+                asking = asyncio.ensure_future(node.submit(COMMAND))
+                await asyncio.sleep(0)
+                node.receive((heartbeat,))
+            finally:
+                gate.set()
+            asked = asyncio.ensure_future(peers.asked.wait())
+            await asyncio.wait({asking, asked}, return_when=asyncio.FIRST_COMPLETED)
+            assert peers.asked.is_set()
+            for task in (asking, asked):
+                task.cancel()
 
 
 async def test_a_command_that_found_no_leader_was_not_applied(tmp_path: Path) -> None:
