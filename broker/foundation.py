@@ -25,6 +25,7 @@ from tierlog.broker.ports.files import Files, OsFiles
 from tierlog.broker.ports.open_files import OpenFiles
 from tierlog.broker.ports.tasks import TaskGroup, done_before
 from tierlog.broker.runtime.data_directories import DataDirectories
+from tierlog.broker.runtime.failures import FailureLog
 from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.settings.node import CONTROLLER, NodeSettings
 from tierlog.metadata.api import member_urls, quorum_routes, raft_routes
@@ -64,6 +65,7 @@ class Foundation(ABC):
         self.rng = rng or random.Random()
         self.stats = RequestStats()
         self.loop_lag = LoopLag()
+        self.failures = FailureLog()
         self.bootstrap = self.admin_url = ""
         self.peers: HttpPeers | None = None
         """The other voters; None without a secret."""
@@ -114,7 +116,7 @@ class Foundation(ABC):
         self._parts.push_async_callback(metadata_tasks.close)
         self.metadata_node, raft = self._build_metadata(metadata_tasks)
         self.metadata = MetadataClient(self.metadata_node)
-        self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag)
+        self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag, self.failures)
         routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft]
         self.admin = AdminServer(routes, quorum_tls(settings), self._names)
         self._parts.push_async_callback(self.admin.close)
@@ -169,7 +171,7 @@ class Foundation(ABC):
         await node.stop()
 
     def _report(self, name: str, failure: BaseException) -> None:
-        _log.error("failed", what=name, exc_info=failure)
+        self.failures.report(name, failure)
 
     def _fatal(self, name: str, failure: BaseException) -> None:
         _log.critical("the node cannot go on", what=name, exc_info=failure)

@@ -23,7 +23,7 @@ class Voter(Foundation):
         self.has_logs = True  # there are none but that of the metadata
         tasks = TaskGroup(self._report)
         self._parts.push_async_callback(tasks.close)
-        tasks.spawn("reserve of the metadata", self._keep_reserve())
+        tasks.repeat("reserve of the metadata", self._keep_reserve)
         await self._await_quorum()
         self._parts.callback(self.admin_node.stop_serving)
         self.admin_node.serve()
@@ -44,10 +44,9 @@ class Voter(Foundation):
 
     async def _keep_reserve(self) -> None:
         """Sets room aside again once a full disk has some."""
-        while True:
-            await asyncio.sleep(RESERVE_CHECK_S)
-            try:
-                if not self.metadata_node.has_reserve:
-                    await self.metadata_node.keep_reserve()
-            except OSError as failure:
-                _log.error("no room can be set aside for the metadata", error=str(failure))
+        await asyncio.sleep(RESERVE_CHECK_S)
+        try:
+            if not self.metadata_node.has_reserve:
+                await self.metadata_node.keep_reserve()
+        except OSError as failure:
+            _log.error("no room can be set aside for the metadata", error=str(failure))

@@ -58,7 +58,7 @@ class Sentinel:
     def update(self, broker_epoch: int) -> None:
         """This process has registered under this epoch."""
         if self._broker_epoch < 0:
-            self._tasks.spawn("sentinel", self._keep())
+            self._tasks.repeat("sentinel", self._look)
         self._broker_epoch = broker_epoch
         self._tell()
 
@@ -69,10 +69,9 @@ class Sentinel:
         if child is not None:
             _let_go(child)
 
-    async def _keep(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            self._tell()
+    async def _look(self) -> None:
+        await asyncio.sleep(LOOK_S)
+        self._tell()
 
     def _tell(self) -> None:
         """The child gets a new order if anything has changed; a new child if it has ended."""

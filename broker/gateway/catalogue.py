@@ -253,6 +253,11 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "How late a timer fires that is due every 50 ms: what holds up the event loop holds up every "
             "client. Above 0.1 s it is logged, at most every 10 s",
         ),
+        _counter(
+            "tierlog_unexpected_failures_total",
+            "Requests and turns of background tasks that a bug has ended; each is in the log, with its "
+            "traceback. Above 0 needs a look",
+        ),
         _counter("process_cpu_seconds_total", "CPU time, user and system"),
         _gauge("process_resident_memory_bytes", "Memory"),
         _gauge("process_open_fds", "Open file descriptors"),

@@ -47,6 +47,7 @@ def families(node: Node) -> Iterator[Family]:
         yield from move_families(serving.moves)
     yield from _remote(node)
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
+    yield "tierlog_unexpected_failures_total", _one(node.failures.count)
     yield from _process()
 
 

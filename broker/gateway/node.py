@@ -12,6 +12,7 @@ from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.directory_moves import DirectoryMoves
 from tierlog.broker.runtime.examiner import Examiner
+from tierlog.broker.runtime.failures import FailureLog
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.group_service import GroupService
@@ -90,12 +91,18 @@ class Serving:
 
 class Node:
     def __init__(
-        self, settings: NodeSettings, metadata: MetadataClient, stats: RequestStats, loop_lag: LoopLag
+        self,
+        settings: NodeSettings,
+        metadata: MetadataClient,
+        stats: RequestStats,
+        loop_lag: LoopLag,
+        failures: FailureLog,
     ) -> None:
         self.settings = settings
         self.metadata = metadata
         self.stats = stats
         self.loop_lag = loop_lag
+        self.failures = failures
         self.serving: Serving | None = None
         self.serves = False
         self._readers: set[Events] = set()

@@ -1,11 +1,18 @@
 """Background tasks that are never lost: each belongs to a group, and a failed one is reported."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
+
+RETRY_S = 1.0
+"""After a turn that failed. A bug that every turn meets must not fill the log; others must not wait long."""
 
 T = TypeVar("T")
 Report = Callable[[str, BaseException], None]
+
+
+def _always() -> bool:
+    return True
 
 
 class TaskGroup:
@@ -24,6 +31,25 @@ class TaskGroup:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def repeat(
+        self, name: str, turn: Callable[[], Awaitable[object]], goes_on: Callable[[], bool] = _always
+    ) -> asyncio.Task[None]:
+        """Starts a task that takes one turn after the other until it is cancelled, or `goes_on` says no.
+
+        An exception ends the turn and not the task: it goes to the group's report, and the next turn comes
+        after RETRY_S. A turn waits by itself for what it is to do."""
+        return self.spawn(name, self._take_turns(name, turn, goes_on))
+
+    async def _take_turns(
+        self, name: str, turn: Callable[[], Awaitable[object]], goes_on: Callable[[], bool]
+    ) -> None:
+        while goes_on():
+            try:
+                await turn()
+            except Exception as failure:
+                self._report(f"a turn of: {name}", failure)
+                await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:
         """Cancels what still runs and waits until all of it has ended, with what that started in the end."""

@@ -67,7 +67,9 @@ class LogCleaner:
 
     def start(self) -> None:
         if self._settings.log_cleaner_enable:
-            self._running = self._tasks.spawn("log cleaner", self._run())
+            self._running = self._tasks.repeat(
+                "log cleaner", self._turn, goes_on=lambda: not self._stopping.is_set()
+            )
 
     def configure(self, settings: NodeSettings) -> None:
         """As the settings are now. Memory is that of the next cleaning."""
@@ -97,13 +99,12 @@ class LogCleaner:
                 passed_over.add(picked[0])
         return count
 
-    async def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._woken.clear()
-            await self.clean_all()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.log_cleaner_backoff_ms / 1000):
-                    await self._woken.wait()
+    async def _turn(self) -> None:
+        self._woken.clear()
+        await self.clean_all()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.log_cleaner_backoff_ms / 1000):
+                await self._woken.wait()
 
     async def _dirtiest(self, passed_over: set[Replica]) -> tuple[Replica, Dirty] | None:
         now_ms = self._clock.now_ms()

@@ -56,13 +56,13 @@ class Scrubber:
         self._settings = settings
         self._replicas = replicas
         self._tasks = tasks
-        self._rng = rng
         self._found_damage = found_damage
         self._suspects: dict[tuple[Replica, Segment], str] = {}
         self._trusted: dict[Segment, float] = {}  # until when
         self._suspicion = asyncio.Event()
         self._changed = asyncio.Event()
         self._asked = False
+        self._part = rng.random()  # of the interval, before the first pass: brokers are not to scrub at once
         self._running: list[asyncio.Task[None]] = []
         self.bytes_read = self.batches_read = self.passes = 0
         self.progress = 1.0
@@ -71,8 +71,8 @@ class Scrubber:
     def start(self) -> None:
         self._replicas.suspected = self.suspect
         self._running = [
-            self._tasks.spawn("scrub logs", self._run()),
-            self._tasks.spawn("look for damage", self._look_at_suspects()),
+            self._tasks.repeat("scrub logs", self._turn),
+            self._tasks.repeat("look for damage", self._look_at_suspects),
         ]
 
     def configure(self, settings: NodeSettings) -> None:
@@ -109,47 +109,52 @@ class Scrubber:
                 self._suspicion.set()
 
     async def scrub_all(self) -> None:
-        """One pass over all logs that are here."""
+        """One pass over all logs that are here. Raises what was not expected of a log, after all others."""
         self.progress = 0.0
         replicas = list(self._replicas)
+        unexpected: list[Exception] = []
         for number, replica in enumerate(replicas):
-            await self.scrub(replica)
+            try:
+                await self.scrub(replica)
+            except Exception as failure:
+                failure.add_note(f"partition {replica.name}")
+                unexpected.append(failure)
             self.progress = (number + 1) / len(replicas)
             if number % LOOKED_AT_A_TURN == 0:
                 await asyncio.sleep(0)
         self.progress = 1.0
         self.passes += 1
+        if unexpected:
+            raise ExceptionGroup("scrubbing", unexpected)
 
     async def scrub(self, replica: Replica) -> None:
         """All segments that it has now."""
         for segment in _segments(replica.log):
             await self._read(replica, segment, "scrubbed")
 
-    async def _run(self) -> None:
-        part = self._rng.random()
-        while True:
-            interval_s = self._settings.log_scrub_interval_ms / 1000
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(interval_s * part if interval_s else None):
-                    await self._changed.wait()
-            except TimeoutError:
-                self._asked = True
-            if self._asked:
-                part, self._asked = 1.0, False
-                await self.scrub_all()
+    async def _turn(self) -> None:
+        interval_s = self._settings.log_scrub_interval_ms / 1000
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(interval_s * self._part if interval_s else None):
+                await self._changed.wait()
+        except TimeoutError:
+            self._asked = True
+        if self._asked:
+            self._part, self._asked = 1.0, False
+            await self.scrub_all()
 
     async def _look_at_suspects(self) -> None:
-        while True:
+        if not self._suspects:
             await self._suspicion.wait()
-            self._suspicion.clear()
-            while self._suspects:
-                replica, segment = key = next(iter(self._suspects))
-                why = self._suspects[key]
-                try:
-                    await self._read(replica, segment, why, hurried=True)
-                finally:
-                    del self._suspects[key]
+        self._suspicion.clear()
+        while self._suspects:
+            replica, segment = key = next(iter(self._suspects))
+            why = self._suspects[key]
+            try:
+                await self._read(replica, segment, why, hurried=True)
+            finally:
+                del self._suspects[key]
 
     async def _read(self, replica: Replica, segment: Segment, why: str, *, hurried: bool = False) -> None:
         """What keeps one segment from being read must not keep the others from it."""

@@ -90,27 +90,37 @@ class Upkeep:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def apply_retention(self) -> None:
-        """Rolls by age; deletes by time, size and log start (of tiered partitions the tier driver does)."""
+        """Rolls by age; deletes by time, size and log start (of tiered partitions the tier driver does).
+
+        Raises what was not expected of a partition, once all others have had their turn."""
         now_ms = self._clock.now_ms()
         due: defaultdict[Room, list[Path]] = defaultdict(list)
+        unexpected: list[Exception] = []
         for number, replica in enumerate(self._replicas):
             if not self._replicas.holds(replica):
                 continue  # deleted meanwhile: its file names may be those of a topic made anew
-            replica.expire_producers(self._clock.monotonic_ms(), self._settings.producer_id_expiration_ms)
-            if replica.log.is_empty:
-                due[replica.room] += replica.take_due(now_ms)
-                if number % LOOKED_AT_A_TURN == 0:
-                    await asyncio.sleep(0)
-                continue
-            self._try(replica, replica.maybe_roll, now_ms)
-            if _has_local_retention(replica.config):  # also where there was no room to roll: it makes some
-                self._try(replica, replica.apply_retention, now_ms)
+            try:
+                self._retain(replica, now_ms)
+            except Exception as failure:
+                failure.add_note(f"partition {replica.name}")
+                unexpected.append(failure)
             due[replica.room] += replica.take_due(now_ms)
-            await asyncio.sleep(0)  # requests have their turn between two partitions
+            if not replica.log.is_empty or number % LOOKED_AT_A_TURN == 0:
+                await asyncio.sleep(0)  # requests have their turn between two partitions
         loop = asyncio.get_running_loop()
         for room, paths in due.items():
             if paths:  # nobody waits for it
                 loop.run_in_executor(room.threads, self._unlink, paths)
+        if unexpected:
+            raise ExceptionGroup("retention", unexpected)
+
+    def _retain(self, replica: Replica, now_ms: int) -> None:
+        replica.expire_producers(self._clock.monotonic_ms(), self._settings.producer_id_expiration_ms)
+        if replica.log.is_empty:
+            return
+        self._try(replica, replica.maybe_roll, now_ms)
+        if _has_local_retention(replica.config):  # also where there was no room to roll: it makes some
+            self._try(replica, replica.apply_retention, now_ms)
 
     async def flush_due(self, directory: DataDirectory) -> None:
         """flush.ms: fsyncs logs whose oldest unsynced record is that old."""
@@ -171,15 +181,14 @@ class Upkeep:
             _log.error("retention failed", partition=str(replica.name), error=str(failure))
 
     def _repeat(self, name: str, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-        self._running.append(self._tasks.spawn(name, self._repeated(interval_ms, work)))
-
-    async def _repeated(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
+        async def turn() -> None:
             await asyncio.sleep(interval_ms / 1000)
             try:
                 await work()
             except OSError as failure:
-                _log.error("upkeep failed", error=str(failure))
+                _log.error("upkeep failed", what=name, error=str(failure))
+
+        self._running.append(self._tasks.repeat(name, turn))
 
     def _unlink(self, paths: list[Path]) -> None:
         for path in paths:

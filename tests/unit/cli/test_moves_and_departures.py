@@ -14,6 +14,7 @@ from pump import until
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.node import Node
 from tierlog.broker.handlers.stats import RequestStats
+from tierlog.broker.runtime.failures import FailureLog
 from tierlog.broker.runtime.loop_lag import LoopLag
 from tierlog.broker.settings.node import settings_from
 from tierlog.cli.admin import AdminApi
@@ -82,7 +83,7 @@ async def quorum(_: web.Request) -> web.Response:
 async def cluster() -> AsyncIterator[Cluster]:
     controller = Watched(1, 2, 3, 4)
     controller.create("orders", (1, 2))
-    node = Node(settings_from({}), MetadataClient(controller), RequestStats(), LoopLag())
+    node = Node(settings_from({}), MetadataClient(controller), RequestStats(), LoopLag(), FailureLog())
     server = AdminServer([*admin_routes(node), web.get(QUORUM_PATH, quorum)])
     yield Cluster(controller, await server.start("127.0.0.1", 0))
     node.stop_serving()

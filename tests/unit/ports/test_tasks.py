@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tierlog.broker.ports import tasks
 from tierlog.broker.ports.tasks import TaskGroup, done_before
 
 
@@ -69,6 +70,31 @@ async def test_work_that_fails_before_the_event_tells_its_caller() -> None:
 
     with pytest.raises(OSError, match="no room"):
         await done_before(event, work())
+
+
+async def test_a_turn_that_fails_is_reported_and_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "RETRY_S", 0)
+    reported: list[tuple[str, BaseException]] = []
+    group = TaskGroup(lambda name, failure: reported.append((name, failure)))
+    bug, turns = KeyError("a bug"), list[int]()
+
+    async def turn() -> None:
+        turns.append(len(turns))
+        if len(turns) == 1:
+            raise bug
+
+    await group.repeat("retention", turn, goes_on=lambda: len(turns) < 3)
+    assert turns == [0, 1, 2]
+    assert reported == [("a turn of: retention", bug)]
+
+
+async def test_a_task_that_takes_turns_can_be_cancelled() -> None:
+    reported: list[str] = []
+    group = TaskGroup(lambda name, failure: reported.append(name))
+    group.repeat("waits", asyncio.Event().wait)
+    await asyncio.sleep(0)
+    await group.close()
+    assert (len(group), reported) == (0, [])
 
 
 async def test_a_group_closes_at_the_very_moment_in_which_a_task_ends() -> None:

@@ -347,3 +347,18 @@ async def test_the_only_one_in_sync_cuts_nothing_and_leads_on(tmp_path: Path) ->
     assert node.told == [] and node.replica.leads
     assert offsets_served(node) == [one for one in range(BATCHES) if one != 13]
     await node.stop()
+
+
+async def test_a_bug_met_in_one_log_ends_the_pass_of_no_other(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug = KeyError("a bug")
+
+    async def fail(replica: Replica) -> None:
+        raise bug
+
+    monkeypatch.setattr(node.scrubber, "scrub", fail)
+    with pytest.raises(ExceptionGroup) as met:
+        await node.scrubber.scrub_all()
+    assert met.value.exceptions == (bug,)
+    assert (node.scrubber.passes, node.scrubber.progress) == (1, 1.0)

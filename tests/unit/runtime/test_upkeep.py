@@ -5,6 +5,7 @@ import random
 import uuid
 from pathlib import Path
 
+import pytest
 from hands import Hands
 
 from tierlog.broker.ports.files import OsFiles, Space
@@ -188,6 +189,22 @@ async def test_retention_goes_on_where_nothing_can_be_rolled(tmp_path: Path) -> 
     node.clock.now += 10
     await node.upkeep.apply_retention()
     assert (replica.log_start_offset, len(replica.segments)) == (1, 1)
+
+
+async def test_a_bug_met_in_one_partition_keeps_retention_from_no_other(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(segment_ms="1", retention_ms="1")
+    bug = KeyError("a bug")
+    first, second = node.replicas
+
+    def fail(now_ms: int) -> bool:
+        raise bug
+
+    first.maybe_roll = fail  # type: ignore[method-assign]
+    node.clock.now += 10_000
+    with pytest.raises(ExceptionGroup) as met:
+        await node.upkeep.apply_retention()
+    assert met.value.exceptions == (bug,) and bug.__notes__ == [f"partition {first.name}"]
+    assert (first.log_start_offset, second.log_start_offset) == (0, 1)
 
 
 async def test_idle_producers_of_tiered_partitions_are_forgotten_too(tmp_path: Path) -> None:
