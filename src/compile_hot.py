@@ -23,6 +23,7 @@ HOT = (
     "broker/net/connection.py",
     "broker/net/dispatch.py",
     "broker/net/outbox.py",
+    "broker/net/pending.py",
     "broker/net/receive.py",
     "broker/partition/epochs.py",
     "broker/partition/follower.py",

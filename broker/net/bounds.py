@@ -95,6 +95,9 @@ class Bounds:
     """socket.send.buffer.bytes; more is not faster: what waits in the kernel falls out of the CPU's caches"""
     receive_buffer_bytes: int = -1
     """socket.receive.buffer.bytes; -1 (of either) leaves it to the operating system"""
+    abandoned_s: float = 10.0
+    """no setting: how long requests of a client that has gone may wait for those before them. Longer than an
+    offset commit takes (offsets.commit.timeout.ms): a consumer sends LeaveGroup behind it and closes"""
     sweep_s: float = 1.0
     """no setting: how often slow and idle connections are looked for"""
 

@@ -2,44 +2,39 @@
 
 One readable event costs one receive, whatever number of frames it brings, and one send for all the answers
 that were ready at once. A handler that answers at once costs no task. Answers leave in the order of the
-requests: one that waits for an earlier one stays in `_waiting`. The connection is not read while too many
+requests: one that waits for an earlier one is `_pending`. The connection is not read while too many
 requests wait, too many response bytes are queued, or the listener's budget has no room; frames that were
 already received then lie in `_held`. So do those beyond FRAMES_PER_TURN, while others have their turn. A
 client over its quota is muted: not read either, for as long as its answer told it (KIP-219). Only a frame
 that has room in the budget arrives all the same, and in time: others wait for that room. Nothing is read
-either while a request has to be carried out before the next one is looked at (a CHANGE of
-`handlers.ordering`, `context.hold_others`); no frame can have been begun then, as such a request is the last
-that is handled.
+either while a request must start or be done before the next one is looked at (`handlers.ordering`,
+`context.hold_others`); no frame can have been begun then, as such a request is the last that is handled.
 """
 
 import asyncio
 import select
 import socket
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from types import CoroutineType
 from typing import Any, Protocol
 
 from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.ordering import Order
-from tierlog.broker.net.bounds import (
-    ABANDONED_REQUESTS,
-    BLOCKED_AFTER_S,
-    FRAMES_PER_TURN,
-    Bounds,
-)
+from tierlog.broker.net.bounds import ABANDONED_REQUESTS, BLOCKED_AFTER_S, FRAMES_PER_TURN, Bounds
 from tierlog.broker.net.dispatch import NOT_STARTED, Call, Dispatcher
 from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.net.outbox import Outbox
+from tierlog.broker.net.pending import Pending, Slot
 from tierlog.broker.net.receive import SIZE_PREFIX, Buffers, Partial, frame_size
 from tierlog.broker.ports.files import Part
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.wire.primitives import MalformedFrame
 
-_ENDING, _WITHOUT_ROOM, _OTHERS_TURN, _MUTED, _IN_ORDER, _LAST = 1, 2, 4, 8, 16, 32
-"""Why a connection is halted: it takes no further frame, whatever is queued. _LAST: one of the answers that
-wait for their turn is its end.
+_ENDING, _WITHOUT_ROOM, _OTHERS_TURN, _MUTED, _IN_ORDER, _OTHERS_WAIT, _LAST = 1, 2, 4, 8, 16, 32, 64
+"""Why a connection is halted: it takes no further frame, whatever is queued. _IN_ORDER: a request waits for
+appends before it, or a CHANGE is under way. _OTHERS_WAIT: a handler asked for it (`context.hold_others`).
+_LAST: one of the answers that wait for their turn is its end.
 """
 _APPEND, _AFTER_APPENDS, _CHANGE = Order.APPEND, Order.AFTER_APPENDS, Order.CHANGE
 
@@ -72,19 +67,6 @@ class Owner(Protocol):
         """More than the budget's limit was received and cannot be handled yet."""
 
 
-class _Slot:
-    """The place of a response in the order of the requests."""
-
-    __slots__ = ("done", "future", "parts", "request_bytes", "room")
-
-    def __init__(self, request_bytes: int = 0) -> None:
-        self.done = False
-        self.future: asyncio.Future[Any] | None = None
-        self.parts: list[Part] | None = []
-        self.request_bytes = request_bytes
-        self.room = 0  # of the budget, for a frame that is kept
-
-
 class Pump:
     """Reads frames, calls handlers, sends answers, until either side closes."""
 
@@ -98,14 +80,12 @@ class Pump:
         self._held = memoryview(b"")
         self.held_bytes = 0
         self._wanted: int | None = None  # what it waits for in the line of the budget
-        self._waiting: deque[_Slot] = deque()
-        self._waiting_bytes = 0  # of their requests
+        self._pending = Pending()
         self._appends = 0  # of those that wait
-        self._acknowledged: asyncio.Future[None] | None = (
-            None  # when there are none; only if it is waited for
-        )
+        self._held_back: tuple[Call, Slot] | None = None  # until there are none
         self._out = Outbox(sock)
-        self._reading = self._writing = self._closed = self._abandoned = False
+        self._reading = self._writing = self._closed = False
+        self._gone_at: float | None = None  # when its client was seen to have closed
         self._halted = 0
         self._most_waiting = owner.bounds.in_flight
         self.kept_bytes = 0
@@ -133,9 +113,9 @@ class Pump:
     @property
     def is_saturated(self) -> bool:
         """So many requests wait, or such large ones, that no further one is taken."""
-        if len(self._waiting) >= self._most_waiting:
+        if len(self._pending) >= self._most_waiting:
             return True
-        return self._waiting_bytes >= self._owner.bounds.frame_bytes
+        return self._pending.bytes >= self._owner.bounds.frame_bytes
 
     def close(self, why: Why, detail: str = "") -> None:
         """Closes at once. Who waits for this client is told by a cancelled future; what begun tasks still
@@ -151,12 +131,8 @@ class Pump:
         self._give_all_back()
         if self._unmute_timer is not None:
             self._unmute_timer.cancel()
-        for slot in self._waiting:
-            if slot.future is not None:
-                slot.future.cancel()
-        if self._acknowledged is not None:
-            self._acknowledged.cancel()
-        self._waiting.clear()
+        self._held_back = None
+        self._pending.cancel()
         self._out.clear()
         self._owner.forget(self, why, detail)
 
@@ -166,9 +142,7 @@ class Pump:
             budget.give(self._wanted)
         if self._partial is not None:
             self._partial.release(kept=False)
-        for slot in self._waiting:
-            budget.give(slot.room)
-            slot.room = 0
+        self._pending.give_room_back(budget)
         budget.held -= self.held_bytes
         self._owner.kept_more(-self.kept_bytes)
         self.held_bytes = self.kept_bytes = 0
@@ -180,13 +154,13 @@ class Pump:
             blocked_s = now - self.blocked_at
             return self.close(Why.BLOCKED, f"{self._out.bytes} bytes not taken for {blocked_s:.0f} s")
         if not self._reading:
-            self._look_for_its_end()
+            self._look_for_its_end(now)
         frame = self._partial
         if frame is not None and (self._reading or frame.room):
             waited = now - frame.begun_at
             if waited > bounds.frame_s or (waited > bounds.header_s and not frame.has_header):
                 return self.close(Why.SLOW, f"{frame.have} bytes of a frame in {waited:.0f} s")
-        if not self._waiting and not self.muted and now - self.active_at > bounds.idle_s:
+        if not self._pending and not self.muted and now - self.active_at > bounds.idle_s:
             return self.close(Why.IDLE)
         return None
 
@@ -202,7 +176,7 @@ class Pump:
             return
         loop = self._owner.loop
         self._halted |= _MUTED
-        if self._abandoned:
+        if self._gone_at is not None:
             loop.call_soon(self.close, Why.CLIENT)
             return
         until = loop.time() + seconds
@@ -228,19 +202,25 @@ class Pump:
         self.active_at = self._owner.loop.time()  # it was we who did not read
         self._resume()
 
-    def _look_for_its_end(self) -> None:
+    def _look_for_its_end(self, now: float) -> None:
         """A client that has gone has nothing left to slow down, though many of its requests wait: what it
         sent last is handled, and its end of the stream, behind that, closes the connection. If it only closed
-        its sending side it must not be free of bounds: it is closed at once if muted, or saturated anew.
+        its sending side it must not be free of bounds: it is closed at once if muted, or saturated anew. So
+        is one whose requests wait for too long for those before them, which may never be done.
         """
         poll = select.poll()
         poll.register(self._fd, select.POLLRDHUP)
         if not poll.poll(0):
             return
-        if self.muted or (self._abandoned and self.is_saturated):
+        gone_at = self._gone_at
+        if self.muted:
             self.close(Why.CLIENT)
-        elif not self._abandoned:
-            self._abandoned = True
+        elif gone_at is not None:
+            waits_too_long = self._halted & _IN_ORDER and now - gone_at > self._owner.bounds.abandoned_s
+            if waits_too_long or self.is_saturated:
+                self.close(Why.CLIENT)
+        else:
+            self._gone_at = now
             self._most_waiting += ABANDONED_REQUESTS
             self._timed(self._resume)()
 
@@ -367,12 +347,16 @@ class Pump:
             return
         if view is self._owner.buffers.shared:
             view, at, end = memoryview(bytearray(view[at:end])), 0, end - at
-            self.held_bytes += end
-            budget = self._owner.buffers.budget
-            budget.held += end
-            if budget.held > budget.limit:
-                self._owner.loop.call_soon(self._owner.bound_held)
+            self._count_held(end)
         self._held = view[at:end]
+
+    def _count_held(self, count: int) -> None:
+        """So many bytes more (or fewer) were received and cannot be handled yet."""
+        self.held_bytes += count
+        budget = self._owner.buffers.budget
+        budget.held += count
+        if count > 0 and budget.held > budget.limit:
+            self._owner.loop.call_soon(self._owner.bound_held)
 
     def _give_way(self, view: memoryview, at: int, end: int) -> None:
         """The rest is handled after the other connections that are readable now."""
@@ -389,52 +373,70 @@ class Pump:
         """Whether the handler kept the frame in view[at:end]; `begun` if it did not arrive whole."""
         dispatcher = self._owner.dispatcher
         call = dispatcher.call(self.connection, view, at, end, appends_wait=self._appends > 0)
-        held_back = call.result is NOT_STARTED
-        if held_back:
-            call.result = self._started_after_appends(call)
-            self._halted |= _IN_ORDER
-        result = call.result
-        if isinstance(result, asyncio.Future):
-            slot = self._slot(call, end - at, begun)
-            slot.future = result
-            result.add_done_callback(self._timed(partial(self._completed, call, slot)))
-            if call.context.others_wait is not None:
-                self._halted |= _IN_ORDER
-                call.context.others_wait.add_done_callback(self._timed(partial(self._carried_out, slot)))
-        elif held_back or isinstance(result, CoroutineType):  # a compiled coroutine is not of this type
-            task = self._owner.tasks.spawn("request", self._finish(call))
-            slot = self._slot(call, end - at, begun)
-            if call.order is _AFTER_APPENDS:
-                slot.future = task  # reads: nobody needs them once the client has gone
-            task.add_done_callback(self._timed(partial(self._completed, call, slot)))
+        if call.result is NOT_STARTED:
+            self._hold_back(call, end - at)
+        elif isinstance(call.result, asyncio.Future | CoroutineType):
+            self._wait_for(call, self._slot(call, end - at, begun))
         else:
-            self._ready(dispatcher.parts(call.context, result))
+            self._ready(dispatcher.parts(call.context, call.result))
         return call.keeps_frame
 
-    async def _started_after_appends(self, call: Call) -> Any:
-        """The reply of a request that may see nothing older than the appends before it."""
-        if self._acknowledged is None:
-            self._acknowledged = self._owner.loop.create_future()
-        await self._acknowledged
-        self._owner.dispatcher.start(call)
+    def _wait_for(self, call: Call, slot: Slot) -> None:
+        """Answers when the handler's future or coroutine is done."""
+        result = call.result
+        if not isinstance(result, asyncio.Future):
+            result = self._owner.tasks.spawn("request", self._finish(call))
+            if call.order is _AFTER_APPENDS:
+                slot.future = result  # reads: nobody needs them once the client has gone
+        else:
+            slot.future = result
+            others_wait = call.context.others_wait
+            if others_wait is not None:
+                self._halted |= _OTHERS_WAIT
+                others_wait.add_done_callback(self._timed(partial(self._carried_out, slot)))
+        result.add_done_callback(self._timed(partial(self._completed, call, slot)))
+
+    def _hold_back(self, call: Call, request_bytes: int) -> None:
+        """Keeps a request that may see nothing older than the appends before it. No later one is handled
+        before it has started, so there is at most one.
+        """
+        slot = Slot(request_bytes)
+        self._pending.wait(slot)
+        self._held_back = call, slot
+        self._halted |= _IN_ORDER
+        self._count_held(request_bytes)
+
+    def _start_held_back(self) -> None:
+        """The appends before it are acknowledged."""
+        if self._held_back is None:
+            return None
+        call, slot = self._held_back
+        self._held_back = None
+        self._count_held(-slot.request_bytes)
+        try:
+            self._owner.dispatcher.start(call)
+        except MalformedFrame as fault:
+            self._send()
+            return self.close(Why.MALFORMED, str(fault))
         if call.order is not _CHANGE:
             self._halted &= ~_IN_ORDER
-            self._resume()
-        result = call.result
-        return await result if isinstance(result, Awaitable) else result
+        if isinstance(call.result, asyncio.Future | CoroutineType):
+            self._wait_for(call, slot)
+            return self._resume()
+        return self._answer(call, slot, call.result)
 
-    def _carried_out(self, slot: _Slot, _held: "asyncio.Future[None]") -> None:
+    def _carried_out(self, slot: Slot, _held: "asyncio.Future[None]") -> None:
         """The request that others had to wait for; its bytes are not held any more."""
         self._give_room(slot)
-        self._halted &= ~_IN_ORDER
+        self._halted &= ~_OTHERS_WAIT
         self._resume()
 
     @property
     def _is_full(self) -> bool:
-        if self._halted or len(self._waiting) >= self._most_waiting:
+        if self._halted or len(self._pending) >= self._most_waiting:
             return True
         bounds = self._owner.bounds
-        return self._out.bytes >= bounds.queued_response_bytes or self._waiting_bytes >= bounds.frame_bytes
+        return self._out.bytes >= bounds.queued_response_bytes or self._pending.bytes >= bounds.frame_bytes
 
     @property
     def _is_stopped(self) -> bool:
@@ -468,8 +470,8 @@ class Pump:
         if self._closed:
             return
         if self.held_bytes and not self._held:
-            self._owner.buffers.budget.held -= self.held_bytes
-            self.held_bytes = 0
+            held_back = self._held_back
+            self._count_held((held_back[1].request_bytes if held_back else 0) - self.held_bytes)
         if self._held or self._is_stopped:
             self._stop_reading()
         elif not self._reading:
@@ -480,15 +482,14 @@ class Pump:
 
     # ---- answering --------------------------------------------------------------------------------
 
-    def _slot(self, call: Call, request_bytes: int, begun: Partial | None) -> _Slot:
+    def _slot(self, call: Call, request_bytes: int, begun: Partial | None) -> Slot:
         """For a request whose answer has to be waited for. What is kept of its frame has room."""
-        slot = _Slot(request_bytes)
+        slot = Slot(request_bytes)
         if call.order is _APPEND:
             self._appends += 1
         elif call.order is _CHANGE:
             self._halted |= _IN_ORDER
-        self._waiting.append(slot)
-        self._waiting_bytes += request_bytes
+        self._pending.wait(slot)
         slot.room = request_bytes if call.keeps_frame else call.context.held_bytes
         if call.keeps_frame and begun is not None:
             begun.room = 0  # handed over
@@ -499,7 +500,7 @@ class Pump:
                 self._wait_for_room(0)
         return slot
 
-    def _give_room(self, slot: _Slot) -> None:
+    def _give_room(self, slot: Slot) -> None:
         if slot.room:
             self._owner.buffers.budget.give(slot.room)
             slot.room = 0
@@ -507,10 +508,8 @@ class Pump:
     def _ready(self, parts: list[Part] | None) -> None:
         """An answer that is there at once."""
         self._out.count(parts or ())
-        if self._waiting:
-            slot = _Slot()
-            slot.done, slot.parts = True, parts
-            self._waiting.append(slot)
+        if self._pending:
+            self._pending.answer_later(parts)
             if parts is None:
                 self._halted |= _LAST
         else:
@@ -523,46 +522,48 @@ class Pump:
         except Exception as failure:
             return failure
 
-    def _completed(self, call: Call, slot: _Slot, future: "asyncio.Future[Any]") -> None:
+    def _completed(self, call: Call, slot: Slot, future: "asyncio.Future[Any]") -> None:
         """An answer that had to be waited for."""
         if future.cancelled():
             return self.close(Why.STOPPING, "the request was cancelled")
-        reply = future.exception() or future.result()
+        return self._answer(call, slot, future.exception() or future.result())
+
+    def _answer(self, call: Call, slot: Slot, reply: Any) -> None:
+        """Sends a response in its turn, and starts what had to wait for it."""
         if self._closed:
             return None
         self._give_room(slot)
-        self._waiting_bytes -= slot.request_bytes
         dispatcher = self._owner.dispatcher
         try:
             if isinstance(reply, BaseException):
                 reply = dispatcher.failed(call.context, call.request, reply)
-            slot.parts = dispatcher.parts(call.context, reply)
+            parts = dispatcher.parts(call.context, reply)
         except Exception as failure:
             dispatcher.report(f"an answer to {self.connection.peer_host}", failure)
             return self.close(Why.UNANSWERED, str(failure))
-        self._out.count(slot.parts or ())
-        slot.done = True
-        if slot.parts is None:
+        self._out.count(parts or ())
+        self._pending.answer(slot, parts)
+        if parts is None:
             self._halted |= _LAST
         if call.order is _APPEND:
             self._appends -= 1
-        if self._halted & _IN_ORDER:
+        if self._halted & (_IN_ORDER | _OTHERS_WAIT):
             self._let_others_start(call)
-        while self._waiting and self._waiting[0].done:
-            self._queue(self._waiting.popleft().parts)
-        following = self._waiting[0].future if self._waiting else None
-        if following is not None and following.done():
+        while self._pending.has_ready:
+            self._queue(self._pending.take())
+        if self._pending.next_is_done:
             return None  # its turn to complete comes at once: both leave with one system call
         return self._send()
 
     def _let_others_start(self, call: Call) -> None:
         """What had to wait for this answer."""
         held = call.context.others_wait
-        if call.order is _CHANGE or (held is not None and not held.done()):
+        if held is not None and not held.done():
+            self._halted &= ~_OTHERS_WAIT
+        if call.order is _CHANGE:
             self._halted &= ~_IN_ORDER
-        elif not self._appends and self._acknowledged is not None:
-            self._acknowledged.set_result(None)
-            self._acknowledged = None
+        elif not self._appends and self._held_back is not None:
+            self._owner.loop.call_soon(self._timed(self._start_held_back))
 
     def _queue(self, parts: list[Part] | None) -> None:
         """Queues an answer for sending; None ends the connection when all before it has been sent."""

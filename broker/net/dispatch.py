@@ -40,13 +40,20 @@ _WAITING_FOR_APPENDS = (Order.AFTER_APPENDS, Order.CHANGE)
 
 
 class Call:
-    """One request under way: what came, who handles it, and what the handler returned."""
+    """One request under way: what came, who handles it, and what the handler returned.
 
-    __slots__ = ("context", "handler", "order", "request", "result")
+    `request` is decoded when the handler is called: a request that waits for others before it costs the bytes
+    of its frame and no more.
+    """
 
-    def __init__(self, context: RequestContext, request: Any, handler: Handler, order: Order) -> None:
+    __slots__ = ("body", "context", "handler", "order", "request", "result")
+
+    def __init__(
+        self, context: RequestContext, body: bytes | memoryview | None, handler: Handler, order: Order
+    ) -> None:
         self.context = context
-        self.request = request
+        self.body = body
+        self.request: Any = None
         self.handler = handler
         self.order = order
         self.result: Any = NOT_STARTED
@@ -78,7 +85,7 @@ class Dispatcher:
         """Decodes the frame in view[at:end] and calls its handler; raises MalformedFrame.
 
         `appends_wait`: some of the connection are not acknowledged. The result of a request that has to come
-        after them is NOT_STARTED, until `start`.
+        after them is NOT_STARTED, until `start`; it is not decoded before.
         """
         header = decode_request_header(view, at, end)
         known = self._handlers.get(header.api_key)
@@ -92,17 +99,20 @@ class Dispatcher:
         )
         # produced records are used where they were received; all else may outlive the receive buffer
         body = view[header.body_at : end] if api.key == PRODUCE_KEY else bytes(view[header.body_at : end])
-        try:
-            request: Any = decode(api.request, header.api_version, body)
-        except MalformedFrame as fault:
-            request = decode_quirk(api, header.api_version, bytes(body), fault)
-        call = Call(context, request, handler, order)
+        call = Call(context, body, handler, order)
         if not appends_wait or order not in _WAITING_FOR_APPENDS:
             self.start(call)
         return call
 
     def start(self, call: Call) -> None:
-        """Calls the handler of a decoded request."""
+        """Decodes the body and calls the handler; raises MalformedFrame."""
+        body, call.body = call.body, None
+        if body is not None:
+            api, version = APIS[call.context.api], call.context.version
+            try:
+                call.request = decode(api.request, version, body)
+            except MalformedFrame as fault:
+                call.request = decode_quirk(api, version, bytes(body), fault)
         try:
             call.result = call.handler(call.context, call.request)
         except Exception as failure:
@@ -145,6 +155,7 @@ class Dispatcher:
             return reply
 
         context = RequestContext(API_VERSIONS_KEY, 0, header.correlation_id, header.client_id, connection)
-        call = Call(context, APIS[API_VERSIONS_KEY].request(), answer, Order.FREE)
+        call = Call(context, None, answer, Order.FREE)
+        call.request = APIS[API_VERSIONS_KEY].request()
         self.start(call)
         return call

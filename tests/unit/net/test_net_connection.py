@@ -438,7 +438,7 @@ async def test_nothing_waits_for_a_client_that_is_gone(broker: Broker) -> None:
     broker.on_heartbeat = lambda *_: future
     client = await broker.connect()
     client.send(HEARTBEAT, 0, HeartbeatRequest())
-    await until(lambda: any(pump._waiting for pump in broker.listener._pumps.values()))
+    await until(lambda: any(pump._pending for pump in broker.listener._pumps.values()))
     client.close()
     await until(future.cancelled)
     assert [why for why, _ in broker.notes] == [Why.CLIENT]

@@ -6,13 +6,15 @@ import socket
 from typing import Any
 
 import pytest
-from pump import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, until
+from pump import DELETE_TOPICS, HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, until
 
 from tierlog.broker.handlers.context import Connection, RawReply, RequestContext
 from tierlog.broker.net.bounds import FRAMES_PER_TURN
 from tierlog.broker.wire.api import APIS, encode_request
+from tierlog.broker.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tierlog.broker.wire.messages.metadata import MetadataRequest
+from tierlog.broker.wire.messages.produce import ProduceResponse
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
 
@@ -149,3 +151,27 @@ async def test_a_stopwatch_runs_what_is_done_for_a_connection(broker: Broker) ->
     timed.clear()
     await client.ask(METADATA, 9, MetadataRequest())
     assert not timed
+
+
+async def test_a_request_that_was_held_back(broker: Broker, timing: Timing) -> None:
+    """Its handler runs in a turn of its own, and so does what was sent behind it."""
+    appended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    broker.on_produce = lambda *_: appended
+    inside: list[bool] = []
+
+    def delete(*_: Any) -> DeleteTopicsResponse:
+        inside.append(timing.inside)
+        return DeleteTopicsResponse()
+
+    broker.on_delete = delete
+    client = await broker.connect()
+    client.send(PRODUCE, 9, produce(b"x"))
+    client.send(DELETE_TOPICS, 5, DeleteTopicsRequest())
+    client.send(HEARTBEAT, 0, HeartbeatRequest())
+    await until(lambda: broker.listener.budget.held > 0)
+    assert (inside, timing.handled) == ([], [])
+    appended.set_result(ProduceResponse())
+    for key, version in ((PRODUCE, 9), (DELETE_TOPICS, 5), (HEARTBEAT, 0)):
+        await client.receive(key, version)
+    assert inside == [True]
+    timing.check(1)

@@ -20,9 +20,10 @@ from pump import (
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.handlers.ordering import ORDERS, Order
 from tierlog.broker.net.end_reasons import Why
+from tierlog.broker.wire.api import APIS, encode_request
 from tierlog.broker.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tierlog.broker.wire.messages.list_offsets import ListOffsetsRequest
+from tierlog.broker.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsTopic
 from tierlog.broker.wire.messages.metadata import MetadataRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
@@ -169,6 +170,94 @@ async def test_nothing_is_left_of_requests_that_waited_when_the_client_goes(
     traffic.appends[0].cancel()
     await until(lambda: not broker.tasks)
     assert traffic.started == [PRODUCE]
+    assert (broker.listener.budget.used, broker.listener.budget.held) == (0, 0)
+
+
+GONE = [(PRODUCE, LIST_OFFSETS), (PRODUCE, DELETE_TOPICS, METADATA), (DELETE_TOPICS,)]
+
+
+@pytest.mark.parametrize("sent", GONE, ids=["read held back", "change held back", "change under way"])
+async def test_a_client_that_has_gone_is_noticed_although_its_requests_wait_for_each_other(
+    broker: Broker, traffic: Traffic, sent: tuple[int, ...]
+) -> None:
+    await broker.start(sweep_s=0.005, abandoned_s=0.01)
+    client = await broker.connect()
+    send(client, *sent)
+    await until(lambda: bool(traffic.appends or traffic.changes))
+    client.close()
+    await until(lambda: not broker.listener.connections)
+    assert broker.listener.closed == {Why.CLIENT: 1}
+    assert traffic.started == [sent[0]]
+    for future in (*traffic.appends, *traffic.changes):
+        future.cancel()
+    await until(lambda: not broker.tasks)
+    assert (broker.listener.budget.used, broker.listener.budget.held) == (0, 0)
+
+
+async def test_what_a_client_sent_last_is_carried_out_after_it_has_gone(
+    broker: Broker, traffic: Traffic
+) -> None:
+    """As LeaveGroup behind an offset commit: a consumer that closes awaits neither."""
+    await broker.start(sweep_s=0.005)
+    client = await broker.connect()
+    send(client, PRODUCE, DELETE_TOPICS)
+    await until(lambda: bool(traffic.appends))
+    client.close()
+    [pump] = broker.listener._pumps.values()
+    await until(lambda: pump._gone_at is not None)
+    traffic.append(0)
+    await until(lambda: bool(traffic.changes))
+    traffic.changes[0].set_result(DeleteTopicsResponse())
+    await until(lambda: not broker.listener.connections)
+    assert traffic.started == [PRODUCE, DELETE_TOPICS]
+
+
+KIB = 1 << 10
+LARGE = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t" * 10 * KIB) for _ in range(60)])
+
+
+async def test_a_request_that_is_held_back_counts_as_received_until_it_starts(
+    broker: Broker, traffic: Traffic
+) -> None:
+    await broker.start()
+    client = await broker.connect()
+    send(client, PRODUCE)
+    client.send(LIST_OFFSETS, 7, LARGE)
+    budget = broker.listener.budget
+    await until(lambda: budget.held > 600 * KIB)
+    traffic.append(0)
+    await receive(client, PRODUCE, LIST_OFFSETS)
+    assert (budget.used, budget.held) == (0, 0)
+
+
+async def test_requests_that_are_held_back_are_bounded_together(broker: Broker, traffic: Traffic) -> None:
+    await broker.start(request_bytes=1500 * KIB)
+    clients = [await broker.connect() for _ in range(5)]
+    budget = broker.listener.budget
+    for number, client in enumerate(clients):
+        send(client, PRODUCE)
+        client.send(LIST_OFFSETS, 7, LARGE)
+        await until(lambda: len(traffic.appends) == number + 1)  # noqa: B023
+        await until(lambda: budget.held > min(number + 1, 2) * 600 * KIB)  # noqa: B023
+        await until(lambda: len(broker.notes) == max(0, number - 1))  # noqa: B023
+        assert budget.held <= budget.limit
+    assert {why for why, _ in broker.notes} == {Why.CROWDED}
+
+
+async def test_a_held_back_request_that_is_malformed_ends_the_connection_when_it_starts(
+    broker: Broker, traffic: Traffic
+) -> None:
+    await broker.start()
+    client = await broker.connect()
+    send(client, PRODUCE)
+    malformed = bytearray(encode_request(APIS[LIST_OFFSETS], 7, 2, "test", LARGE))
+    client.writer.write(malformed[:-KIB])
+    client.writer.write(b"\xff" * KIB)
+    await until(lambda: broker.listener.budget.held > 600 * KIB)
+    traffic.append(0)
+    assert await receive(client, PRODUCE) == [1]
+    assert await client.expect_close() == b""
+    assert broker.listener.closed == {Why.MALFORMED: 1}
     assert (broker.listener.budget.used, broker.listener.budget.held) == (0, 0)
 
 

@@ -99,7 +99,7 @@ async def test_answers_that_have_to_be_waited_for_are_judged_when_they_are_there
     broker.on_produce = lambda *_: answer if how == "future" else finish()
     client = await broker.connect()
     client.send(PRODUCE, 9, produce(b"x" * 2000))
-    await until(lambda: any(pump._waiting for pump in broker.listener._pumps.values()))
+    await until(lambda: any(pump._pending for pump in broker.listener._pumps.values()))
     assert throttled.muted == 0
     answer.set_result(Broker().produce(None, produce(b"")))  # type: ignore[arg-type]
     assert (await client.receive(PRODUCE, 9))[1].throttle_time_ms == 10_000
