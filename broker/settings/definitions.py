@@ -1,5 +1,6 @@
 """What a setting is: its Kafka name, type, default, bounds and meaning; parsing and the error it gives."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,6 +48,22 @@ class Setting:
         self._check(value)
         return value
 
+    def accept(self, text: str) -> Value:
+        """`parse`, for a value that is set now. It must also fit the type: 32 bits for an INT, as in Kafka.
+
+        `parse` reads wider numbers, because earlier versions stored them. Raises InvalidSetting.
+        """
+        value = self.parse(text)
+        bits = _BITS.get(self.type)
+        if bits is not None and isinstance(value, int) and not -(1 << bits - 1) <= value < 1 << bits - 1:
+            most = (1 << bits - 1) - 1
+            raise InvalidSetting(
+                f"{self.name}: {value} does not fit the type {self.type.name}, at most {most}"
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidSetting(f"{self.name}: {text!r} is not a number")
+        return value
+
     def text(self, value: Value) -> str:
         """The value as Kafka writes it."""
         if isinstance(value, bool):
@@ -78,6 +95,8 @@ def _boolean(text: str) -> bool:
 def _list(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
+
+_BITS = {SettingType.SHORT: 16, SettingType.INT: 32, SettingType.LONG: 64}
 
 _PARSERS: dict[SettingType, Callable[[str], Value]] = {
     SettingType.BOOLEAN: _boolean,

@@ -521,7 +521,7 @@ def settings_from(texts: Mapping[str, str]) -> NodeSettings:
     """Settings from Kafka's names and texts."""
     texts = without_aliases(texts)
     values = {
-        name.replace(".", "_"): find_setting(NODE_SETTINGS, name).parse(text) for name, text in texts.items()
+        name.replace(".", "_"): find_setting(NODE_SETTINGS, name).accept(text) for name, text in texts.items()
     }
     return replace(NodeSettings(**values), explicit=frozenset(texts)).validate()  # type: ignore[arg-type]
 

@@ -79,6 +79,8 @@ def check_topic_settings(overrides: Mapping[str, str]) -> None:
     for value in overrides.values():
         _check_size(value)
     try:
+        for name, text in overrides.items():
+            find_setting(TOPIC_SETTINGS, name).accept(text)
         config = TopicConfig.parse(overrides)
         if config.remote_storage_enable:
             check_local_retention(config)
@@ -175,7 +177,7 @@ def _changed(scope: ConfigScope, before: str | None, change: c.ConfigChange) -> 
     if change.value is None:
         raise InvalidSetting(f"{change.key}: a value is needed")
     if change.operation is c.ConfigOperation.SET:
-        setting.parse(change.value)
+        setting.accept(change.value)
         return change.value
     return _listed(setting, before, change)
 

@@ -104,6 +104,23 @@ def test_a_list_names_each_item_once() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("max.message.bytes", "99999999999"),
+        ("segment.bytes", "2147483648"),
+        ("retention.ms", "9223372036854775808"),
+        ("min.cleanable.dirty.ratio", "nan"),
+    ],
+)
+def test_a_number_beyond_its_type_is_read_but_not_accepted(name: str, text: str) -> None:
+    setting = TOPIC_SETTINGS[name]
+    setting.parse(text)  # earlier versions stored it
+    with pytest.raises(InvalidSetting, match=name):
+        setting.accept(text)
+    setting.accept(setting.text(setting.default))
+
+
 def test_every_default_is_valid() -> None:
     NodeSettings().validate()
     for setting in NODE_SETTINGS.values():
