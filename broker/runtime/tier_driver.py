@@ -511,13 +511,23 @@ class TierDriver:
         """Where an offset lies; raises TierRefused, ObjectStoreError."""
         replica = self._replicas.get(topic, partition)
         if replica is None:
-            raise TierRefused(f"{topic}-{partition} is not led by this broker")
+            raise TierRefused(self._why_not_here(topic, partition))
         if not replica.log_start_offset <= offset < replica.high_watermark:
             start, end = replica.log_start_offset, replica.high_watermark
             held = f"has offsets {start} to {end - 1}" if start < end else "holds no record"
             raise TierRefused(f"{topic}-{partition} {held}")
         remote = self._metadata.image.remote_partition(replica.topic_id, partition)
         return await find_place(replica, remote, self._remote_log, offset)
+
+    def _why_not_here(self, topic: str, partition: int) -> str:
+        found = self._metadata.image.topic(topic)
+        if found is None:
+            return f"there is no topic {topic!r}"
+        if partition not in range(len(found.partitions)):
+            return f"topic {topic!r} has no partition {partition}: it has {len(found.partitions)}, from 0"
+        leader = found.partitions[partition].leader
+        led = f"broker {leader} leads it" if leader >= 0 else "no broker leads it"
+        return f"{topic}-{partition} has no replica on this broker: {led}"
 
     def _led(self, topic: str) -> list[Replica]:
         led = [replica for replica in self._replicas if replica.name.topic == topic and replica.leads]

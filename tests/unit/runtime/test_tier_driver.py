@@ -236,6 +236,10 @@ async def test_explain_says_where_an_offset_lies(tmp_path: Path) -> None:
         assert next(iter_batches(stored))[1].base_offset == 5
         with pytest.raises(TierRefused, match="has offsets 0 to 204"):
             await node.driver.explain("t", 0, 205)
+        with pytest.raises(TierRefused, match="has no partition 9: it has 1"):
+            await node.driver.explain("t", 9, 0)
+        with pytest.raises(TierRefused, match="there is no topic 'u'"):
+            await node.driver.explain("u", 0, 0)
 
 
 async def test_status_tells_both_tiers(tmp_path: Path) -> None:
