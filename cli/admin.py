@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import ssl
 
 LOOK_AROUND = "`tierlog topic list` shows the topics, `tierlog topic describe` their offsets and settings."
+ASK_HEALTH = "`tierlog cluster health` says whether all is well; the log of the node may say more."
 HINTS = {404: LOOK_AROUND, 503: "`tierlog cluster health` says what is missing, and what to do."}
 """By status of the answer."""
 
@@ -69,7 +70,7 @@ class AdminApi:
             raise CliError(
                 _reason(refused),
                 code=code,
-                hint=HINTS.get(refused.code, ""),
+                hint=HINTS.get(refused.code, ASK_HEALTH),
                 status=refused.code,
             ) from None
         except (OSError, ValueError) as failure:

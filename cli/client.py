@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tierlog.broker.wire.api import BY_NAME, Api, decode_response, encode_request
 from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages import describe_quorum
 from tierlog.broker.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tierlog.cli.errors import CliError, ExitCode, unknown_topic, unreachable, usage
-from tierlog.cli.where import bootstrap_of
+from tierlog.cli.where import announce, target_of
 
 if TYPE_CHECKING:
     from tierlog.broker.wire.messages.metadata import MetadataResponseTopic
 
 CLIENT_ID = "tierlog-cli"
+METADATA_TOPIC = "__cluster_metadata"
 FRAME_MAX_BYTES = 256 << 20
 RETRY_PAUSE_S = 0.1
 PROBE_TIMEOUT_S = 5.0
@@ -56,7 +58,9 @@ class Connection:
         least, most = self._versions.get(api.key, (1, 0))
         version = min(most, api.most, NEWEST.get(api.key, api.most))
         if version < max(least, api.least):
-            raise CliError(f"the broker at {self.name} offers no version of {api.name} that is known here")
+            hint = "Use the `tierlog` of the version that the broker runs."
+            what = f"the broker at {self.name} offers no version of {api.name} that this command knows"
+            raise CliError(what, hint=hint)
         return self._exchange(api, version, request)
 
     def close(self) -> None:
@@ -65,21 +69,26 @@ class Connection:
     def _exchange(self, api: Api, version: int, request: Any) -> Any:
         self._correlation_id += 1
         try:
-            self._socket.sendall(encode_request(api, version, self._correlation_id, CLIENT_ID, request))
+            sent = encode_request(api, version, self._correlation_id, CLIENT_ID, request)
+        except ValueError as misfit:  # for example text that is not UTF-8
+            hint = "Check the names and numbers on the command line."
+            raise usage(f"{api.name} cannot hold a value: {misfit}", hint) from None
+        try:
+            self._socket.sendall(sent)
             frame = self._read_frame()
         except OSError as failure:
             raise unreachable(self.name, failure) from None
         correlation_id, response = decode_response(api, version, frame)
         if correlation_id != self._correlation_id:
-            raise CliError(
-                f"{api.name}: answer {correlation_id} to request {self._correlation_id}; is it a Kafka port?"
-            )
+            what = f"{api.name}: answer {correlation_id} to request {self._correlation_id}"
+            raise CliError(what, hint=f"Is {self.name} a Kafka port? --bootstrap names another.")
         return response
 
     def _read_frame(self) -> memoryview:
         size = struct.unpack(">i", self._read(4))[0]
         if not 0 < size <= FRAME_MAX_BYTES:
-            raise CliError(f"an answer of {size} bytes; is {self.name} a Kafka port?")
+            hint = f"Is {self.name} a Kafka port? --bootstrap names another."
+            raise CliError(f"an answer of {size:,} bytes", hint=hint)
         return self._read(size)
 
     def _read(self, count: int) -> memoryview:
@@ -95,12 +104,16 @@ class Connection:
 class KafkaClient:
     """Finds brokers and leaders, and talks to them. Use it as a context manager."""
 
-    def __init__(self, bootstrap: str | None, *, timeout_s: float = 30.0) -> None:
-        """`bootstrap` None: of the local cluster, or at the default address."""
+    def __init__(self, bootstrap: str | None, *, timeout_s: float = 30.0, changes: bool = False) -> None:
+        """`bootstrap` None: of the local cluster, or at the default address. `changes`: the command changes
+        something, so it prints its target."""
         self.timeout_s = timeout_s
-        self._seeds = [_address(text) for text in bootstrap_of(bootstrap).split(",") if text]
+        target = target_of(bootstrap)
+        self._seeds = [_address(text) for text in target.addresses.split(",") if text]
         if not self._seeds:
-            raise usage("no broker address given", hint="For example: --bootstrap 127.0.0.1:9092")
+            raise _no_address()
+        if changes:
+            announce(target)
         self._connections: dict[Address, Connection] = {}
         self._nodes: dict[int, Address] = {}
         self._topics: dict[str, MetadataResponseTopic] = {}
@@ -136,6 +149,15 @@ class KafkaClient:
         )
         return response
 
+    def voters(self) -> list[Address]:
+        """Addresses of the metadata quorum's voters: those of their admin APIs."""
+        asked = describe_quorum.TopicData(
+            topic_name=METADATA_TOPIC, partitions=[describe_quorum.PartitionData(partition_index=0)]
+        )
+        answer = self.call(describe_quorum.DescribeQuorumRequest(topics=[asked]))
+        raise_for(answer.error_code, answer.error_message, "the voters of the quorum")
+        return [(one.host, one.port) for node in answer.nodes for one in node.listeners]
+
     def topic(self, name: str) -> "MetadataResponseTopic":
         """A topic's partitions and leaders, cached once seen; raises CliError if there is none."""
         if name not in self._topics:
@@ -144,6 +166,10 @@ class KafkaClient:
                 raise unknown_topic(name)
             raise_for(found.error_code, None, f"topic {name}")
         return self._topics[name]
+
+    def knows(self, node_id: int) -> bool:
+        """Whether it is a broker that serves, as Metadata lists them."""
+        return node_id in self._nodes
 
     def leader(self, topic: str, partition: int) -> int:
         """The node that leads the partition now; waits while there is none."""
@@ -175,7 +201,7 @@ class KafkaClient:
                 return self._connection(seed, PROBE_TIMEOUT_S if len(self._seeds) > 1 else None)
             except CliError as refused:
                 failure = refused
-        raise failure or usage("no broker address given")
+        raise failure or _no_address()
 
     def _connection(self, address: Address, first_timeout_s: float | None = None) -> Connection:
         if address not in self._connections:
@@ -194,11 +220,18 @@ def raise_for(code: int, message: str | None, subject: str) -> None:
     name = ErrorCode(code).name if code in ErrorCode.__members__.values() else f"error {code}"
     missing = name == "UNKNOWN_TOPIC_OR_PARTITION"
     outcome = ExitCode.NOT_FOUND if missing else ExitCode.FAILED
-    raise CliError(f"{subject}: {message or name}", hint=_HINTS.get(name, ""), code=outcome)
+    raise CliError(f"{subject}: {message or name}", hint=_HINTS.get(name, LOOK_AT_LOG), code=outcome)
+
+
+LOOK_AT_LOG = "The log of the broker may say more; `tierlog cluster health` says whether all is well."
 
 
 _HINTS = {
     "TOPIC_ALREADY_EXISTS": "`tierlog topic describe` shows it; `tierlog topic alter` changes its settings.",
+    "INVALID_REQUEST": "The request as a whole makes no sense: compare it with docs/reference/cli.md.",
+    "POLICY_VIOLATION": "Ask for less at once; docs/reference/settings.md lists the bounds of a node.",
+    "NOT_CONTROLLER": "The metadata quorum has no leader: `tierlog cluster health` says what to do.",
+    "REQUEST_TIMED_OUT": "It may be done later: `tierlog cluster health` says what is wrong.",
     "INVALID_CONFIG": "docs/reference/settings.md lists the settings of a topic.",
     "INVALID_PARTITIONS": "Partitions can only be added, and a topic has at least one.",
     "INVALID_REPLICATION_FACTOR": "`tierlog cluster info` shows how many brokers there are.",
@@ -213,8 +246,12 @@ def _api_of(request: Any) -> Api:
     return BY_NAME[type(request).__name__.removesuffix("Request")]
 
 
+def _no_address() -> CliError:
+    return usage("no broker address given", hint="For example: --bootstrap 127.0.0.1:9092")
+
+
 def _address(text: str) -> Address:
     host, colon, port = text.strip().rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65_535:
+    if not host or not colon or not port.isdecimal() or int(port) > 65_535:
         raise usage(f"{text!r} is not HOST:PORT", hint="For example: --bootstrap 127.0.0.1:9092")
     return host.strip("[]"), int(port)

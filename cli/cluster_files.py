@@ -7,8 +7,8 @@ cluster commands mean when none is named stands in a file of the user's: the one
 import os
 import secrets
 import socket
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import SystemRandom
 
@@ -17,11 +17,12 @@ import msgspec
 from tierlog.broker.log.checkpoints import encode_uuid
 from tierlog.broker.ports.types import random_uuid
 from tierlog.broker.settings.node import BROKER, CONTROLLER
-from tierlog.cli.errors import CliError, ExitCode
+from tierlog.cli.errors import CliError, ExitCode, usage
 
 FILE = "cluster.json"
 HOST = "127.0.0.1"
 FIRST_PORT = 9092
+PORT_MAX = 65_535
 ADMIN_ABOVE = 552
 """From a node's port for Kafka to that of its admin API, so that the first is where commands look: 9644."""
 
@@ -107,6 +108,9 @@ def new_plan(
     total = count + voters
     if base_port:
         admin_port = base_port + ADMIN_ABOVE
+        if admin_port + total - 1 > PORT_MAX:
+            highest = PORT_MAX - ADMIN_ABOVE - total + 1
+            raise usage(f"--port {base_port} leaves no room for {total} nodes", f"At most --port {highest}.")
         ports = [*range(base_port, base_port + count), *range(admin_port, admin_port + total)]
     else:
         ports = free_ports(count + total)
@@ -129,6 +133,11 @@ def with_settings(plan: ClusterPlan, settings: Mapping[str, object]) -> ClusterP
     return msgspec.structs.replace(plan, settings={**plan.settings, **as_text(settings)})
 
 
+def with_only(plan: ClusterPlan, settings: Mapping[str, object]) -> ClusterPlan:
+    """The plan with these settings in place of all others."""
+    return msgspec.structs.replace(plan, settings=as_text(settings))
+
+
 def as_text(settings: Mapping[str, object]) -> dict[str, str]:
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
@@ -140,7 +149,7 @@ def load(directory: Path) -> ClusterPlan | None:
     """None if there is no cluster in the directory; raises CliError if its file is not to be read."""
     try:
         return msgspec.json.decode((directory / FILE).read_bytes(), type=ClusterPlan)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.DecodeError) as failure:
         hint = "It says which nodes there are; put it back from a copy, or begin with an empty directory."
@@ -185,6 +194,27 @@ def remember(directory: Path) -> None:
     pointer = _pointer()
     pointer.parent.mkdir(parents=True, exist_ok=True)
     _replace(pointer, f"{directory.absolute()}\n".encode())
+
+
+@contextmanager
+def undone_if_it_fails(directory: Path, plan: ClusterPlan) -> Iterator[None]:
+    """For the start of a cluster: commands mean it from now on.
+
+    If the start fails, it leaves no settings behind: commands mean the cluster that they meant before, and
+    one that existed has its former plan. A new one keeps its nodes and ports, which may have data by now.
+    """
+    meant, before = last_started(), load(directory)
+    remember(directory)
+    try:
+        yield
+    except BaseException as failure:
+        if not isinstance(failure, KeyboardInterrupt):
+            if (directory / FILE).exists():
+                save(directory, before or with_only(plan, {}))
+            forget(directory)
+            if meant is not None and (before is not None or meant != directory):
+                remember(meant)
+        raise
 
 
 def forget(directory: Path) -> None:

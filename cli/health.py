@@ -70,7 +70,7 @@ def _quorum(seen: Observation, processes: Mapping[int, ProcessState], roles: Rol
         how = "Compare cluster.id and the addresses in controller.quorum.voters of each node."
         return [Problem(Status.UNAVAILABLE, what, how)]
     if seen.leader is not None:
-        return []
+        return _two_voters(seen)
     voters = seen.voters or tuple(one for one in sorted(processes) if CONTROLLER in roles.get(one, BOTH))
     answering = [one for one in voters if seen.quorum.get(one)]
     majority = len(voters) // 2 + 1
@@ -82,6 +82,15 @@ def _quorum(seen: Observation, processes: Mapping[int, ProcessState], roles: Rol
     return [Problem(Status.UNAVAILABLE, what, how)]
 
 
+def _two_voters(seen: Observation) -> list[Problem]:
+    """One voter is a choice, as in `tierlog dev`. Two are worse: the failure of either stops both."""
+    if len(seen.voters) != 2:
+        return []
+    what = "the quorum has two voters: it stops when either of them fails"
+    how = "`tierlog quorum add NODE URL` makes a third node a voter."
+    return [Problem(Status.DEGRADED, what, how)]
+
+
 def _nodes(seen: Observation, processes: Mapping[int, ProcessState], roles: Roles) -> list[Problem]:
     """One problem for each node, with all its signs."""
     registered = {int(broker["id"]): broker for broker in (seen.brokers or {}).get("brokers", ())}
@@ -89,6 +98,9 @@ def _nodes(seen: Observation, processes: Mapping[int, ProcessState], roles: Role
     problems = []
     for node in sorted({*seen.quorum, *registered, *assigned, *processes, *seen.voters}):
         state = processes.get(node)
+        is_member = node in registered or node in assigned or node in seen.voters
+        if state is ProcessState.DOWN and seen.brokers is not None and not is_member:
+            continue  # decommissioned: its files are all that is left of it
         wanted = node in assigned or (state is ProcessState.UP and BROKER in roles.get(node, BOTH))
         signs = _signs(node, seen, registered.get(node), wanted=wanted)
         if state in (ProcessState.DOWN, ProcessState.PAUSED):

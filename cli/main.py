@@ -68,7 +68,7 @@ def main() -> None:
         sys.stdout.write(f"tierlog {__version__}\n")  # scripts ask this often; skip building the tree
         return
     try:
-        app()
+        app(prog_name="tierlog")
     except CliError as error:
         sys.stderr.write(f"tierlog: {error.message}\n")
         if error.hint:

@@ -16,9 +16,16 @@ from tierlog.cli.readiness import notify
 if TYPE_CHECKING:
     from tierlog.broker.settings.node import NodeSettings
 
+SETTINGS_HINT = "docs/reference/settings.md lists every setting with its default."
+STORE_HINT = "For example file:///var/lib/tierlog/objects, or s3://bucket/prefix?region=eu-central-1"
+
 
 def read_settings(
-    *, file: Path | None = None, defaults: Mapping[str, str] | None = None, options: Mapping[str, str]
+    *,
+    file: Path | None = None,
+    defaults: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] = os.environ,
+    options: Mapping[str, str],
 ) -> "NodeSettings":
     """The defaults, the file, TIERLOG_… in the environment, then the options: the later wins. Raises
     CliError.
@@ -26,14 +33,19 @@ def read_settings(
     from tierlog.broker.settings.definitions import InvalidSetting
     from tierlog.broker.settings.node import settings_from
     from tierlog.broker.settings.sources import merged, read_environment, read_toml
+    from tierlog.tiering.object_store import InvalidStoreUrl
+    from tierlog.tiering.stores import check_store_url
 
     try:
         of_file = {} if file is None else read_toml(file)
-        return settings_from(merged(defaults or {}, of_file, read_environment(os.environ), options))
+        settings = settings_from(merged(defaults or {}, of_file, read_environment(environment), options))
+        if settings.object_store_url:
+            check_store_url(settings.object_store_url)
     except InvalidSetting as wrong:
-        raise usage(
-            str(wrong), hint="docs/reference/settings.md lists every setting with its default."
-        ) from None
+        raise usage(str(wrong), hint=SETTINGS_HINT) from None
+    except InvalidStoreUrl as wrong:
+        raise usage(f"object.store.url: {wrong}", hint=STORE_HINT) from None
+    return settings
 
 
 def serve(settings: "NodeSettings", *, as_json: bool) -> None:
@@ -93,8 +105,10 @@ def _start_hint(failure: OSError) -> str:
     if failure.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "The data directory must be writable: --data-dir, or the setting log.dirs."
     if failure.errno == errno.ENOSPC:
-        return "The disk of the data directory is full."
-    return ""
+        return "The disk of the data directory is full: free some of it, or name another with --data-dir."
+    if failure.errno in (errno.ENOTDIR, errno.EEXIST):
+        return "A file is in the way of a directory: name another with --data-dir, or the setting log.dirs."
+    return "Check the addresses and directories of the node: docs/reference/settings.md lists their settings."
 
 
 def stop_at_end_of_input() -> None:

@@ -1,8 +1,13 @@
 """The options that several commands share, each with its environment variable and default."""
 
+import math
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
+"""What numbers of the protocol can hold. Options refuse more before anything is sent."""
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_ADMIN = "http://127.0.0.1:9644"
@@ -39,3 +44,40 @@ def parse_pairs(pairs: list[str] | None, option: str) -> dict[str, str]:
             )
         parsed[key.strip()] = value.strip()
     return parsed
+
+
+def finite(number: float) -> float:
+    """Callback of an option: `nan` passes any bounds."""
+    if not math.isfinite(number):
+        raise typer.BadParameter("expected a finite number")
+    return number
+
+
+def confirm(question: str) -> None:
+    """Asks on the terminal; raises CliError unless the answer is yes."""
+    from tierlog.cli.errors import CliError
+
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort:  # the end of standard input
+        typer.echo(err=True)
+        agreed = False
+    if not agreed:
+        raise CliError("nothing was changed", hint="Answer y to go on; --yes does not ask.")
+
+
+def make_directory(directory: Path, option: str) -> None:
+    """Makes a directory that a node can write to; raises CliError that names the option."""
+    import os
+
+    from tierlog.cli.errors import CliError
+
+    hint = f"Name another directory: {option}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise CliError(f"{directory} is a file", hint=hint) from None
+    except OSError as failure:
+        raise CliError(f"cannot make {directory}: {failure.strerror}", hint=hint) from None
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise CliError(f"{directory} cannot be written to", hint=hint)

@@ -31,7 +31,8 @@ def recovering(directory: Path, metadata_directory: Path | None) -> Iterator[Rec
     except InUse as running:
         raise CliError(str(running), hint="Stop it first: `systemctl stop tierlog@…`.") from None
     except NotRecoverable as refused:
-        raise CliError(f"nothing was changed: {refused}") from None
+        hint = "docs/runbooks/lost-majority-for-good.md says which voter to choose."
+        raise CliError(f"nothing was changed: {refused}", hint=hint) from None
     except (DamagedLog, ForeignDirectory) as damage:
         hint = "Try the next voter that is left."
         raise CliError(f"nothing was changed: the metadata log is damaged: {damage}", hint=hint) from None

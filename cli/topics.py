@@ -1,8 +1,10 @@
 """What the `topic` commands ask of a cluster, as plain rows: no printing, no options."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from tierlog.broker.settings.definitions import InvalidSetting, find_setting
+from tierlog.broker.settings.topic import TOPIC_SETTINGS
 from tierlog.broker.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from tierlog.broker.wire.messages.create_topics import (
     CreatableTopic,
@@ -17,6 +19,11 @@ from tierlog.broker.wire.messages.list_offsets import (
 )
 from tierlog.cli import configs
 from tierlog.cli.client import KafkaClient, raise_for
+from tierlog.cli.errors import CliError, ExitCode, usage
+
+if TYPE_CHECKING:
+    from tierlog.broker.wire.messages.list_offsets import ListOffsetsPartitionResponse
+    from tierlog.broker.wire.messages.metadata import MetadataResponseTopic
 
 TOPIC_CONFIG_SOURCE = 1  # DescribeConfigs: set on the topic itself
 TIMEOUT_MS = 30_000
@@ -70,44 +77,59 @@ def alter(client: KafkaClient, name: str, sets: Mapping[str, str], unsets: list[
     configs.alter(client, configs.TOPIC_RESOURCE, name, f"topic {name}", sets=sets, unsets=unsets)
 
 
+def check_known(names: Iterable[str]) -> None:
+    """Brokers let any name be unset, as Kafka's do; on a command line an unknown one is a typing error."""
+    for name in names:
+        try:
+            find_setting(TOPIC_SETTINGS, name)
+        except InvalidSetting as unknown:
+            raise usage(
+                str(unknown), hint="docs/reference/settings.md lists the settings of a topic."
+            ) from None
+
+
 def rows(client: KafkaClient, *, internal: bool) -> list[Row]:
-    """One row per topic: name, id, partitions, replicas, records over both tiers."""
+    """One row per topic: name, id, partitions, replicas, records over both tiers; None while a partition of
+    it has no leader that answers."""
     found = []
     for topic in sorted(client.metadata().topics, key=lambda topic: topic.name or ""):
         if topic.is_internal and not internal:
             continue
         name = topic.name or ""
         count = len(topic.partitions)
-        start, end = offsets(client, name, count, EARLIEST), offsets(client, name, count, LATEST)
+        start, end = known_offsets(client, topic, EARLIEST), known_offsets(client, topic, LATEST)
+        is_whole = len(start.keys() & end.keys()) == count
         found.append(
             {
                 "topic": name,
                 "id": str(topic.topic_id),
                 "partitions": count,
                 "replicas": len(topic.partitions[0].replica_nodes) if topic.partitions else 0,
-                "offsets": sum(end.values()) - sum(start.values()),
+                "offsets": sum(end.values()) - sum(start.values()) if is_whole else None,
             }
         )
     return found
 
 
 def partition_rows(client: KafkaClient, name: str) -> list[Row]:
-    """One row per partition: leader, replicas, and where its offsets lie (ends exclusive)."""
+    """One row per partition: leader, replicas, and where its offsets lie (ends exclusive). What only a leader
+    knows is None while there is none that answers."""
     topic = client.topic(name)
-    count = len(topic.partitions)
-    start, end = offsets(client, name, count, EARLIEST), offsets(client, name, count, LATEST)
-    local, tiered = offsets(client, name, count, EARLIEST_LOCAL), offsets(client, name, count, LATEST_TIERED)
+    start, end, local, tiered = (
+        known_offsets(client, topic, position)
+        for position in (EARLIEST, LATEST, EARLIEST_LOCAL, LATEST_TIERED)
+    )
     return [
         {
             "partition": index,
-            "leader": partition.leader_id,
+            "leader": partition.leader_id if partition.leader_id >= 0 else None,
             "leader_epoch": partition.leader_epoch,
             "replicas": partition.replica_nodes,
             "in_sync": partition.isr_nodes,
-            "log_start_offset": start[index],
-            "local_log_start_offset": local[index],
-            "remote_end_offset": tiered[index] + 1 if tiered[index] >= 0 else None,
-            "log_end_offset": end[index],
+            "log_start_offset": start.get(index),
+            "local_log_start_offset": local.get(index),
+            "remote_end_offset": tiered[index] + 1 if tiered.get(index, -1) >= 0 else None,
+            "log_end_offset": end.get(index),
         }
         for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
         for index in [partition.partition_index]
@@ -125,19 +147,44 @@ def config_rows(client: KafkaClient, name: str, *, everything: bool) -> list[Row
 
 
 def offsets(client: KafkaClient, name: str, count: int, position: int) -> dict[int, int]:
-    """Partition -> offset of a position: a timestamp, or one of the negative ones of ListOffsets."""
+    """Partition -> offset of a position: a timestamp, or one of the negative ones of ListOffsets. Waits for
+    partitions that have no leader."""
     by_leader: dict[int, list[int]] = {}
     for partition in range(count):
         by_leader.setdefault(client.leader(name, partition), []).append(partition)
     found = {}
     for leader, partitions in by_leader.items():
-        asked = [
-            ListOffsetsPartition(partition_index=partition, timestamp=position) for partition in partitions
-        ]
-        request = ListOffsetsRequest(
-            replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=asked)], timeout_ms=TIMEOUT_MS
-        )
-        for answer in client.call(request, leader).topics[0].partitions:
+        for answer in _listed(client, leader, name, partitions, position):
             raise_for(answer.error_code, None, f"offsets of {name}-{answer.partition_index}")
             found[answer.partition_index] = answer.offset
     return found
+
+
+def known_offsets(client: KafkaClient, topic: "MetadataResponseTopic", position: int) -> dict[int, int]:
+    """As `offsets`, without those of partitions that have no leader now, or one that does not answer."""
+    name = topic.name or ""
+    by_leader: dict[int, list[int]] = {}
+    for partition in topic.partitions:
+        if client.knows(partition.leader_id):
+            by_leader.setdefault(partition.leader_id, []).append(partition.partition_index)
+    found = {}
+    for leader, partitions in by_leader.items():
+        try:
+            answers = _listed(client, leader, name, partitions, position)
+        except CliError as failure:
+            if failure.code != ExitCode.UNREACHABLE:
+                raise
+            continue  # it has died a moment ago
+        found.update({one.partition_index: one.offset for one in answers if not one.error_code})
+    return found
+
+
+def _listed(
+    client: KafkaClient, leader: int, name: str, partitions: list[int], position: int
+) -> "list[ListOffsetsPartitionResponse]":
+    asked = [ListOffsetsPartition(partition_index=one, timestamp=position) for one in partitions]
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=asked)], timeout_ms=TIMEOUT_MS
+    )
+    answers: list[ListOffsetsPartitionResponse] = client.call(request, leader).topics[0].partitions
+    return answers

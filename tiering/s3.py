@@ -9,6 +9,7 @@ AbortIncompleteMultipartUpload (terraform/ does).
 
 import asyncio
 import base64
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
@@ -41,6 +42,9 @@ _CONNECT_SECONDS = 5
 _READ_SECONDS = 30
 _TRIES = 3
 
+_BUCKET = r"[A-Za-z0-9._-]{1,255}"  # as botocore checks it; S3-like servers differ in what they allow
+_ENDPOINT = r"https?://[^/?#\s]+/?"
+
 _NOT_FOUND = frozenset({"NoSuchKey", "404", "NotFound"})
 _PRECONDITION = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"})
 _DAMAGED = frozenset(
@@ -63,14 +67,19 @@ class S3Options:
     def from_url(cls, url: str, **options: str) -> "S3Options":
         """`s3://bucket/prefix?endpoint=…&region=…`; raises InvalidStoreUrl on what it does not know."""
         parts = urlsplit(url)
-        query = {
-            name: values[-1]
-            for name, values in parse_qs(parts.query, strict_parsing=bool(parts.query)).items()
-        }
+        try:
+            pairs = parse_qs(parts.query, strict_parsing=bool(parts.query))
+        except ValueError:
+            raise InvalidStoreUrl(f"{url!r}: a part of the query is not of the form key=value") from None
+        query = {name: values[-1] for name, values in pairs.items()}
         if unknown := sorted(query.keys() - {"endpoint", "region"}):
             raise InvalidStoreUrl(
                 f"{', '.join(unknown)}: unknown in an s3:// URL; known are endpoint and region"
             )
+        if not re.fullmatch(_BUCKET, parts.netloc):
+            raise InvalidStoreUrl(f"{parts.netloc!r} is not the name of a bucket")
+        if "endpoint" in query and not re.fullmatch(_ENDPOINT, query["endpoint"]):
+            raise InvalidStoreUrl(f"endpoint={query['endpoint']} is not of the form http://host:port")
         return cls(bucket=parts.netloc, prefix=parts.path.strip("/"), **{**query, **options})
 
 

@@ -1,5 +1,6 @@
 """From a URL to the object store that it names; called where a node or a tool is put together."""
 
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -11,20 +12,33 @@ def store_from_url(url: str, **options: str) -> ObjectStore:
 
     `file:///dir`, `memory://`, `s3://bucket/prefix?endpoint=http://host:port&region=us-east-1`.
     """
+    return _opener(url, options)()
+
+
+def check_store_url(url: str) -> None:
+    """Raises InvalidStoreUrl where `store_from_url` would, and opens nothing."""
+    _opener(url, {})
+
+
+def _opener(url: str, options: dict[str, str]) -> Callable[[], ObjectStore]:
     # imported here: the S3 client alone costs a second of start-up
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as malformed:  # brackets without an IPv6 address between them
+        raise InvalidStoreUrl(f"{url!r} is not a URL: {malformed}") from None
     if parts.scheme == "memory":
         from tierlog.tiering.memory_store import MemoryStore
 
-        return MemoryStore()
+        return MemoryStore
     if parts.scheme == "file" and not parts.netloc and parts.path not in ("", "/"):
         from tierlog.tiering.local_store import LocalStore
 
-        return LocalStore(Path(unquote(parts.path)))
+        return lambda: LocalStore(Path(unquote(parts.path)))
     if parts.scheme == "s3" and parts.netloc:
         from tierlog.tiering.s3 import S3Options, S3Store
 
-        return S3Store(S3Options.from_url(url, **options))
+        s3 = S3Options.from_url(url, **options)
+        return lambda: S3Store(s3)
     raise InvalidStoreUrl(
         f"{url!r} names no object store: expected file:///directory, memory://"
         " or s3://bucket/prefix?endpoint=…&region=…"

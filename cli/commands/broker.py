@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.commands import broker_settings
-from tierlog.cli.options import Json
+from tierlog.cli.options import INT32_MAX, Bootstrap, Json, finite
 from tierlog.cli.where import AnyAdmin
 
 if TYPE_CHECKING:
@@ -28,18 +28,21 @@ COLUMNS = {
     "replicas": "replicas",
     "out_of_sync": "out of sync",
 }
-BrokerId = Annotated[int, typer.Argument(metavar="BROKER", min=0, help="Id of the broker.")]
-Timeout = Annotated[float, typer.Option("--timeout", min=1, help="Give up waiting after so many seconds.")]
+BrokerId = Annotated[int, typer.Argument(metavar="BROKER", min=0, max=INT32_MAX, help="Id of the broker.")]
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", min=1, callback=finite, help="Give up waiting after so many seconds."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 
 
 @app.command("list")
-def list_(as_json: Json = False, admin: AnyAdmin = None) -> None:
+def list_(as_json: Json = False, admin: AnyAdmin = None, bootstrap: Bootstrap = None) -> None:
     """List the registered brokers, with what each leads and holds."""
     from tierlog.cli.output import print_rows
     from tierlog.cli.where import admin_api
 
-    answer = admin_api(admin).get("/v1/brokers")
+    answer = admin_api(admin, bootstrap).get("/v1/brokers")
     rows = [{**broker, "address": f"{broker['host']}:{broker['port']}"} for broker in answer["brokers"]]
     print_rows(COLUMNS, rows, title=f"Cluster {answer['cluster_id']}", as_json=as_json)
 
@@ -54,12 +57,13 @@ def drain(
     timeout: Timeout = 3600.0,
     as_json: Json = False,
     admin: AnyAdmin = None,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Move all replicas of a broker to others, and wait until it holds none. It stays in the cluster."""
     from tierlog.cli.output import print_done, print_json
     from tierlog.cli.where import admin_api
 
-    api = admin_api(admin)
+    api = admin_api(admin, bootstrap, changes=not dry_run)
     if dry_run or no_wait:
         answer = api.post(f"/v1/brokers/{broker}/drain", {"dry_run": dry_run})
         if as_json:
@@ -86,13 +90,14 @@ def decommission(
     timeout: Timeout = 3600.0,
     as_json: Json = False,
     admin: AnyAdmin = None,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Take a broker out of the cluster for good: empty it, and forget it once its process has stopped."""
     from tierlog.cli.errors import CliError
     from tierlog.cli.output import print_done
     from tierlog.cli.where import admin_api
 
-    api = admin_api(admin)
+    api = admin_api(admin, bootstrap, changes=True)
     if force:
         _forget(api, broker, as_json=as_json)
         return

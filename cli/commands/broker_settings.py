@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tierlog.cli.options import Bootstrap, Json, parse_pairs
+from tierlog.cli.options import INT32_MAX, Bootstrap, Json, parse_pairs
 
 if TYPE_CHECKING:
     from tierlog.cli.client import KafkaClient
@@ -14,7 +14,10 @@ SOURCES = {2: "this broker", 3: "all brokers", 4: "its start", 5: "default"}
 """Where a value comes from, by Kafka's numbers."""
 
 OneOrAll = Annotated[
-    int | None, typer.Argument(metavar="[BROKER]", min=0, help="Id of the broker; without it: all brokers.")
+    int | None,
+    typer.Argument(
+        metavar="[BROKER]", min=0, max=INT32_MAX, help="Id of the broker; without it: all brokers."
+    ),
 ]
 
 
@@ -60,8 +63,10 @@ def alter(
         raise usage("nothing to change", hint="Give --config KEY=VALUE or --unset KEY.")
     sets = parse_pairs(config, "--config")
     _check_known(sets)
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, changes=True) as client:
         _require(client, broker)
+        own = {row["name"] for row in _rows(client, broker)} if unset else set()
+        _check_known(name for name in unset or () if name not in own)
         configs.alter(
             client,
             configs.BROKER_RESOURCE,

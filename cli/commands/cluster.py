@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.commands import cluster_local
-from tierlog.cli.options import Bootstrap, Json
+from tierlog.cli.options import Bootstrap, Json, finite
 from tierlog.cli.where import AnyAdmin
 
 if TYPE_CHECKING:
@@ -37,16 +37,19 @@ def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: AnyAdmin = N
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.errors import CliError
     from tierlog.cli.output import console, print_json, print_rows
-    from tierlog.cli.where import admin_api
+    from tierlog.cli.where import admin_api, bootstrap_behind
 
+    if admin and not bootstrap:
+        bootstrap = bootstrap_behind(admin)
     with KafkaClient(bootstrap) as client:
         metadata = client.metadata([])
     node: dict[str, Any] | None = None
     quorum: dict[str, Any] | None = None
     partitions: dict[str, Any] | None = None
     try:
-        api = admin_api(admin, timeout_s=10)
+        api = admin_api(admin, bootstrap, timeout_s=10)
         node, quorum, partitions = api.get("/v1/cluster"), api.get("/v1/quorum"), _partitions(api)
+        _check_same(metadata.cluster_id, node["cluster_id"], api.url)
     except CliError as failure:
         if as_json:
             raise
@@ -87,6 +90,16 @@ def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: AnyAdmin = N
         _print_names(partitions["counts"], partitions["names"])
 
 
+def _check_same(of_brokers: str | None, of_admin: str, url: str) -> None:
+    from tierlog.cli.errors import usage
+
+    if of_brokers != of_admin:
+        raise usage(
+            f"the brokers are of cluster {of_brokers}, and {url} is of cluster {of_admin}",
+            hint="Leave --admin (or TIERLOG_ADMIN) out: it is found with the brokers.",
+        )
+
+
 def _partitions(api: "AdminApi") -> dict[str, Any]:
     """How many are in which condition, and the names of those that are not well."""
     from tierlog.cli.observation import NAMED_MAX, names_of
@@ -99,24 +112,28 @@ def _partitions(api: "AdminApi") -> dict[str, Any]:
 @app.command()
 def health(
     wait: Annotated[
-        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long until all is well.")
+        float,
+        typer.Option(
+            "--wait", min=0, callback=finite, metavar="SECONDS", help="Wait so long until all is well."
+        ),
     ] = 0.0,
     as_json: Json = False,
     admin: AnyAdmin = None,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Say whether all is well, and what to do if not. Exit code 5: all is served, but less may fail than
     should; 6: something is not served; 3: no node answers."""
     from tierlog.cli.errors import ExitCode
     from tierlog.cli.health import Status
 
-    document = _healthy(admin, wait)
+    document = _healthy(admin, bootstrap, wait)
     _print_health(document, as_json=as_json)
     codes = {Status.DEGRADED: ExitCode.DEGRADED, Status.UNAVAILABLE: ExitCode.UNAVAILABLE}
     if code := codes.get(document["status"]):
         raise typer.Exit(int(code))
 
 
-def _healthy(admin: str | None, within_s: float) -> dict[str, Any]:
+def _healthy(admin: str | None, bootstrap: str | None, within_s: float) -> dict[str, Any]:
     """The judgement once all is well, or the last one in time."""
     import time
 
@@ -126,7 +143,7 @@ def _healthy(admin: str | None, within_s: float) -> dict[str, Any]:
     while True:
         is_last = time.monotonic() >= deadline
         try:
-            document = _judged(admin)
+            document = _judged(admin, bootstrap)
         except CliError:
             if is_last:
                 raise
@@ -136,20 +153,21 @@ def _healthy(admin: str | None, within_s: float) -> dict[str, Any]:
         time.sleep(LOOK_EVERY_S)
 
 
-def _judged(admin: str | None) -> dict[str, Any]:
+def _judged(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
     """Raises CliError if nobody answers."""
     from tierlog.cli import cluster_files, cluster_processes
     from tierlog.cli.errors import unreachable
     from tierlog.cli.health import judge
     from tierlog.cli.observation import names_of, observe
-    from tierlog.cli.where import admin_urls
+    from tierlog.cli.where import admin_target, urls_of
 
-    directory = None if admin else cluster_files.last_started()
+    directory = None if admin or bootstrap else cluster_files.last_started()
     plan = cluster_files.load(directory) if directory else None
     processes = cluster_processes.states(directory, plan) if directory and plan else {}
-    seen = observe(admin_urls(admin))
+    urls = urls_of(admin_target(admin, bootstrap))
+    seen = observe(urls)
     if not processes and not any(seen.quorum.values()):
-        raise unreachable(", ".join(admin_urls(admin)), "no node answers")
+        raise unreachable(", ".join(urls), "no node answers")
     found = judge(seen, processes, plan.roles if plan else None)
     return {
         "status": found.status.value,

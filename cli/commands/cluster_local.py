@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tierlog.cli.options import Json, Settings
+from tierlog.cli.options import Json, Settings, make_directory
 
 if TYPE_CHECKING:
     from tierlog.cli.cluster_files import ClusterPlan
@@ -88,14 +88,16 @@ def up(
     from tierlog.cli.output import done, print_json
 
     directory, plan = _planned(data_dir, nodes, voters, port, parse_pairs(sets, "--set"))
+    _check_settings(plan)
+    make_directory(directory, "--data-dir")
     if not detach and _running(directory, plan) and not as_json:
         done("some nodes run already: the rest joins them, and Ctrl-C will stop all")
     if len(plan.apart or plan.brokers) == 2:
         done("two voters are no safer than one: neither has a majority without the other")
-    cluster_files.remember(directory)
     with cluster_watch.interruptible():
         try:
-            _start(directory, plan, [node.id for node in plan.nodes])
+            with cluster_files.undone_if_it_fails(directory, plan):
+                _start(directory, plan, [node.id for node in plan.nodes])
             if as_json:
                 print_json(_document(directory, plan))
             else:
@@ -106,16 +108,27 @@ def up(
         except KeyboardInterrupt:
             _take_down(directory, plan)
         except BaseException:
-            _stop(directory, plan, _running(directory, plan), cluster_processes.STOP_TIMEOUT_S)  # logs stay
+            _stop(directory, plan, _running(directory, plan), cluster_processes.STOP_TIMEOUT_S)
             raise
 
 
-def down(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Stop all nodes of the cluster. Its data stays, unless it lay in a temporary directory."""
+def down(
+    data_dir: DataDir = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Stop all nodes of the cluster. Its data stays, unless it lies in a temporary directory.
+
+    Without --data-dir this is the cluster that was started last: the command names it and asks.
+    """
     from tierlog.cli import cluster_files
+    from tierlog.cli.options import confirm
     from tierlog.cli.output import print_done
 
     directory, plan = cluster_files.chosen(data_dir)
+    if data_dir is None and not yes:
+        loss = ", and remove all its data" if plan.temporary else ""
+        confirm(f"Stop the cluster in {directory} (Kafka at {plan.bootstrap}){loss}?")
     stopped, killed = _take_down(directory, plan)
     print_done(
         f"stopped {_named(stopped)}" + (f"; {_named(killed)} did not stop in time: killed" if killed else ""),
@@ -126,10 +139,9 @@ def down(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 def start(nodes: Away = None, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Start nodes that are down, and wait until they serve. Name as many at once as make a majority."""
-    from tierlog.cli import cluster_files
     from tierlog.cli.cluster_processes import ProcessState
 
-    directory, plan = cluster_files.chosen(data_dir)
+    directory, plan = _target(data_dir)
     states = _states(directory, plan, nodes or None)
     away = [one for one, state in states.items() if state is ProcessState.DOWN]
     if nodes:
@@ -140,11 +152,10 @@ def start(nodes: Away = None, data_dir: DataDir = None, as_json: Json = False) -
 
 def stop(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Stop nodes clean: each hands over what it leads first."""
-    from tierlog.cli import cluster_files
     from tierlog.cli.cluster_processes import ProcessState
     from tierlog.cli.errors import CliError
 
-    directory, plan = cluster_files.chosen(data_dir)
+    directory, plan = _target(data_dir)
     states = _states(directory, plan, nodes)
     running = [one for one, state in states.items() if state is not ProcessState.DOWN]
     _require(states, running, "does not run")
@@ -239,6 +250,15 @@ def _planned(
     return made, plan
 
 
+def _check_settings(plan: "ClusterPlan") -> None:
+    """Before anything is kept or started; raises CliError."""
+    from tierlog.cli.commands.dev import DEV_SETTINGS
+    from tierlog.cli.node import read_settings
+
+    own = {"node.id": str(plan.nodes[0].id), "controller.quorum.secret": plan.secret}
+    read_settings(defaults={**DEV_SETTINGS, **own}, environment={}, options=plan.all_settings())
+
+
 def _start(directory: Path, plan: "ClusterPlan", node_ids: list[int]) -> None:
     """Those of them that are down; paused ones are left alone."""
     from tierlog.cli import cluster_processes, local_cluster
@@ -303,6 +323,17 @@ def _document(directory: Path, plan: "ClusterPlan") -> dict[str, object]:
 # --- nodes
 
 
+def _target(data_dir: Path | None) -> "tuple[Path, ClusterPlan]":
+    """The cluster whose nodes are meant, printed if it was not named. Raises CliError."""
+    from tierlog.cli import cluster_files
+    from tierlog.cli.where import announce
+
+    directory, plan = cluster_files.chosen(data_dir)
+    if data_dir is None:
+        announce(f"the local cluster in {directory}")
+    return directory, plan
+
+
 def _each(
     nodes: list[int],
     data_dir: Path | None,
@@ -314,9 +345,7 @@ def _each(
     as_json: bool,
 ) -> None:
     """Nothing is done unless all of them are in a state that it makes sense in."""
-    from tierlog.cli import cluster_files
-
-    directory, plan = cluster_files.chosen(data_dir)
+    directory, plan = _target(data_dir)
     states = _states(directory, plan, nodes)
     _require(states, [one for one, state in states.items() if state in expected], otherwise)
     for one in states:

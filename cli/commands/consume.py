@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tierlog.cli.errors import usage
-from tierlog.cli.options import Bootstrap
+from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap
 
 if TYPE_CHECKING:
     from tierlog.cli.client import KafkaClient
@@ -26,7 +26,9 @@ Start = Annotated[
     bool,
     typer.Option("--from-beginning", help="Start at the log start, local or remote. Default: at the end."),
 ]
-Offset = Annotated[int | None, typer.Option("--offset", "-o", min=0, help="Start each partition here.")]
+Offset = Annotated[
+    int | None, typer.Option("--offset", "-o", min=0, max=INT64_MAX, help="Start each partition here.")
+]
 When = Annotated[
     str | None,
     typer.Option(
@@ -61,7 +63,7 @@ def consume(
     offset: Offset = None,
     timestamp: When = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
+        int | None, typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="Only this partition.")
     ] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")
@@ -80,6 +82,8 @@ def consume(
         raise usage(
             "more than one start given", hint="Choose one of --from-beginning, --offset and --timestamp."
         )
+    if group == "":
+        raise usage("a group needs a name", hint="For example: --group readers")
     has_start = from_beginning or offset is not None or timestamp is not None or group is not None
     with KafkaClient(bootstrap) as client:
         positions = _start(
@@ -141,17 +145,20 @@ def _start(
 
 def parse_time(text: str) -> int:
     """Milliseconds since 1970 from digits or ISO 8601 (UTC where no zone is given)."""
-    if text.isdigit():
-        return int(text)
     try:
-        when = datetime.fromisoformat(text)
+        if text.isdecimal():
+            milliseconds = int(text)
+        else:
+            when = datetime.fromisoformat(text)
+            when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
+            milliseconds = int(when.timestamp() * 1000)
+        if not 0 <= milliseconds <= INT64_MAX:  # negative ones have another meaning in ListOffsets
+            raise ValueError(text)
     except ValueError:
         raise usage(
-            f"{text!r} is not a time", hint="For example 1735689600000 or 2025-01-01T00:00:00Z."
+            f"{text!r} is not a time since 1970", hint="For example 1735689600000 or 2025-01-01T00:00:00Z."
         ) from None
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return int(when.timestamp() * 1000)
+    return milliseconds
 
 
 def _print(topic: str, consumed: "Consumed", format: Format) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tierlog.cli.errors import CliError
+from tierlog.cli.options import finite
 
 
 def demo(
@@ -14,7 +15,10 @@ def demo(
         Path | None, typer.Option(help="Keep the broker's data and the bucket in this new directory.")
     ] = None,
     fraction: Annotated[
-        float, typer.Option(min=0.001, max=1.0, help="Share of the flights to send: less is faster.")
+        float,
+        typer.Option(
+            min=0.001, max=1.0, callback=finite, help="Share of the flights to send: less is faster."
+        ),
     ] = 1.0,
 ) -> None:
     """Send a year of flights through a broker that dies half way, tier them, and read them back."""

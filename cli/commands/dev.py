@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tierlog.cli.options import Json, Settings
+from tierlog.cli.options import Json, Settings, make_directory
 
 if TYPE_CHECKING:
     from tierlog.broker.settings.node import NodeSettings
@@ -72,7 +72,7 @@ def dev(
         stop_at_end_of_input()
     chosen_admin = (0 if port == 0 else 9644) if admin_port is None else admin_port
     if data_dir is not None:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        make_directory(data_dir, "--data-dir")
         serve(_settings(port, chosen_admin, data_dir.absolute(), object_store, sets), as_json=as_json)
         return
     with tempfile.TemporaryDirectory(prefix="tierlog-dev-", ignore_cleanup_errors=True) as temporary:

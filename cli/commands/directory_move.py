@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tierlog.cli.options import Json
+from tierlog.cli.options import INT32_MAX, Bootstrap, Json
 from tierlog.cli.where import AnyAdmin
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ REASONS = {
 
 def move_dir(
     topic: Annotated[str, typer.Argument(help="The topic.")],
-    partition: Annotated[int, typer.Argument(min=0, help="The partition.")],
+    partition: Annotated[int, typer.Argument(min=0, max=INT32_MAX, help="The partition.")],
     to: Annotated[
         str, typer.Option("--to", metavar="DIR", help="A log directory of the broker, as an absolute path.")
     ],
@@ -35,20 +35,24 @@ def move_dir(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it is there.")] = True,
     as_json: Json = False,
     admin: AnyAdmin = None,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Move a replica to another log directory of its broker, while it serves.
 
     Its present directory ends a move that is under way, another one replaces it.
     """
+    from tierlog.cli.admin import ASK_HEALTH
     from tierlog.cli.errors import CliError
     from tierlog.cli.output import print_done
     from tierlog.cli.where import admin_api
 
-    api = _broker_api(admin_api(admin), topic, partition, broker)
+    api = _broker_api(admin_api(admin, bootstrap, changes=True), topic, partition, broker)
     asked = {"topic": topic, "partition": partition, "directory": to}
     outcome = api.post("/v1/directories/move", asked)
     if error := outcome["error"]:
-        raise CliError(f"{topic}-{partition} does not move to {to}: {error}", hint=REASONS.get(error, ""))
+        raise CliError(
+            f"{topic}-{partition} does not move to {to}: {error}", hint=REASONS.get(error, ASK_HEALTH)
+        )
     words = f"{topic}-{partition}: moves to {to}"
     if wait:
         _wait(api, topic, partition)
@@ -71,7 +75,11 @@ def _broker_api(api: "AdminApi", topic: str, partition: int, broker: int | None)
         rows = api.get("/v1/partitions", topic=topic)["partitions"]
         holders = [row["replicas"] for row in rows if row["partition"] == partition]
         if not holders:
-            raise CliError(f"{topic} has no partition {partition}", code=ExitCode.NOT_FOUND)
+            raise CliError(
+                f"{topic} has no partition {partition}",
+                hint=f"`tierlog topic describe {topic}` shows them.",
+                code=ExitCode.NOT_FOUND,
+            )
         if len(holders[0]) != 1:
             held = ", ".join(map(str, holders[0]))
             raise usage(
@@ -81,7 +89,11 @@ def _broker_api(api: "AdminApi", topic: str, partition: int, broker: int | None)
     for one in api.get("/v1/cluster")["brokers"]:
         if one["id"] == broker:
             return AdminApi(one["admin_url"]) if one["admin_url"] else api
-    raise CliError(f"broker {broker} is not registered", code=ExitCode.NOT_FOUND)
+    raise CliError(
+        f"broker {broker} is not registered",
+        hint="`tierlog broker list` shows those that are.",
+        code=ExitCode.NOT_FOUND,
+    )
 
 
 def _wait(api: "AdminApi", topic: str, partition: int) -> None:

@@ -85,6 +85,7 @@ def verify(
             f" {totals.records:,} records, {size(totals.size)}: {damaged or 'no'} damage"
         )
     if damaged:
+        typer.echo("docs/runbooks/damaged-log.md says how to repair a log.", err=True)
         raise typer.Exit(1)
 
 
@@ -138,7 +139,8 @@ def _refusals() -> Iterator[None]:
     except CorruptLog as error:
         raise CliError(str(error), hint="`tierlog log verify` tells all that is wrong.") from None
     except OSError as error:
-        raise CliError(str(error)) from None
+        hint = "Check that the path can be read, and written to by `rebuild-index`."
+        raise CliError(str(error), hint=hint) from None
 
 
 def _partitions(paths: list[Path]) -> "list[PartitionFiles]":

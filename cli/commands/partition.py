@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.commands.directory_move import move_dir
-from tierlog.cli.options import Json
+from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap, Json
 from tierlog.cli.where import AnyAdmin
 
 if TYPE_CHECKING:
@@ -28,9 +28,17 @@ COLUMNS = {
 }
 OUTCOME_COLUMNS = {"topic": "topic", "partition": "partition", "error": "error", "message": "why"}
 NOT_NEEDED = "ELECTION_NOT_NEEDED"
+NEXT_STEPS = {
+    "UNKNOWN_TOPIC_OR_PARTITION": "`tierlog partition list` shows the partitions.",
+    "INVALID_REPLICA_ASSIGNMENT": "`tierlog broker list` shows the brokers; name each of them once.",
+    "NO_REASSIGNMENT_IN_PROGRESS": "`tierlog partition list --moving` shows what is being moved.",
+    "ELIGIBLE_LEADERS_NOT_AVAILABLE": "Start a broker that has an in-sync replica: `tierlog partition list`.",
+    "PREFERRED_LEADER_NOT_AVAILABLE": "Start the first broker of its replicas: `tierlog partition list`.",
+}
+"""By the error of an outcome."""
 
 Topic = Annotated[str, typer.Argument(help="The topic.")]
-Number = Annotated[int, typer.Argument(min=0, help="The partition.")]
+Number = Annotated[int, typer.Argument(min=0, max=INT32_MAX, help="The partition.")]
 
 
 @app.command("list")
@@ -46,6 +54,7 @@ def list_(
     moving: Annotated[bool, typer.Option("--moving", help="Only those that are being moved.")] = False,
     as_json: Json = False,
     admin: AnyAdmin = None,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """List partitions with leader, replicas and those in sync."""
     from tierlog.cli.errors import usage
@@ -62,7 +71,7 @@ def list_(
     if len(chosen) > 1:
         raise usage("one condition at a time", hint="Or list all, with --json, and choose from that.")
     condition = chosen[0] if chosen else None
-    answer = admin_api(admin).get("/v1/partitions", topic=topic, condition=condition)
+    answer = admin_api(admin, bootstrap).get("/v1/partitions", topic=topic, condition=condition)
     rows = answer["partitions"]
     words = f"{len(rows):,} partitions" + (f", {condition}" if condition else "")
     print_rows(COLUMNS, rows, title=words, as_json=as_json)
@@ -83,12 +92,14 @@ def move(
             "--throttle",
             metavar="BYTES",
             min=1,
+            max=INT64_MAX,
             help="No more bytes per second than this, from or to any broker. Waits until the partition has "
             "moved, and takes the throttle away again.",
         ),
     ] = None,
     as_json: Json = False,
     admin: AnyAdmin = None,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Begin to move a partition to other brokers; `partition list --moving` shows when it is done."""
     from tierlog.cli.errors import usage
@@ -96,7 +107,7 @@ def move(
 
     if (to is None) == (not cancel):
         raise usage("where to?", hint="Either --to 1,2,3 or --cancel.")
-    replicas, api = None if to is None else _ids(to), admin_api(admin)
+    replicas, api = None if to is None else _ids(to), admin_api(admin, bootstrap, changes=True)
     asked = {
         "moves": [{"topic": topic, "partition": partition, "replicas": replicas}],
         "throttle": None if cancel else throttle,
@@ -144,12 +155,12 @@ def _check_holders(api: "AdminApi", topic: str, partition: int, replicas: list[i
 
 
 @app.command()
-def unthrottle(as_json: Json = False, admin: AnyAdmin = None) -> None:
+def unthrottle(as_json: Json = False, admin: AnyAdmin = None, bootstrap: Bootstrap = None) -> None:
     """Take all throttles of moves away, as after `partition move --throttle` was interrupted."""
     from tierlog.cli.output import done, print_json
     from tierlog.cli.where import admin_api
 
-    altered = admin_api(admin).post("/v1/partitions/unthrottle", {})["altered"]
+    altered = admin_api(admin, bootstrap, changes=True).post("/v1/partitions/unthrottle", {})["altered"]
     if as_json:
         print_json({"altered": altered})
     else:
@@ -159,7 +170,9 @@ def unthrottle(as_json: Json = False, admin: AnyAdmin = None) -> None:
 @app.command()
 def elect(
     topic: Annotated[str | None, typer.Argument(help="Only of this topic; without it: all.")] = None,
-    partition: Annotated[int | None, typer.Argument(min=0, help="Only this partition.")] = None,
+    partition: Annotated[
+        int | None, typer.Argument(min=0, max=INT32_MAX, help="Only this partition.")
+    ] = None,
     unclean: Annotated[
         bool,
         typer.Option(
@@ -170,11 +183,12 @@ def elect(
     ] = False,
     as_json: Json = False,
     admin: AnyAdmin = None,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Have the preferred leader lead again: the first of a partition's replicas."""
     from tierlog.cli.where import admin_api
 
-    api = admin_api(admin)
+    api = admin_api(admin, bootstrap, changes=True)
     chosen: list[list[object]] | None = None
     if topic is not None and partition is not None:
         chosen = [[topic, partition]]
@@ -204,13 +218,15 @@ def balance(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     as_json: Json = False,
     admin: AnyAdmin = None,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Even out what brokers lead and hold, as after one was added."""
     from tierlog.cli.output import done, print_rows
     from tierlog.cli.where import admin_api
 
     asked = {"leaders": leaders, "replicas": replicas, "dry_run": dry_run}
-    answer = admin_api(admin).post("/v1/partitions/balance", asked)
+    api = admin_api(admin, bootstrap, changes=not dry_run)
+    answer = api.post("/v1/partitions/balance", asked)
     words = f"{len(answer['elections'])} leaders elected, {len(answer['moves'])} partitions begin to move"
     if dry_run:
         words = f"{len(answer['elections'])} leaders to elect, {len(answer['moves'])} partitions to move"
@@ -226,15 +242,19 @@ def _ids(text: str) -> list[int]:
     from tierlog.cli.errors import usage
 
     try:
-        return [int(one) for one in text.split(",")]
+        ids = [int(one) for one in text.split(",")]
+        if any(not 0 <= one <= INT32_MAX for one in ids):
+            raise ValueError(text)
     except ValueError:
         raise usage(f"--to {text!r} is not a list of broker ids", hint="For example: --to 1,2,3") from None
+    return ids
 
 
 def _tell(
     outcomes: list[dict[str, Any]], words: str, *, as_json: bool, document: dict[str, Any] | None = None
 ) -> None:
     """Exit code 1 if one of them was refused."""
+    from tierlog.cli.admin import ASK_HEALTH
     from tierlog.cli.errors import ExitCode
     from tierlog.cli.output import done, print_json, print_rows
 
@@ -247,4 +267,5 @@ def _tell(
         if len(refused) < len(outcomes) or not outcomes:
             done(words)
     if refused:
+        done(NEXT_STEPS.get(refused[0]["error"], ASK_HEALTH))
         raise typer.Exit(int(ExitCode.FAILED))

@@ -6,7 +6,7 @@ from typing import IO, Annotated
 
 import typer
 
-from tierlog.cli.options import Bootstrap, Json, parse_pairs
+from tierlog.cli.options import INT32_MAX, Bootstrap, Json, parse_pairs
 
 
 class Compression(StrEnum):
@@ -34,8 +34,18 @@ def produce(
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-K", help="What stands before it on a line is the key.")
     ] = None,
+    null_marker: Annotated[
+        str | None,
+        typer.Option(
+            "--null-marker",
+            metavar="TEXT",
+            help="Send a value that is exactly this text as null: a tombstone, which deletes the key from a "
+            "compacted topic. '' stands for an empty value. Default: no value is null.",
+        ),
+    ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", help="Send everything to this partition.")
+        int | None,
+        typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="Send everything to this partition."),
     ] = None,
     header: Annotated[
         list[str] | None,
@@ -53,16 +63,27 @@ def produce(
     import sys
 
     if file is None:
-        _produce(sys.stdin.buffer, topic, key_separator, partition, header, compression, as_json, bootstrap)
+        _produce(
+            sys.stdin.buffer,
+            topic,
+            key_separator,
+            null_marker,
+            partition,
+            header,
+            compression,
+            as_json,
+            bootstrap,
+        )
         return
     with file.open("rb") as lines:
-        _produce(lines, topic, key_separator, partition, header, compression, as_json, bootstrap)
+        _produce(lines, topic, key_separator, null_marker, partition, header, compression, as_json, bootstrap)
 
 
 def _produce(
     lines: IO[bytes],
     topic: str,
     key_separator: str | None,
+    null_marker: str | None,
     partition: int | None,
     header: list[str] | None,
     compression: Compression,
@@ -78,10 +99,10 @@ def _produce(
 
     clock = SystemClock()
     headers = tuple((key, value.encode()) for key, value in parse_pairs(header, "--header").items())
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, changes=True) as client:
         producer = Producer(client, topic, codec=Codec[compression.name], partition=partition)
         for line in lines:
-            key, value = split_line(line, key_separator)
+            key, value = split_line(line, key_separator, null_marker)
             producer.send(NewRecord(clock.now_ms(), key, value, headers))
         producer.flush()
     if as_json:
@@ -90,10 +111,12 @@ def _produce(
         done(f"{producer.records:,} records ({size(producer.bytes)}) written to {topic}")
 
 
-def split_line(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
-    """(key, value) of a line; no key where there is no separator."""
-    text = line.rstrip(b"\r\n")
-    if not separator:
-        return None, text
-    key, found, value = text.partition(separator.encode())
-    return (key, value) if found else (None, text)
+def split_line(
+    line: bytes, separator: str | None, null_marker: str | None = None
+) -> tuple[bytes | None, bytes | None]:
+    """(key, value) of a line: no key without a separator, no value if it is the null marker (KIP-810)."""
+    key, value = None, line.rstrip(b"\r\n")
+    if separator:
+        before, found, after = value.partition(separator.encode())
+        key, value = (before, after) if found else (None, value)
+    return key, None if null_marker is not None and value == null_marker.encode() else value

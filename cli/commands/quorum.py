@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tierlog.cli.options import Json
+from tierlog.cli.options import INT32_MAX, Bootstrap, Json
 from tierlog.cli.where import AnyAdmin
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ COLUMNS = {
     "lag": "behind by",
     "directory_id": "directory",
 }
-NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="Id of the node.")]
+NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, max=INT32_MAX, help="Id of the node.")]
 
 
 @app.command()
-def status(as_json: Json = False, admin: AnyAdmin = None) -> None:
+def status(as_json: Json = False, admin: AnyAdmin = None, bootstrap: Bootstrap = None) -> None:
     """Show leader, term and members of the quorum, brokers that only follow it, and how far each is."""
     from tierlog.cli.output import print_json
 
-    answer = _of_leader(admin)
+    answer = _of_leader(admin, bootstrap)
     if as_json:
         print_json(answer)
     else:
@@ -45,13 +45,14 @@ def add(
     url: Annotated[str, typer.Argument(help="Address of its admin HTTP API, as the other nodes reach it.")],
     as_json: Json = False,
     admin: AnyAdmin = None,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Take a node in that runs already: it becomes a voter once it has caught up. A voter is moved there."""
     from tierlog.cli.errors import CliError
     from tierlog.cli.output import print_done
     from tierlog.cli.where import admin_api
 
-    api = admin_api(admin, timeout_s=ADD_TIMEOUT_S)
+    api = admin_api(admin, bootstrap, timeout_s=ADD_TIMEOUT_S, changes=True)
     _check_node(node, url, str(api.get("/v1/quorum")["cluster_id"]))
     try:
         answer = api.post("/v1/quorum/voters", {"id": node, "url": url})
@@ -66,12 +67,23 @@ def add(
 
 
 @app.command()
-def remove(node: NodeId, as_json: Json = False, admin: AnyAdmin = None) -> None:
+def remove(node: NodeId, as_json: Json = False, admin: AnyAdmin = None, bootstrap: Bootstrap = None) -> None:
     """Let a voter or learner go. A majority of those that stay must run."""
-    from tierlog.cli.output import print_done
+    from tierlog.cli.errors import CliError, ExitCode
+    from tierlog.cli.output import done, print_done
     from tierlog.cli.where import admin_api
 
-    answer = admin_api(admin).delete(f"/v1/quorum/voters/{node}")
+    api = admin_api(admin, bootstrap, changes=True)
+    seen = api.get("/v1/quorum")
+    if str(node) not in {**seen["voters"], **seen.get("learners", {})}:
+        raise CliError(
+            f"node {node} is no member of the quorum",
+            hint="`tierlog quorum status` shows the members.",
+            code=ExitCode.NOT_FOUND,
+        )
+    answer = api.delete(f"/v1/quorum/voters/{node}")
+    if len(answer["voters"]) == 2:
+        done("two voters are left: the quorum stops when either fails. `tierlog quorum add` makes a third.")
     print_done(f"node {node} is no member of the quorum", answer, as_json=as_json)
 
 
@@ -126,6 +138,8 @@ def _check_node(node: int, url: str, cluster_id: str) -> None:
 
 
 def _confirm(held: "Holdings") -> None:
+    from tierlog.cli.errors import CliError
+
     voters = ", ".join(map(str, held.voters)) or "those of its settings"
     typer.echo(
         f"Node {held.node_id} of cluster {held.cluster_id} holds {held.topics:,} topics with "
@@ -139,16 +153,16 @@ def _confirm(held: "Holdings") -> None:
         err=True,
     )
     if typer.prompt("Type the id of the cluster to go on", err=True) != held.cluster_id:
-        raise typer.Abort
+        raise CliError("nothing was changed", hint="It was not the id of the cluster; --yes does not ask.")
 
 
-def _of_leader(admin: str | None) -> dict[str, Any]:
+def _of_leader(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
     """Only the leader knows how far the others are; without one, what the node at hand says."""
     from tierlog.cli.admin import AdminApi
     from tierlog.cli.errors import CliError
     from tierlog.cli.where import PROBE_TIMEOUT_S, admin_api
 
-    here: dict[str, Any] = admin_api(admin).get("/v1/quorum")
+    here: dict[str, Any] = admin_api(admin, bootstrap).get("/v1/quorum")
     url = here["voters"].get(str(here["leader"]))
     if here["leader"] == here["node_id"] or not url:
         return here

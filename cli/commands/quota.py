@@ -1,5 +1,6 @@
 """`tierlog quota …`: what clients may use."""
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -87,7 +88,7 @@ def set_(
 
     entity = _one(_entity(user, user_defaults, client_id, client_defaults, ip, ip_defaults))
     sets = {key: _number(key, text) for key, text in parse_pairs(values, "quota").items()}
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, changes=not validate_only) as client:
         quotas.change(client, entity, sets, validate_only=validate_only)
     who = quotas.title(entity)
     print_done(
@@ -123,7 +124,7 @@ def remove(
 
     entity = _one(_entity(user, user_defaults, client_id, client_defaults, ip, ip_defaults))
     who = quotas.title(entity)
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, changes=True) as client:
         there = [key for row in quotas.rows(client, entity, strict=True) for key in row["quotas"]]
         wanted = keys or there
         missing = [key for key in wanted if key not in there]
@@ -158,7 +159,9 @@ def _entity(
         if name is not None or defaults:
             entity[kind] = name
     if "ip" in entity and len(entity) > 1:
-        raise usage("an address goes without a user or a client id")
+        raise usage(
+            "an address goes without a user or a client id", hint="Set quotas of each with its own command."
+        )
     return entity
 
 
@@ -177,8 +180,11 @@ def _number(key: str, text: str) -> float:
     from tierlog.cli.errors import usage
 
     try:
-        return float(text)
+        number = float(text)
+        if math.isnan(number):
+            raise ValueError(text)
     except ValueError:
         raise usage(
             f"{key}: {text!r} is not a number", hint="For example producer_byte_rate=1048576."
         ) from None
+    return number

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tierlog.cli.options import Json
+from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap, Json
 from tierlog.cli.where import AnyAdmin
 
 app = typer.Typer(no_args_is_help=True, help="What lies on local disk, what in the object store.")
@@ -27,6 +27,7 @@ def status(
     topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
     as_json: Json = False,
     admin: AnyAdmin = None,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Show per partition which offsets and bytes are local, and which are remote."""
     from tierlog.cli.admin import LOOK_AROUND
@@ -34,7 +35,7 @@ def status(
     from tierlog.cli.output import print_json, print_rows
     from tierlog.cli.where import admin_api
 
-    answer = admin_api(admin).get("/v1/tier/status", topic=topic)
+    answer = admin_api(admin, bootstrap).get("/v1/tier/status", topic=topic)
     if topic is not None and not answer["partitions"]:
         raise CliError(
             f"nothing of a topic {topic!r} is tiered here", hint=LOOK_AROUND, code=ExitCode.NOT_FOUND
@@ -55,12 +56,14 @@ def flush(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     as_json: Json = False,
     admin: AnyAdmin = None,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Roll the active segments of a topic and upload everything; returns when all of it is remote."""
     from tierlog.cli.output import done, print_json
     from tierlog.cli.where import admin_api
 
-    answer = admin_api(admin, timeout_s=FLUSH_TIMEOUT_S).post("/v1/tier/flush", {"topic": topic})
+    api = admin_api(admin, bootstrap, timeout_s=FLUSH_TIMEOUT_S, changes=True)
+    answer = api.post("/v1/tier/flush", {"topic": topic})
     if as_json:
         print_json(answer)
     else:
@@ -70,16 +73,19 @@ def flush(
 @app.command()
 def explain(
     topic: Annotated[str, typer.Argument(help="The topic.")],
-    partition: Annotated[int, typer.Argument(min=0, help="The partition.")],
-    offset: Annotated[int, typer.Argument(min=0, help="The offset.")],
+    partition: Annotated[int, typer.Argument(min=0, max=INT32_MAX, help="The partition.")],
+    offset: Annotated[int, typer.Argument(min=0, max=INT64_MAX, help="The offset.")],
     as_json: Json = False,
     admin: AnyAdmin = None,
+    bootstrap: Bootstrap = None,
 ) -> None:
     """Say where an offset lies: the file or object, and the bytes in it."""
     from tierlog.cli.output import print_json, print_rows
     from tierlog.cli.where import admin_api
 
-    answer = admin_api(admin).get("/v1/tier/explain", topic=topic, partition=partition, offset=offset)
+    answer = admin_api(admin, bootstrap).get(
+        "/v1/tier/explain", topic=topic, partition=partition, offset=offset
+    )
     if as_json:
         print_json(answer)
         return

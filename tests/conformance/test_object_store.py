@@ -17,7 +17,7 @@ from tierlog.tiering.object_store import (
     ObjectStoreError,
     PreconditionFailed,
 )
-from tierlog.tiering.stores import store_from_url
+from tierlog.tiering.stores import check_store_url, store_from_url
 
 STORES = ["memory", "directory", *s3_servers.available()]
 REAL_STORES = [
@@ -255,11 +255,25 @@ async def test_a_directory_survives_reopening_and_takes_no_key_outside(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "url", ["", "objects", "file://relative/dir", "file:///", "gs://b", "s3:///p", "s3://b?regoin=x"]
+    "url",
+    [
+        "",
+        "objects",
+        "file://relative/dir",
+        "file:///",
+        "gs://b",
+        "s3:///p",
+        "s3://b?regoin=x",
+        "s3://b?endpoint",
+        "s3://b?endpoint=minio:9000",
+        "s3://a b",
+        "s3://[b",
+    ],
 )
 def test_a_url_that_names_no_store_is_refused(url):
-    with pytest.raises(InvalidStoreUrl):
-        store_from_url(url)
+    for use in (store_from_url, check_store_url):
+        with pytest.raises(InvalidStoreUrl):
+            use(url)
 
 
 async def test_a_client_that_cannot_be_opened_is_trouble_of_the_store(monkeypatch):

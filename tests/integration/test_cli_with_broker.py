@@ -98,6 +98,13 @@ def test_records_come_back_with_key_value_and_headers(cli: Cli, codec: str) -> N
     assert len({partition for partition, _ in of_k1}) == 1
 
 
+def test_a_tombstone_is_sent_and_shown(cli: Cli) -> None:
+    cli("topic", "create", "tombstones", "-p", "1")
+    cli("produce", "tombstones", "-K", ":", "--null-marker", "", stdin=b"a:1\na:\n")
+    records = cli.lines("consume", "tombstones", "--from-beginning", "-F", "json")
+    assert [(record["key"], record["value"]) for record in records] == [("a", "1"), ("a", None)]
+
+
 def test_where_consume_starts_and_stops(cli: Cli) -> None:
     cli("topic", "create", "starts", "-p", "1")
     cli("produce", "starts", stdin=b"".join(b"%d\n" % number for number in range(10)))

@@ -50,13 +50,22 @@ def test_a_cluster_is_started_hurt_and_mended(directory: Path) -> None:
     assert {len(row["replicas"]) for row in partitions("orders")} == {3}
     assert sorted(row["leader"] for row in partitions("orders")) == [1, 2, 3]
 
+    assert run("topic", "create", "single", "-p", "3", "-r", "1").returncode == 0
     assert ask("cluster", "kill", "3") == {"killed": [3]}
     assert run("cluster", "kill", "3").returncode == 1
     until(lambda: all(row["leader"] in (1, 2) for row in partitions("orders")), "others lead")
     sick = ask("cluster", "health", code=5)
     assert sick["status"] == "degraded"
     assert sick["names"]["under-replicated"] == ["orders-0", "orders-1", "orders-2"]
-    assert sick["names"]["offline"] == sick["names"]["below-min-in-sync"] == []
+    [lost] = [row["partition"] for row in partitions("single") if row["leader"] < 0]
+    assert sick["names"]["offline"] == [f"single-{lost}"]
+    described = ask("topic", "describe", "single")["partitions"]
+    known = [(row["leader"] is None, row["log_end_offset"]) for row in described]
+    assert known == [(number == lost, None if number == lost else 0) for number in range(3)]
+    offsets = {row["topic"]: row["offsets"] for row in ask("topic", "list")}
+    assert offsets == {"orders": 0, "single": None}
+    assert run("topic", "delete", "single", "--yes").returncode == 0
+    sick = ask("cluster", "health", code=5)
     told = ask("cluster", "info", "--admin", f"{up['nodes'][2]['admin']},{up['nodes'][0]['admin']}")
     assert told["partitions"]["names"] == sick["names"]
     assert told["partitions"]["counts"]["under-replicated"] == 3
@@ -77,7 +86,9 @@ def test_a_cluster_is_started_hurt_and_mended(directory: Path) -> None:
     assert stuck.returncode == 1 and "nowhere to go" in stuck.stderr
     assert run("broker", "decommission", "9").returncode == 4
 
-    assert ask("cluster", "down")["killed"] == []
+    refused = run("cluster", "down")  # standard input has no answer
+    assert refused.returncode == 1 and str(directory) in refused.stderr and "--yes" in refused.stderr
+    assert ask("cluster", "down", "--yes")["killed"] == []
     assert run("cluster", "status").returncode == 1
     assert run("cluster", "status", "--data-dir", directory).returncode == 0
     again = ask("cluster", "up", "--data-dir", directory, "--detach")
@@ -122,7 +133,7 @@ def test_a_voter_apart_from_the_broker(directory: Path) -> None:
     assert "0 of 1 voters answer" in sick["problems"][0]["what"]
     ask("cluster", "start", "2")
     until(healthy, "the voter is back")
-    assert ask("cluster", "down")["killed"] == []
+    assert ask("cluster", "down", "--yes")["killed"] == []
 
 
 @contextmanager
@@ -170,6 +181,7 @@ def test_a_broker_is_emptied_and_let_go(directory: Path) -> None:
     ask("cluster", "stop", "4")
     assert ask("broker", "decommission", "4")["decommissioned"] is True
     assert [broker["id"] for broker in ask("broker", "list")] == [1, 2, 3]
+    until(healthy, "the broker that is gone is not missed")
 
     moved = partitions("orders")[0]
     target = [*(one for one in (1, 2, 3) if one not in moved["replicas"]), moved["replicas"][0]]

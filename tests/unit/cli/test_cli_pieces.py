@@ -63,6 +63,11 @@ def test_split_line() -> None:
     assert split_line(b"a:b\n", None) == (None, b"a:b")
     assert split_line(b":b\n", ":") == (b"", b"b")
 
+    assert split_line(b"a:\n", ":", "") == (b"a", None)
+    assert split_line(b"a:NULL\n", ":", "NULL") == (b"a", None)
+    assert split_line(b"a:NULLs\n", ":", "NULL") == (b"a", b"NULLs")
+    assert split_line(b"NULL\n", None, "NULL") == (None, None)
+
 
 def test_readable_keeps_bytes_that_are_not_text() -> None:
     assert readable(b"caf\xc3\xa9") == "café"

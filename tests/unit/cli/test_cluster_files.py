@@ -157,3 +157,40 @@ def test_another_process_with_the_same_id_is_not_ours(
 def test_a_node_that_was_never_started_is_down(tmp_path: Path) -> None:
     assert cluster_processes.state_of(tmp_path) is ProcessState.DOWN
     assert not cluster_processes.send(tmp_path, signal.SIGKILL)
+
+
+def start_fails(directory: Path, plan: cluster_files.ClusterPlan) -> None:
+    with pytest.raises(CliError), cluster_files.undone_if_it_fails(directory, plan):
+        cluster_files.save(directory, plan)
+        raise CliError("a node did not start")
+
+
+def test_a_start_that_fails_leaves_no_settings_behind(tmp_path: Path) -> None:
+    plan = cluster_files.new_plan(1, settings={"a": "1"})
+    cluster_files.save(tmp_path, plan)
+    start_fails(tmp_path, cluster_files.with_settings(plan, {"b": "2"}))
+    assert cluster_files.load(tmp_path) == plan
+
+
+def test_a_new_cluster_that_fails_to_start_keeps_its_nodes_only(tmp_path: Path) -> None:
+    plan = cluster_files.new_plan(1, settings={"a": "1"})
+    start_fails(tmp_path, plan)
+    assert cluster_files.load(tmp_path) == cluster_files.with_only(plan, {})
+    assert cluster_files.last_started() is None
+
+
+def test_after_a_start_that_fails_commands_mean_the_cluster_before(tmp_path: Path) -> None:
+    before = tmp_path / "before"
+    cluster_files.save(before, cluster_files.new_plan(1))
+    cluster_files.remember(before)
+    start_fails(tmp_path / "other", cluster_files.new_plan(1))
+    assert cluster_files.last_started() == before
+    start_fails(before, cluster_files.new_plan(1))
+    assert cluster_files.last_started() == before
+
+
+def test_ports_above_the_highest_are_refused() -> None:
+    assert cluster_files.new_plan(3, base_port=64_981).ports[-1] == 65_535
+    with pytest.raises(CliError, match="no room") as refused:
+        cluster_files.new_plan(3, base_port=64_982)
+    assert refused.value.hint == "At most --port 64981."

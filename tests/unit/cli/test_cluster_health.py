@@ -172,12 +172,13 @@ def test_nodes_of_two_clusters_are_not_taken_for_one() -> None:
 
 
 def apart(**answers: Any) -> Observation:
-    """Broker 1, and voters 2 and 3."""
-    voters = {"2": "http://h:2", "3": "http://h:3"}
+    """Broker 1, and voters 2, 3 and 4."""
+    voters = {"2": "http://h:2", "3": "http://h:3", "4": "http://h:4"}
     quorums = {
         1: quorum(1, role="observer", voters=voters),
         2: quorum(2, role="leader", voters=voters),
         3: quorum(3, voters=voters),
+        4: quorum(4, voters=voters),
         **{int(name[1:]): answer for name, answer in answers.items()},
     }
     return cluster(brokers=[broker(1)], assigned=[1], quorum=quorums)
@@ -210,3 +211,24 @@ def test_a_damaged_log_is_named_with_its_broker() -> None:
     [problem] = health.problems
     assert health.status is Status.UNAVAILABLE
     assert "orders-3 of broker 2" in problem.what and "damaged-log.md" in problem.next
+
+
+def test_two_voters_are_not_healthy() -> None:
+    voters = {"1": URLS[1], "2": URLS[2]}
+    seen = Observation(
+        urls={1: URLS[1], 2: URLS[2]},
+        quorum={1: quorum(1, role="leader", voters=voters), 2: quorum(2, voters=voters)},
+        brokers={"brokers": [broker(1), broker(2)], "assigned": [1, 2], "partitions": partitions()},
+        unwell={"partitions": []},
+        told_by=1,
+    )
+    [problem] = judge(seen).problems
+    assert problem.status is Status.DEGRADED
+    assert "two voters" in problem.what and "tierlog quorum add" in problem.next
+
+
+def test_a_decommissioned_node_is_not_missed() -> None:
+    assert judge(cluster(), {**dict.fromkeys(URLS, UP), 4: DOWN}).problems == ()
+    still_assigned = cluster(assigned=[1, 2, 3, 4])
+    [problem] = judge(still_assigned, {**dict.fromkeys(URLS, UP), 4: DOWN}).problems
+    assert problem.next == "`tierlog cluster start 4`"

