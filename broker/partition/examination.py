@@ -23,15 +23,17 @@ from tierlog.broker.partition.validation import (
     newest_allowed,
     oldest_allowed,
     refusal,
+    require_plausible_count,
     stored_codec,
+    whole_limit,
 )
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, correct_header, read_header
 from tierlog.broker.records.codecs import Packer
-from tierlog.broker.records.errors import RecordsError
+from tierlog.broker.records.errors import HeldWhole, RecordsError
 from tierlog.broker.records.record import record_pieces
-from tierlog.broker.records.unpacking import PIECE_BYTES
+from tierlog.broker.records.unpacking import PIECE_BYTES, WHOLE_BYTES
 from tierlog.broker.records.walk import BadField, largest_timestamp, walk_fields, walk_structure
-from tierlog.broker.records.window import Step, Window
+from tierlog.broker.records.window import Step, Window, at_once
 from tierlog.broker.records.writer import with_section
 from tierlog.broker.settings.topic import TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
@@ -74,6 +76,7 @@ class Examination:
         "_records",
         "_refused",
         "_window",
+        "must_be_alone",
     )
 
     def __init__(self, records: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
@@ -85,6 +88,10 @@ class Examination:
         self._packer: Packer | None = None
         self._window: Window | None = None
         self._refused: Refused | None = None
+        self.must_be_alone = False
+        """Nothing was found in the first steps: the codec holds more bytes at once than batches may beside
+        each other. The steps are to be done once more, while no other such examination is.
+        """
 
     @property
     def result(self) -> Examined:
@@ -109,15 +116,16 @@ class Examination:
 
     def at_once(self) -> Examined:
         """All steps one after another."""
-        for step in self.steps():
-            if step is not None:
-                step()
+        at_once(self.steps())
+        if self.must_be_alone:
+            at_once(self.steps())
         return self.result
 
     def steps(self) -> Generator[Step, None, None]:
         """What there is to do, each after the one before has been done."""
         window, self._window = self._window or self._new_window(), None
         try:
+            require_plausible_count(self._header, self._config)
             if self._checks is RecordChecks.EVERY_RECORD:
                 largest = yield from self._look_at_fields(window)
             else:
@@ -126,15 +134,20 @@ class Examination:
                     yield from self._look_at_fields(self._new_window())  # which they are
             if self._refused is None:
                 yield lambda: self._finish(largest)
+        except HeldWhole as error:
+            if self.must_be_alone:
+                self._refused = refusal(error)
+            self.must_be_alone = True
         except RecordsError as error:
             self._refused = refusal(error)
 
     def _new_window(self) -> Window:
-        header = self._header
-        pieces = record_pieces(self._records, 0, header, decompressed_limit(header))
+        header, config = self._header, self._config
+        whole_bytes = whole_limit(header, config) if self.must_be_alone else WHOLE_BYTES + header.size
+        pieces = record_pieces(self._records, 0, header, decompressed_limit(header, config), whole_bytes)
         if self._codec is None:
             return Window(pieces)
-        self._packer = Packer(self._codec, self._config.max_message_bytes - HEADER_SIZE)
+        self._packer = Packer(self._codec, config.max_message_bytes - HEADER_SIZE)
         return Window(pieces, self._packer.add)
 
     def _look_at_fields(self, window: Window) -> Generator[Step, None, int]:

@@ -37,9 +37,13 @@ broker's clock. Retention deletes a record that it belies early, or keeps it lon
 PLAUSIBLE_SHARE = 10
 """Nor may it be older than one part in so many of the shortest time retention of the topic."""
 
+FREE_BYTES = 32 * 1024 * 1024
+"""What any batch may decompress to, however small it is: real records are sometimes very repetitive."""
+
 LARGEST_RATIO = 32
-"""Decompressed, a batch may be so many times as large, and WHOLE_BYTES more. Nothing holds all of it at once:
-the bound is one on CPU time, against batches that claim gigabytes.
+"""Beyond that a batch may be so many times as large as it was sent, or as large as an uncompressed one may be
+(max.message.bytes). Nothing holds all of it at once: the bound is one on CPU time, against batches that claim
+gigabytes.
 """
 
 _BROKERS_BITS = LOG_APPEND_TIME | DELETE_HORIZON
@@ -143,9 +147,24 @@ def refusal(error: RecordsError) -> Refused:
     return Refused(FAULT_CODES[error.fault], str(error))
 
 
-def decompressed_limit(header: BatchHeader) -> int:
-    """How many bytes the records of a batch may have; one bound for all codecs and topics."""
-    return WHOLE_BYTES + LARGEST_RATIO * header.size
+def decompressed_limit(header: BatchHeader, config: TopicConfig) -> int:
+    """How many bytes the records of a batch may have; one bound for all codecs."""
+    return FREE_BYTES + max(LARGEST_RATIO * header.size, config.max_message_bytes)
+
+
+def whole_limit(header: BatchHeader, config: TopicConfig) -> int:
+    """How many of them may be in memory at once, if the codec leaves no choice and no other batch does so."""
+    return FREE_BYTES + max(header.size, config.max_message_bytes)
+
+
+def require_plausible_count(header: BatchHeader, config: TopicConfig) -> None:
+    """Raises TOO_LARGE for more records than the smallest ones of WHOLE_BYTES, or of the limit beyond
+    FREE_BYTES, are: the walk costs more for each record than the codec does for its bytes.
+    """
+    most = WHOLE_BYTES + decompressed_limit(header, config) - FREE_BYTES
+    if header.record_count * _LEAST_RECORD > most:
+        message = f"{header.record_count} records in a batch of {header.size} bytes"
+        raise RecordsError(RecordsFault.TOO_LARGE, message)
 
 
 def first_records_agree(buffer: memoryview, header: BatchHeader) -> bool:

@@ -17,3 +17,10 @@ class RecordsError(Exception):
     def __init__(self, fault: RecordsFault, message: str) -> None:
         super().__init__(message)
         self.fault = fault
+
+
+class HeldWhole(RecordsError):
+    """TOO_LARGE: more bytes than were allowed, of a format that cannot be decompressed in pieces."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(RecordsFault.TOO_LARGE, message)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, Buffer, read_header
 from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.errors import RecordsError, RecordsFault
-from tierlog.broker.records.unpacking import decompress, unpack
+from tierlog.broker.records.unpacking import NO_BOUND, decompress, unpack
 
 Header = tuple[str, bytes | None]
 INT, LONG = 32, 64  # bits of a varint and of a varlong
@@ -36,9 +36,12 @@ def records_section(buffer: Buffer, at: int, header: BatchHeader, max_bytes: int
     return section if codec is Codec.NONE else decompress(codec, section, max_bytes)
 
 
-def record_pieces(buffer: Buffer, at: int, header: BatchHeader, max_bytes: int) -> Iterator[bytes]:
+def record_pieces(
+    buffer: Buffer, at: int, header: BatchHeader, max_bytes: int, whole_bytes: int = NO_BOUND
+) -> Iterator[bytes]:
     """The same in pieces (`unpack`): whoever looks at one after the other holds few bytes at a time."""
-    return unpack(header.codec, memoryview(buffer)[at + HEADER_SIZE : at + header.size], max_bytes)
+    section = memoryview(buffer)[at + HEADER_SIZE : at + header.size]
+    return unpack(header.codec, section, max_bytes, whole_bytes)
 
 
 def iter_records(buffer: Buffer, at: int = 0, *, max_bytes: int) -> Iterator[Record]:

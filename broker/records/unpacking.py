@@ -2,11 +2,12 @@
 
 A few bytes can claim gigabytes, so nothing here trusts a length: `unpack` yields pieces of at most
 PIECE_BYTES and raises TOO_LARGE as soon as they exceed `max_bytes` together. Whoever looks at the pieces one
-by one holds one of them, and no more. Formats that cannot be cut into pieces (a raw snappy block, a zstd
-window above WHOLE_BYTES, lz4 blocks that are linked) are held whole, so they may yield at most WHOLE_BYTES
-and the size of the batch. Tiny blocks are gathered, so each step does a bounded amount of work: after
-SMALL_PARTS of them `unpack` yields, be it an empty piece. Called by `records_section` and by the walks over
-records (`walk.py`); gzip is RFC 1952, zstd RFC 8878, lz4 the "LZ4 Frame Format Description" 1.6.
+by one holds one of them, and no more. Formats that cannot be cut into pieces (a raw snappy block, a large
+zstd window, lz4 blocks that are linked) are held whole: HeldWhole is raised if that takes more than
+`whole_bytes`. That is for bytes of clients; what this broker has accepted is read without such a bound. Tiny
+blocks are gathered, so each step does a bounded amount of work: after SMALL_PARTS of them `unpack` yields, be
+it an empty piece. Called by `records_section` and by the walks over records (`walk.py`); gzip is RFC 1952,
+zstd RFC 8878, lz4 the "LZ4 Frame Format Description" 1.6.
 """
 
 import struct
@@ -17,15 +18,15 @@ import cramjam
 import zstandard
 
 from tierlog.broker.records.codecs import XERIAL_HEADER, XERIAL_MAGIC, Buffer, Codec
-from tierlog.broker.records.errors import RecordsError, RecordsFault
+from tierlog.broker.records.errors import HeldWhole, RecordsError, RecordsFault
 
 PIECE_BYTES = 128 * 1024
 """gzip takes 0.4 ms for them."""
 
 WHOLE_BYTES = 6 * 1024 * 1024
-"""Together with twice the frame and what a step needs besides this stays within the memory that
-docs/explanation/guarantees.md promises (twice the frame and 8 MiB). Windows of zstd may be larger, as those
-of its highest levels are, as long as their content is this small.
+"""What a batch of a client may hold whole beyond its own size. Together with twice the frame and what a step
+needs besides this stays within the memory that docs/explanation/guarantees.md promises (twice the frame and
+8 MiB).
 """
 
 NO_BOUND = 2**63 - 1
@@ -48,6 +49,7 @@ _LZ4_BLOCK_LENGTH = struct.Struct("<I")
 _LZ4_STORED = 1 << 31
 _LZ4_BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 _LZ4_LARGEST_RATIO = 255
+_SNAPPY_LARGEST_RATIO = 22  # a copy of 64 bytes takes three
 _LZ4_CHECKSUM_BYTES = 4
 _LZ4_INDEPENDENT, _LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_CHECKSUM, _LZ4_DICTIONARY = 32, 16, 8, 4, 1
 
@@ -57,14 +59,16 @@ def decompress(codec: Codec, data: Buffer, max_bytes: int) -> bytes:
     return b"".join(unpack(codec, data, max_bytes))
 
 
-def unpack(codec: Codec, data: Buffer, max_bytes: int) -> Iterator[bytes]:
-    """The plain records section in pieces; raises CORRUPT, or TOO_LARGE before they exceed max_bytes."""
+def unpack(codec: Codec, data: Buffer, max_bytes: int, whole_bytes: int = NO_BOUND) -> Iterator[bytes]:
+    """The plain records section in pieces. Raises CORRUPT, TOO_LARGE before they exceed max_bytes, or
+    HeldWhole before more than whole_bytes are in memory at once.
+    """
     view = memoryview(data)
     if codec is not Codec.NONE and not len(view):
         raise _corrupt(f"{codec.name.lower()}: nothing to decompress")
     room = max_bytes
     try:
-        for piece in _gathered(_UNPACK[codec](view, min(max_bytes, WHOLE_BYTES + len(view)))):
+        for piece in _gathered(_UNPACK[codec](view, min(max_bytes, whole_bytes))):
             room -= len(piece)
             if room < 0:
                 raise _too_large(codec, max_bytes)
@@ -134,8 +138,10 @@ def _unsnappy(data: memoryview, most_whole: int) -> Iterator[bytes]:
 
 def _unsnappy_block(block: memoryview, most_whole: int) -> Iterator[bytes]:
     length = cramjam.snappy.decompress_raw_len(block)
+    if length > _SNAPPY_LARGEST_RATIO * len(block):
+        raise _corrupt(f"snappy: a block of {len(block)} bytes claims {length}")
     if length > most_whole:
-        raise _too_large(Codec.SNAPPY, most_whole)
+        raise _held_whole(Codec.SNAPPY, most_whole)
     plain = bytearray(length)
     if cramjam.snappy.decompress_raw_into(block, plain) != length:
         raise _corrupt("snappy: a block is shorter than it says")
@@ -186,6 +192,7 @@ def _unlz4_whole(data: memoryview, most_whole: int) -> memoryview:
 
     Only the text of its error says whether the buffer was too small or the data is bad.
     """
+    most_whole = min(most_whole, _LZ4_LARGEST_RATIO * len(data))
     capacity = min(most_whole + 1, 6 * len(data) + 64)
     while True:
         room = bytearray(capacity)
@@ -195,7 +202,7 @@ def _unlz4_whole(data: memoryview, most_whole: int) -> memoryview:
             if "write whole buffer" not in str(error):
                 raise
             if capacity > most_whole:
-                raise _too_large(Codec.LZ4, most_whole) from None
+                raise _held_whole(Codec.LZ4, most_whole) from None
             capacity = min(most_whole + 1, 4 * capacity)
 
 
@@ -217,16 +224,16 @@ def _xxh32_of_few(data: bytes) -> int:
 
 def _unzstd(data: memoryview, most_whole: int) -> Iterator[bytes]:
     """The window is left at the library's limit (128 MiB), which a producer at level 22 needs; what is used
-    of it becomes resident.
+    of it becomes resident. Content that is larger than the bound must have a window that is not.
     """
     widest = yield from _look_at_zstd_frames(data)
-    room = most_whole if widest > WHOLE_BYTES else None
+    room = most_whole if widest > most_whole else None
     with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
         while piece := reader.read(PIECE_BYTES):
             if room is not None:
                 room -= len(piece)
                 if room < 0:
-                    raise _too_large(Codec.ZSTD, most_whole)
+                    raise _held_whole(Codec.ZSTD, most_whole)
             yield piece
 
 
@@ -261,6 +268,12 @@ def _look_at_zstd_frames(data: memoryview) -> Generator[bytes, None, int]:
 def _too_large(codec: Codec, max_bytes: int) -> RecordsError:
     return RecordsError(
         RecordsFault.TOO_LARGE, f"{codec.name.lower()}: more than {max_bytes} bytes when decompressed"
+    )
+
+
+def _held_whole(codec: Codec, whole_bytes: int) -> HeldWhole:
+    return HeldWhole(
+        f"{codec.name.lower()}: more than {whole_bytes} bytes that cannot be decompressed in pieces"
     )
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
-from tierlog.broker.records.errors import RecordsError
+from tierlog.broker.records.errors import HeldWhole, RecordsError
 
 Step = Callable[[], None] | None
 """What may run in a thread; or None: others have their turn."""
@@ -34,7 +34,9 @@ class Window:
         self._fault: RecordsError | None = None
 
     def prefetch(self, most_bytes: int) -> bool:
-        """Takes pieces until there are more than so many bytes; True if that is all, or all up to a fault."""
+        """Takes pieces until there are more than so many bytes; True if that is all, or all up to a fault.
+        HeldWhole is none: another look may hold more.
+        """
         size = 0
         try:
             for piece in self._pieces:
@@ -44,7 +46,7 @@ class Window:
                     return False
         except RecordsError as error:
             self._fault = error
-        return True
+        return not isinstance(self._fault, HeldWhole)
 
     def pull(self) -> None:
         """The step: takes the next piece. What it raises is raised by the walk."""

@@ -15,7 +15,8 @@ from tierlog.broker.records.window import Step
 
 EXAMINED_AT_ONCE = 4
 """Batches; the others stand in line, first come, first served. Each may take a slice of every turn of the
-loop, and holds a piece of its plain records meanwhile (`records.unpacking` says when it is more).
+loop, and holds a piece of its plain records meanwhile. Beside them is one that must hold more of it than that
+at once (`records.unpacking` says when).
 """
 
 T = TypeVar("T")
@@ -27,6 +28,7 @@ class Examiner:
         """Under way or in line."""
         self._threads = threads or ThreadPoolExecutor(at_once, "examiner")
         self._places = asyncio.Semaphore(at_once)
+        self._alone = asyncio.Lock()
 
     async def examine(self, examination: Examination) -> Examined:
         """Whoever is cancelled leaves the line, or his place at the next step."""
@@ -34,6 +36,9 @@ class Examiner:
         try:
             async with self._places:
                 await self.carry_out(examination.steps())
+            if examination.must_be_alone:
+                async with self._alone:
+                    await self.carry_out(examination.steps())
         finally:
             self.batches -= 1
         return examination.result

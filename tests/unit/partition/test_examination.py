@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
+import cramjam
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +15,7 @@ from tierlog.broker.records.batch import HEADER_SIZE, check_batch, check_produce
 from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.record import iter_records
 from tierlog.broker.records.walk import A_SLICE, FIELDS_A_SLICE
-from tierlog.broker.records.writer import NewRecord, encode_batch, under_codec
+from tierlog.broker.records.writer import NewRecord, encode_batch, under_codec, with_section
 from tierlog.broker.settings.topic import MAX_LONG, TopicConfig
 from tierlog.broker.wire.errors import ErrorCode
 
@@ -39,9 +41,10 @@ def found(batch: bytearray, config: TopicConfig) -> Examined:
     at_once, in_steps = examination(batch, config), examination(batch, config)
     at_once.fits_a_turn()
     result = at_once.at_once()
-    for step in in_steps.steps():
-        if step is not None:
-            step()
+    for _ in range(1 + at_once.must_be_alone):
+        for step in in_steps.steps():
+            if step is not None:
+                step()
     assert in_steps.result == result
     return result
 
@@ -56,6 +59,13 @@ def rebuilt(batch: bytearray, change: Callable[[bytearray], bytes]) -> bytearray
     header = read_header(batch)
     plain = encode_batch(records(header.record_count))[HEADER_SIZE:]
     return under_codec(header, change(plain), header.codec)
+
+
+def zstd_with_window(plain: bytes) -> bytes:
+    """As a producer at the highest levels writes it, who does not know the size beforehand."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=25)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return packer.compress(plain) + packer.flush()
 
 
 def other_count(batch: bytearray, by: int) -> bytearray:
@@ -97,8 +107,37 @@ def test_faults_of_the_whole_batch(codec: Codec, count: int, config: TopicConfig
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])  # snappy's ratio is 21 at the most
 @pytest.mark.parametrize("config", [PLAIN, COMPACT, TopicConfig(compression_type="uncompressed")])
 def test_a_bomb_is_too_large(codec: Codec, config: TopicConfig) -> None:
-    bomb = encode_batch([NewRecord(NOW, b"k", bytes(9 << 20))], codec=codec)
+    bomb = encode_batch([NewRecord(NOW, b"k", bytes(40 << 20))], codec=codec)
     assert code(bomb, config) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_more_records_than_a_batch_of_its_size_may_have(codec: Codec) -> None:
+    """They would take seconds to walk, although their bytes are few."""
+    header = read_header(encode_batch(records(1)))
+    header = header._replace(record_count=3_000_000, last_offset_delta=2_999_999)
+    assert code(under_codec(header, bytes(1 << 20), codec), PLAIN) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+PACKERS: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
+    "raw snappy": (Codec.SNAPPY, lambda plain: bytes(cramjam.snappy.compress_raw(plain))),
+    "linked lz4": (Codec.LZ4, lambda plain: bytes(cramjam.lz4.compress(plain))),
+    "zstd level 19": (Codec.ZSTD, zstandard.ZstdCompressor(level=19).compress),
+    "zstd with a wide window": (Codec.ZSTD, zstd_with_window),
+}
+
+
+@pytest.mark.parametrize("name", PACKERS)
+@pytest.mark.parametrize("most", [1 << 20, 20 << 20])
+def test_batches_of_real_clients_that_cannot_be_cut_into_pieces(name: str, most: int) -> None:
+    codec, pack = PACKERS[name]
+    text = b"".join(b'{"carrier":"AA","flight":%d}' % number for number in range(600))
+    plain = encode_batch([NewRecord(NOW, b"k", text)] * 900)
+    batch = with_section(read_header(plain), pack(bytes(plain[HEADER_SIZE:])), codec)
+    assert len(plain) > 12 << 20
+    config = TopicConfig(max_message_bytes=most)
+    if len(batch) <= most:
+        assert code(batch, config) is ErrorCode.NONE
 
 
 @pytest.mark.parametrize("codec", list(Codec))

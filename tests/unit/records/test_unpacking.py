@@ -7,7 +7,7 @@ import pytest
 import zstandard
 
 from tierlog.broker.records.codecs import XERIAL_HEADER, Codec, Packer, compress
-from tierlog.broker.records.errors import RecordsError, RecordsFault
+from tierlog.broker.records.errors import HeldWhole, RecordsError, RecordsFault
 from tierlog.broker.records.unpacking import (
     FRAMES_MAX,
     NO_BOUND,
@@ -68,18 +68,24 @@ def zstd_with_window(log: int, data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def test_what_has_to_be_held_whole_is_bounded_more_closely() -> None:
-    most = WHOLE_BYTES - 1
+def test_what_has_to_be_held_whole_is_bounded_more_closely_for_clients() -> None:
     for pack, codec in (
         (lambda data: bytes(cramjam.snappy.compress_raw(data)), Codec.SNAPPY),
         (lambda data: bytes(cramjam.lz4.compress(data)), Codec.LZ4),
         (lambda data: zstd_with_window(25, data), Codec.ZSTD),
     ):
-        assert decompress(codec, pack(bytes(most)), NO_BOUND) == bytes(most)
-        with pytest.raises(RecordsError) as refused:
-            decompress(codec, pack(bytes(LARGE)), NO_BOUND)
-        assert refused.value.fault is RecordsFault.TOO_LARGE
-    assert len(decompress(Codec.ZSTD, zstd_with_window(22, bytes(LARGE)), NO_BOUND)) == LARGE
+        fits, large = bytes(WHOLE_BYTES - 1), bytes(LARGE)
+        assert b"".join(unpack(codec, pack(fits), NO_BOUND, WHOLE_BYTES)) == fits
+        with pytest.raises(HeldWhole):
+            list(unpack(codec, pack(large), NO_BOUND, WHOLE_BYTES))
+        assert decompress(codec, pack(large), NO_BOUND) == large  # what is on this broker's disk
+    assert sum(map(len, unpack(Codec.ZSTD, zstd_with_window(22, large), NO_BOUND, WHOLE_BYTES))) == LARGE
+
+
+def test_a_snappy_block_that_claims_more_than_it_can_hold_is_corrupt() -> None:
+    with pytest.raises(RecordsError) as refused:
+        decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f\0", NO_BOUND)
+    assert refused.value.fault is RecordsFault.CORRUPT
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])

@@ -139,7 +139,7 @@ def changed(at: int, value: bytes, *, seal_it: bool = True, **options: object) -
     return resealed(data) if seal_it else data
 
 
-BOMB = [NewRecord(NOW, None, bytes(9 << 20), ())]
+BOMB = [NewRecord(NOW, None, bytes(40 << 20), ())]
 
 BAD_BATCHES = {
     "bad CRC": (lambda: changed(HEADER_SIZE, b"\xff", seal_it=False), ErrorCode.CORRUPT_MESSAGE),
