@@ -23,6 +23,7 @@ from tierlog.broker.coordinator.events import (
 from tierlog.broker.coordinator.group import MEMBER_OVERHEAD_BYTES, Group, Member, protocols_size
 from tierlog.broker.coordinator.rebalance import (
     answer_join,
+    await_response,
     complete_join_if_all_joined,
     join_timed_out,
     membership_changed,
@@ -76,8 +77,10 @@ def join(group: Group, request: Join, turn: Turn) -> None:
 
 
 def _admit(group: Group, request: Join, settings: GroupSettings) -> ErrorCode:
-    if not _has_room(group, request.member_id, settings.group_max_size) or not _fits(group, request):
+    if not _has_room(group, request.member_id, settings.group_max_size):
         return ErrorCode.GROUP_MAX_SIZE_REACHED
+    if not _fits(group, request):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # which clients retry: there may be room again soon
     if not group.supports(request.protocol_type, request.protocols):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if request.member_id == NO_MEMBER_ID or request.member_id in group.pending_members:
@@ -94,9 +97,14 @@ def _has_room(group: Group, member_id: str, most: int) -> bool:
 
 def _fits(group: Group, request: Join) -> bool:
     """Whether the broker has memory for what the request adds to its groups."""
-    known = group.members.get(request.member_id)
+    member_id = request.member_id
+    if member_id == NO_MEMBER_ID and request.group_instance_id is not None:
+        member_id = group.static_members.get(
+            request.group_instance_id, member_id
+        )  # it takes that one's place
+    known = group.members.get(member_id)
     more = protocols_size(request.protocols) - (protocols_size(known.protocols) if known is not None else 0)
-    if known is None:
+    if known is None and member_id not in group.pending_members:
         more += MEMBER_OVERHEAD_BYTES + len(request.client_id) + len(request.fresh_member_id)
     return more <= max(request.room_bytes, 0)
 
@@ -114,7 +122,7 @@ def _join_new(group: Group, request: Join, turn: Turn) -> None:
     elif request.member_id_required:
         # KIP-394: a member that never learns its id would be joined again and again by its retries.
         group.add_pending(request.fresh_member_id)
-        turn.set_timer(session_key(group, request.fresh_member_id), request.session_timeout_ms)
+        await_response(group, request.fresh_member_id, request.session_timeout_ms, turn)
         required = JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=request.fresh_member_id)
         turn.reply(request.token, required)
     else:
@@ -249,7 +257,7 @@ def _check_sync(group: Group, request: Sync) -> ErrorCode:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     more = sum(len(assignment) for _, assignment in request.assignments) - group.assignments_size
     if more > max(request.room_bytes, 0) and request.member_id == group.leader_id:
-        return ErrorCode.GROUP_MAX_SIZE_REACHED
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # its client joins again, after a pause
     preparing = group.state is GroupState.PREPARING_REBALANCE
     return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
 

@@ -83,8 +83,11 @@ def complete_join(group: Group, turn: Turn) -> None:
         return
     for member in group.members.values():
         answer_join(member, turn, group.join_answer(member))
+        if member.is_new:
+            await_response(group, member.member_id, member.session_timeout_ms, turn)
+        else:
+            restart_session(group, member, turn)
         member.is_new = False
-        restart_session(group, member, turn)
         group.pending_sync.add(member.member_id)
     turn.set_timer(TimerKey(TimerKind.SYNC, group.group_id), group.rebalance_timeout_ms)
 
@@ -178,6 +181,12 @@ def answer_sync(member: Member, turn: Turn, answer: SyncAnswer) -> None:
 
 def restart_session(group: Group, member: Member, turn: Turn) -> None:
     turn.set_timer(TimerKey(TimerKind.SESSION, group.group_id, member.member_id), member.session_timeout_ms)
+
+
+def await_response(group: Group, member_id: str, session_timeout_ms: int, turn: Turn) -> None:
+    """The session of a client that has just been told its member id, or its first generation."""
+    most_ms = turn.settings.new_member_response_timeout_ms
+    turn.set_timer(TimerKey(TimerKind.SESSION, group.group_id, member_id), min(session_timeout_ms, most_ms))
 
 
 def sync_answer(group: Group, member: Member) -> SyncAnswer:

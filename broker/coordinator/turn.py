@@ -35,6 +35,9 @@ class GroupSettings:
     offsets_retention_ms: int = 7 * 24 * 3_600_000  # offsets.retention.minutes
     # A member in its first join does not know its id and cannot send heartbeats; Kafka's constant.
     new_member_join_timeout_ms: int = 5 * 60_000
+    # Until the first request of a member after the answer to its first join, which clients send at once.
+    # Kafka waits for the session timeout: for half an hour, if a client fills the memory of members with it.
+    new_member_response_timeout_ms: int = 60_000
 
 
 @dataclass(slots=True)

@@ -322,7 +322,7 @@ class NodeSettings:
     group_members_max_bytes: int = _long(
         128 * MIB,
         "Memory that the members of all groups coordinated by this broker may hold: ids, subscriptions and "
-        "assignments. JoinGroup and SyncGroup beyond it answer GROUP_MAX_SIZE_REACHED.",
+        "assignments. Beyond it JoinGroup and SyncGroup answer COORDINATOR_NOT_AVAILABLE; clients retry.",
         least=1,
     )
     offset_metadata_max_bytes: int = _int(4096, "Metadata kept with a committed offset.", least=0)

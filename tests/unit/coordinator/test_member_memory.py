@@ -12,7 +12,7 @@ ROOM = {"protocols": LARGE, "room_bytes": 2_000_000}
 
 def test_a_member_for_which_there_is_no_room_is_refused(bench):
     b = bench()
-    assert b.error(b.join(protocols=LARGE, room_bytes=1_000_000)) == E.GROUP_MAX_SIZE_REACHED
+    assert b.error(b.join(protocols=LARGE, room_bytes=1_000_000)) == E.COORDINATOR_NOT_AVAILABLE
     assert b.core.member_bytes == 0 and b.core.list_groups() == []
     first = b.join(**ROOM)
     assert b.core.member_bytes > 1_000_000
@@ -28,8 +28,27 @@ def test_a_member_that_joins_again_needs_room_only_for_what_is_new(bench):
     b.settle()
     assert b.error(again) == E.NONE
     assert b.error(b.join("m1", protocols=(("range", b"y" * 1_000_001),), room_bytes=0)) == (
-        E.GROUP_MAX_SIZE_REACHED
+        E.COORDINATOR_NOT_AVAILABLE
     )
+    assert b.error(b.beat("m1", 2)) == E.NONE  # it is a member all the same
+
+
+def test_a_static_member_that_restarts_needs_no_room(bench):
+    b = bench()
+    b.join(**ROOM, instance="i")
+    b.settle()
+    b.sync("m1", 1, {"m1": b"mine"})
+    again = b.join(protocols=LARGE, instance="i", room_bytes=0)
+    b.settle()
+    assert b.error(again) == E.NONE
+
+
+def test_a_member_that_comes_back_with_its_id_needs_no_room_for_it(bench):
+    b = bench()
+    b.join(member_id_required=True)
+    again = b.join("m1", protocols=(("range", b""),), room_bytes=len("range"))
+    b.settle()
+    assert b.error(again) == E.NONE
 
 
 def test_assignments_need_room_too(bench):
@@ -38,7 +57,7 @@ def test_assignments_need_room_too(bench):
     b.settle()
     before = b.core.member_bytes
     refused = b.sync("m1", 1, {"m1": b"a" * 1_000}, room_bytes=999)
-    assert b.error(refused) == E.GROUP_MAX_SIZE_REACHED
+    assert b.error(refused) == E.COORDINATOR_NOT_AVAILABLE
     assert b.error(b.sync("m1", 1, {"m1": b"a" * 1_000}, room_bytes=1_000)) == E.NONE
     assert b.core.member_bytes == before + 1_000
 
@@ -50,6 +69,25 @@ def test_a_member_whose_connection_closed_gives_its_memory_back_with_its_session
     assert b.core.member_bytes >= MEMBER_OVERHEAD_BYTES
     b.advance(400_000)  # nobody syncs or sends heartbeats
     assert b.core.member_bytes == 0
+
+
+@pytest.mark.parametrize("version_4", [True, False])
+def test_a_client_that_never_answers_holds_memory_for_a_minute_whatever_its_session_timeout(bench, version_4):
+    b = bench()
+    longest = {"session_timeout_ms": 1_800_000, "rebalance_timeout_ms": 2**31 - 1}
+    b.join(**ROOM, **longest, member_id_required=version_4)
+    b.settle()
+    b.advance(b.settings.new_member_response_timeout_ms)
+    assert b.core.member_bytes == 0
+
+
+def test_a_member_that_has_answered_once_has_its_session(bench):
+    b = bench()
+    b.join(**ROOM, session_timeout_ms=1_800_000)
+    b.settle()
+    b.sync("m1", 1, {"m1": b"mine"})
+    b.advance(1_799_000)
+    assert b.error(b.beat("m1", 1)) == E.NONE
 
 
 def test_a_member_that_leaves_gives_its_memory_back(bench):
