@@ -237,6 +237,20 @@ def _alter_client_quotas(context: RequestContext, request: Any, code: ErrorCode,
     )
 
 
+def _create_acls(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import create_acls as m
+
+    results = [m.AclCreationResult(error_code=code, error_message=message) for _ in request.creations]
+    return m.CreateAclsResponse(results=results)
+
+
+def _delete_acls(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    from tierlog.broker.wire.messages import delete_acls as m
+
+    results = [m.DeleteAclsFilterResult(error_code=code, error_message=message) for _ in request.filters]
+    return m.DeleteAclsResponse(filter_results=results)
+
+
 def _offset_commit(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
     from tierlog.broker.wire.messages import offset_commit as m
 
@@ -373,6 +387,8 @@ _BUILDERS: dict[int, Builder] = {
         "IncrementalAlterConfigs": _alter_configs,
         "DescribeClientQuotas": _describe_client_quotas,
         "AlterClientQuotas": _alter_client_quotas,
+        "CreateAcls": _create_acls,
+        "DeleteAcls": _delete_acls,
         "OffsetCommit": _offset_commit,
         "OffsetFetch": _offset_fetch,
         "FindCoordinator": _find_coordinator,

@@ -53,7 +53,8 @@ from tierlog.broker.wire.messages.leave_group import LeaveGroupRequest, LeaveGro
 from tierlog.broker.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tierlog.broker.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-GROUP_KEY_TYPE = 0  # FindCoordinator; 1 is a transaction, 2 a share group
+GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE, SHARE_KEY_TYPE = 0, 1, 2
+NO_TRANSACTIONS = "This broker does not support transactions: remove transactional.id from the producer."
 CLASSIC = "classic"
 # Bits of what may be done to a group (READ 3, DELETE 6, DESCRIBE 8, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11):
 # all, as there are no ACLs.
@@ -345,5 +346,10 @@ def _nowhere(key: str, error: ErrorCode, message: str | None = None) -> Coordina
 
 
 def _no_coordinator(key: str, key_type: int) -> Coordinator:
-    kind = {1: "transactions", 2: "share groups"}.get(key_type, f"keys of type {key_type}")
+    """Clients must give up at once and show the message. For transactions there is one code with which they
+    do: librdkafka tries again after all others than authorization errors, and the Java client, which has a
+    text of its own for TRANSACTIONAL_ID_AUTHORIZATION_FAILED, shows the message for this one."""
+    if key_type == TRANSACTION_KEY_TYPE:
+        return _nowhere(key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+    kind = "share groups" if key_type == SHARE_KEY_TYPE else f"keys of type {key_type}"
     return _nowhere(key, ErrorCode.INVALID_REQUEST, f"This broker does not coordinate {kind}.")

@@ -36,6 +36,7 @@ from tierlog.broker.handlers.reassignments import (
     alter_partition_reassignments_handler,
     list_partition_reassignments_handler,
 )
+from tierlog.broker.handlers.security import security_handlers
 from tierlog.broker.handlers.topic_partitions import describe_topic_partitions_handler
 from tierlog.broker.handlers.topics import (
     create_partitions_handler,
@@ -81,6 +82,7 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[in
         "UnregisterBroker": unregister_broker_handler(deps),
         "UpdateFeatures": update_features_handler(deps),
     }
+    by_name |= security_handlers()
     handlers = {BY_NAME[name].key: _as_client_errors(handler) for name, handler in by_name.items()}
     handlers.update(groups)
     api_versions = BY_NAME["ApiVersions"].key

@@ -14,6 +14,7 @@ from wire_client import Client, message
 
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.wire.api import APIS
+from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.testing import TierlogBroker
 
 ADVERTISED = {
@@ -55,10 +56,29 @@ ADVERTISED = {
     "UpdateFeatures": (0, 2),
     "UnregisterBroker": (0, 0),
     "DescribeTopicPartitions": (0, 0),
+    "DescribeAcls": (1, 3),
+    "CreateAcls": (1, 3),
+    "DeleteAcls": (1, 3),
+    "CreateDelegationToken": (1, 3),
+    "RenewDelegationToken": (1, 2),
+    "ExpireDelegationToken": (1, 2),
+    "DescribeDelegationToken": (1, 3),
 }
-OUTCOMES = {"AlterReplicaLogDirs": [57], "ElectLeaders": [84], "UnregisterBroker": [102]}
-"""Of what alone a single node can be asked: it has no such log directory, its partitions are led already,
-and no other broker is known.
+NOT_ALLOWED = E.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+OUTCOMES = {
+    "AlterReplicaLogDirs": [E.LOG_DIR_NOT_FOUND],
+    "ElectLeaders": [E.ELECTION_NOT_NEEDED],
+    "UnregisterBroker": [E.BROKER_ID_NOT_REGISTERED],
+    "DescribeAcls": [E.SECURITY_DISABLED],
+    "CreateAcls": [E.SECURITY_DISABLED],
+    "DeleteAcls": [E.SECURITY_DISABLED],
+    "CreateDelegationToken": [NOT_ALLOWED],
+    "RenewDelegationToken": [NOT_ALLOWED],
+    "ExpireDelegationToken": [NOT_ALLOWED],
+    "DescribeDelegationToken": [NOT_ALLOWED],
+}
+"""The errors of requests that a single node cannot carry out: it has no such log directory, its partitions
+are led already, no other broker is known, and it has neither an authorizer nor delegation tokens.
 """
 VERSIONS = [(api, version) for api, (least, most) in ADVERTISED.items() for version in range(least, most + 1)]
 TOPIC = 2  # a resource type
@@ -217,6 +237,13 @@ MAKE: dict[str, Callable[[Place], dict[str, Any]]] = {
     },
     "UnregisterBroker": lambda p: {"broker_id": 4711},
     "DescribeTopicPartitions": lambda p: {"topics": [{"name": p.topic}]},
+    "DescribeAcls": lambda p: {},
+    "CreateAcls": lambda p: {"creations": [{"resource_type": TOPIC, "resource_name": p.topic}]},
+    "DeleteAcls": lambda p: {"filters": [{"resource_type_filter": TOPIC}]},
+    "CreateDelegationToken": lambda p: {},
+    "RenewDelegationToken": lambda p: {"hmac": b"x"},
+    "ExpireDelegationToken": lambda p: {"hmac": b"x"},
+    "DescribeDelegationToken": lambda p: {},
 }
 JOINED = {"Heartbeat", "LeaveGroup", "SyncGroup"}
 

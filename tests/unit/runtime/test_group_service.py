@@ -83,7 +83,8 @@ async def test_the_first_find_coordinator_makes_the_topic(tmp_path, version):
 async def test_transactions_are_not_coordinated_here(broker):
     request = find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"])
     answer = await broker.call("FindCoordinator", 6, request)
-    assert answer.coordinators[0].error_code == E.INVALID_REQUEST
+    assert answer.coordinators[0].error_code == E.CLUSTER_AUTHORIZATION_FAILED
+    assert "remove transactional.id" in answer.coordinators[0].error_message
 
 
 async def test_before_the_topic_exists_nothing_is_coordinated(tmp_path):

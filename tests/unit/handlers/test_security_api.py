@@ -1,0 +1,55 @@
+"""ACLs and delegation tokens are answered as Kafka does without an authorizer, over PLAINTEXT."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tierlog.broker.handlers.context import Connection, RequestContext
+from tierlog.broker.handlers.error_codes import counter_of
+from tierlog.broker.handlers.security import security_handlers
+from tierlog.broker.wire.api import BY_NAME
+from tierlog.broker.wire.codec import decode, encode
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages import create_acls, delete_acls
+
+SECURITY_DISABLED, NOT_ALLOWED = (
+    ErrorCode.SECURITY_DISABLED,
+    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
+)
+REQUESTS: dict[str, dict[str, Any]] = {
+    "CreateAcls": {"creations": [create_acls.AclCreation(), create_acls.AclCreation()]},
+    "DeleteAcls": {"filters": [delete_acls.DeleteAclsFilter(), delete_acls.DeleteAclsFilter()]},
+}
+
+
+@pytest.mark.parametrize("name", sorted(security_handlers()))
+def test_every_version_has_kafkas_error(name: str) -> None:
+    api = BY_NAME[name]
+    expected = SECURITY_DISABLED if "Acls" in name else NOT_ALLOWED
+    for version in range(api.least, api.most + 1):
+        context = RequestContext(api.key, version, 1, "c", Connection(1, "h", 1, "h", 2))
+        request = api.request(**REQUESTS.get(name, {}))
+        answer: Any = decode(
+            api.response, version, memoryview(encode(security_handlers()[name](context, request), version))
+        )
+        counted: Counter[int] = Counter()
+        count = counter_of(api.response, counted)
+        assert count is not None
+        count(answer)
+        assert counted == {expected: 2 if name in REQUESTS else 1}
+
+
+def test_the_messages_are_kafkas() -> None:
+    handlers = security_handlers()
+
+    def answer(name: str) -> Any:
+        api = BY_NAME[name]
+        context = RequestContext(api.key, api.most, 1, "c", Connection(1, "h", 1, "h", 2))
+        return handlers[name](context, api.request(**REQUESTS.get(name, {})))
+
+    assert answer("DescribeAcls").error_message == "No Authorizer is configured on the broker"
+    assert answer("CreateAcls").results[1].error_message == "No Authorizer is configured."
+    assert answer("DeleteAcls").filter_results[1].error_message == "No Authorizer is configured."
+    token = answer("CreateDelegationToken")
+    assert (token.principal_type, token.principal_name, token.issue_timestamp_ms) == ("User", "ANONYMOUS", -1)
