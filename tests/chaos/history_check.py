@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -201,31 +202,24 @@ class Run:
         events = list(history.load(self._directory / "history.jsonl"))
         keyed_events = list(history.load(self._directory / "keyed.jsonl"))
         verdict = checker.check(events, self._options.least)
-        anomalies, invalid = list(verdict.anomalies), list(verdict.invalid)
-        remote = batches = 0
+        # What a run that ended early did not read to its end looks like lost.
+        anomalies = list(verdict.anomalies) if self._stands_still else []
+        invalid = list(verdict.invalid)
+        compared = _Compared()
         try:
             if not self._stands_still:
                 raise ChaosFailed("the run ended early: its copies are not compared")
-            copies = {place: self._copies(*place) for topic in KINDS for place in _places(topic)}
-            _say(f"{sum(map(len, copies.values()))} copies are read and compared")
-            anomalies += _compare(copies, keyed_events)
-            for logs in _by_replica(copies):
-                found = audit.against_history(events, logs, self._options.least)
-                anomalies += found.anomalies
-                invalid += found.invalid
-            remote = sum(
-                copy.end for each in copies.values() for copy in each if copy.name == replicas.REMOTE
-            )
-            batches = sum(len(copy.batches) for each in copies.values() for copy in each)
+            compared = self._compared(events, keyed_events)
         except (ChaosFailed, OSError, ObjectNotFound, ValueError) as failure:
             self._problems.append(f"nothing was compared: {failure}")
-            anomalies.clear()  # what was not read to its end looks like lost
+        anomalies += compared.anomalies
+        invalid += compared.invalid
         for anomaly in anomalies[:SHOWN]:
             _say(f"{anomaly.kind} (partition {anomaly.partition}): {anomaly.what}")
         keyed_acknowledged = sum(isinstance(event, history.Acked) for event in keyed_events)
         if keyed_acknowledged < self._options.least // 10:
             invalid.append(f"{keyed_acknowledged} records with keys were acknowledged: too few")
-        if not remote:
+        if not compared.remote:
             invalid.append("nothing reached the object store")
         counts = checker.Verdict(0, 0, tuple(anomalies), ()).counts()
         return {
@@ -235,8 +229,8 @@ class Run:
             "acknowledged": verdict.acknowledged,
             "acknowledged_with_keys": keyed_acknowledged,
             "read": verdict.read,
-            "batches_compared": batches,
-            "remote": remote,
+            "batches_compared": compared.batches,
+            "remote": compared.remote,
             **counts,
             "network": self._cluster.ground.name,
             "seed": self._options.seed,
@@ -245,6 +239,24 @@ class Run:
             "passed": not anomalies and not invalid and not self._problems and bool(self._faults),
             "kept": None,
         }
+
+    def _compared(
+        self, events: Sequence[history.AnyEvent], keyed_events: Sequence[history.AnyEvent]
+    ) -> "_Compared":
+        """What the copies show, once all of them were read."""
+        copies = {place: self._copies(*place) for topic in KINDS for place in _places(topic)}
+        _say(f"{sum(map(len, copies.values()))} copies are read and compared")
+        each = [copy for copies_of_one in copies.values() for copy in copies_of_one]
+        compared = _Compared(
+            anomalies=[*_compare(copies, keyed_events)],
+            remote=sum(copy.end for copy in each if copy.name == replicas.REMOTE),
+            batches=sum(len(copy.batches) for copy in each),
+        )
+        for logs in _by_replica(copies):
+            found = audit.against_history(events, logs, self._options.least)
+            compared.anomalies += found.anomalies
+            compared.invalid += found.invalid
+        return compared
 
     def _copies(self, topic: str, partition: int) -> list[Copy]:
         """Of a tiered partition the object store's first. It is a problem if a node has none."""
@@ -259,6 +271,14 @@ class Run:
             else:
                 self._problems.append(f"{node} has no replica of {topic}-{partition}")
         return found
+
+
+@dataclass(slots=True)
+class _Compared:
+    anomalies: list[Anomaly] = field(default_factory=list)
+    invalid: list[str] = field(default_factory=list)
+    remote: int = 0  # the ends of the logs in the object store, together
+    batches: int = 0
 
 
 Copies = dict[tuple[str, int], list[Copy]]

@@ -1,0 +1,35 @@
+"""The verdict of a history of which some copies cannot be read."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from havoc.history import FINAL, Acked, Read, Recorder, Sent, value_of
+from history_check import Run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """One record was acknowledged, and is not in the final reading; no replica has a directory."""
+    run = Run(argparse.Namespace(seed=1, least=1, minutes=1.0), tmp_path)
+    recorder = Recorder(tmp_path / "history.jsonl")
+    for number in range(2):
+        recorder.write(Sent(at=0.0, producer="p", partition=0, number=number))
+        recorder.write(Acked(at=0.0, producer="p", partition=0, number=number, offset=number))
+    recorder.write(Read(at=1.0, reader=FINAL, partition=0, records=((0, value_of("p", 0, 0)),)))
+    recorder.close()
+    yield run
+    run._cluster.close()
+
+
+def test_what_clients_saw_counts_though_no_copy_can_be_read(run: Run) -> None:
+    run._stands_still = True
+    told = run._told({})
+    assert (told["lost"], told["passed"]) == (1, False)
+    assert any(problem.startswith("nothing was compared") for problem in told["problems"])
+
+
+def test_what_a_run_that_ended_early_did_not_read_is_not_lost(run: Run) -> None:
+    told = run._told({})
+    assert (told["lost"], told["passed"]) == (0, False)
