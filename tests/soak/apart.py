@@ -10,6 +10,8 @@ from tally import Tally
 
 SILENCE_S = 20.0
 HUNG = "hung: "
+CLOSED = "groups left"
+"""Counted: clients that hung in `close()`, and those that did not."""
 
 
 class Silent(Exception):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
 
-from apart import HUNG
+from apart import CLOSED, HUNG
 from growth import LIMIT_MIB_AN_HOUR, LONG_MINUTES, STEP_MIB, Trend, trend
 from samples import Sample
 
@@ -36,9 +36,9 @@ DISK_LEVEL_MIB = 256.0
 copies, the cache of remote chunks, the metadata log, room reserved ahead.
 """
 
-HANGS_A_MINUTE = 0.5
-"""Of clients, not of the broker: confluent-kafka's `Consumer.close()` (apart.py). With more, members of
-groups would hardly be a load.
+HANGS_OF_CLOSES = 0.002
+"""Of clients, not of the broker: confluent-kafka's `Consumer.close()` (apart.py) hung in 3 of 2,034 calls
+against tierlog, and in 2 of 900 against Kafka.
 """
 
 MUST_GO_ON = ("produced", "read", "cleaned")
@@ -116,7 +116,7 @@ def judge(
         *_load(samples, minutes_asked),
         _at_most("runs that ended early", int(bool(ended_early)), 0, ended_early),
         _at_most("faults that clients met", _count(samples, "fault: "), 0),
-        _at_most("clients that hung", _count(samples, HUNG), max(HANGS_A_MINUTE * minutes_asked, 1)),
+        _hung(samples),
         _at_most("errors that the broker logged", broker_errors, 0),
     )
     return Verdict(checks, slopes, trends)
@@ -203,6 +203,13 @@ def _load(samples: Sequence[Sample], minutes_asked: float) -> list[Check]:
         note = f"nothing in minute {', '.join(idle)}" if idle else ""
         checks.append(_at_least(f"{what}, least of a minute", min(counts), 1, note))
     return checks
+
+
+def _hung(samples: Sequence[Sample]) -> Check:
+    hung, closed = _count(samples, HUNG), _count(samples, CLOSED)
+    expected = HANGS_OF_CLOSES * (hung + closed)
+    allowed = 1 + expected + 3 * expected**0.5  # a Poisson count is above that once in a thousand runs
+    return _at_most("clients that hung", hung, allowed, f"{closed} closed")
 
 
 def _count(samples: Sequence[Sample], kind: str) -> int:

@@ -9,6 +9,7 @@ import random
 import sys
 import threading
 
+from apart import CLOSED
 from confluent_kafka import Consumer, KafkaException
 from tally import Tally
 
@@ -42,12 +43,15 @@ class Members:
             member.subscribe(list(TOPICS))
             members.append(member)
         else:
-            members.pop(rng.randrange(len(members))).close()
-            self._tally.count("groups left")
+            self._close(rng.randrange(len(members)))
         for member in members[:MEMBERS_MOST]:
             self._tally.took(member.consume(100, 0.2))
         while len(members) > MEMBERS_MOST:
-            members.pop(0).close()
+            self._close(0)
+
+    def _close(self, number: int) -> None:
+        self._members.pop(number).close()
+        self._tally.count(CLOSED)
 
 
 def main() -> None:

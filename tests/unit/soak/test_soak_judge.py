@@ -204,12 +204,23 @@ def test_a_single_fault_of_a_client() -> None:
     assert flagged(samples) == {"faults that clients met"}
 
 
-def test_clients_that_hang_are_tolerated_to_a_bound() -> None:
+@pytest.mark.parametrize(
+    ("closed", "hung", "allowed"),
+    [
+        (0, 1, True),
+        (0, 2, False),
+        (900, 2, True),
+        (2034, 3, True),
+        (2034, 12, False),
+        (10_000, 15, True),
+        (10_000, 40, False),
+    ],
+)
+def test_clients_that_hang_are_a_share_of_those_that_close(closed: int, hung: int, allowed: bool) -> None:
     samples = history()
-    samples[3] = with_counts(samples[3], **{"hung: group members": 5})
-    assert flagged(samples) == set()
-    samples[9] = with_counts(samples[9], **{"hung: group members": 1})
-    assert flagged(samples) == {"clients that hung"}
+    samples[3] = with_counts(samples[3], **{"groups left": closed})
+    samples[9] = with_counts(samples[9], **{"hung: group members": hung})
+    assert flagged(samples) == (set() if allowed else {"clients that hung"})
 
 
 def test_the_reason_why_a_run_ended_early_is_told() -> None:
