@@ -6,17 +6,21 @@ FUZZ_SEED=1 FUZZ_FIRST=64 FUZZ_CASES=64 .venv/bin/pytest tests/fuzz     what a f
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from mutation import long_strings
+from mutation import long_strings, string_fields
 from net_fuzz import BYSTANDER, NetFuzz
 from pump import Client
 from traffic import Traffic
 
+from tierlog.broker.handlers.table import SERVED
 from tierlog.broker.records.batch import iter_batches
 from tierlog.broker.records.record import iter_records
 from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.wire.api import APIS
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages import fetch, list_groups, metadata, offset_commit, produce
 from tierlog.broker.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -99,6 +103,28 @@ async def test_mutated_traffic_of_real_clients(tmp_path: Path) -> None:
         )
         raise
     print(fuzz.summary())
+
+
+def test_every_string_field_of_every_api_is_among_them() -> None:
+    found = {(*each.request.kind, *each[1:]) for each in string_fields(Traffic.load())}
+    apis = [api for api in APIS.values() if api.name in SERVED]
+    wanted = {
+        (api.key, version, *names)
+        for api in apis
+        for version in range(api.least, api.most + 1)
+        for names in _string_fields(api.request, version)
+    }
+    assert found == wanted
+
+
+def _string_fields(kind: type[Any], version: int) -> Iterator[tuple[str, str]]:
+    for field in kind.FIELDS:
+        if not field.exists_in(version):
+            continue
+        if field.type == "string":
+            yield kind.__name__, field.name
+        if field.nested is not None:
+            yield from _string_fields(field.nested, version)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import struct
 import uuid
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import crc32c
 from traffic import Recorded, Traffic
@@ -58,20 +58,39 @@ STRINGS = [
 ]  # fmt: skip
 
 
+class StringField(NamedTuple):
+    """A string field of one version of an API, and a request in which it occurs."""
+
+    request: Recorded
+    holder: str
+    name: str
+
+
 def long_strings(traffic: Traffic) -> Iterator[bytes]:
     """Requests of every API in every version, with the longest string, or a longer one, in each field."""
-    requests = [*traffic.requests, *_in_other_versions(traffic.requests), *_never_recorded(traffic)]
-    for each in {request.kind: request for request in requests}.values():  # one of a kind
-        api, version = APIS[each.kind[0]], each.kind[1]
-        lengths = (LONGEST, LONGEST + "x") if api.is_flexible(version) else (LONGEST,)
+    for each in {request.kind: request for request in _every_request(traffic)}.values():
         yield from _with_client(each, LONGEST)
-        for number in range(len([*_strings(_decoded(each)[0], version)])):
-            for text in lengths:
-                message, header = _decoded(each)
-                holder, field = [*_strings(message, version)][number]
-                setattr(holder, field.name, [STAND_IN] if field.array else STAND_IN)
-                frame = encode_request(api, version, header.correlation_id, each.client, message)
-                yield _framed(_with_string(frame[4:], text, api.is_flexible(version)))
+    for found in string_fields(traffic):
+        api, version = APIS[found.request.kind[0]], found.request.kind[1]
+        for text in (LONGEST, LONGEST + "x") if api.is_flexible(version) else (LONGEST,):
+            message, header = _decoded(found.request)
+            holder, field = next(slot for slot in _strings(message, version) if _named(slot) == found[1:])
+            setattr(holder, field.name, [STAND_IN] if field.array else STAND_IN)
+            frame = encode_request(api, version, header.correlation_id, found.request.client, message)
+            yield _framed(_with_string(frame[4:], text, api.is_flexible(version)))
+
+
+def string_fields(traffic: Traffic) -> list[StringField]:
+    """Each once for an API and version: in what a client sent, if it is there."""
+    found: dict[tuple[Any, ...], StringField] = {}
+    for request in _every_request(traffic):
+        for slot in _strings(_decoded(request)[0], request.kind[1]):
+            found.setdefault((request.kind, *_named(slot)), StringField(request, *_named(slot)))
+    return [*found.values()]
+
+
+def _named(slot: tuple[Any, Field]) -> tuple[str, str]:
+    return type(slot[0]).__name__, slot[1].name
 
 
 STAND_IN = "a-string-that-occurs-once"
@@ -90,7 +109,7 @@ def _with_string(frame: bytes, text: str, flexible: bool) -> bytes:
 class Mutator:
     def __init__(self, traffic: Traffic, seed: int) -> None:
         self._seed = seed
-        self._requests = [*traffic.requests, *_in_other_versions(traffic.requests)]
+        self._requests = [*_every_request(traffic)]
         self._produced = [each for each in self._requests if each.kind[0] == 0]
         self._topics = [*traffic.topics]
         self._kinds: list[tuple[int, Callable[[random.Random], bytes]]] = [
@@ -273,17 +292,19 @@ def _in_other_versions(requests: list[Recorded]) -> Iterator[Recorded]:
                 yield Recorded(each.client, frame[4:])
 
 
-def _never_recorded(traffic: Traffic) -> Iterator[Recorded]:
-    """Requests of the other APIs: one element in each array, and all else as by default."""
-    recorded = {each.kind[0] for each in traffic.requests}
+def _every_request(traffic: Traffic) -> Iterator[Recorded]:
+    """What clients sent, the same in other versions, and of each version of each API one with all fields."""
+    yield from traffic.requests
+    yield from _in_other_versions(traffic.requests)
     for api in APIS.values():
-        if api.key not in recorded and api.name in SERVED:
+        if api.name in SERVED:
             for version in range(api.least, api.most + 1):
                 frame = encode_request(api, version, 1, "other", _filled(api.request))
                 yield Recorded("other", frame[4:])
 
 
 def _filled(kind: type[Any]) -> Any:
+    """One element in each array, and all else as by default."""
     message = kind()
     for field in kind.FIELDS:
         if field.nested is not None:
