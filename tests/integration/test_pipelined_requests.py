@@ -1,23 +1,81 @@
 """A change and a question in one system call: the answer shows the change, as in Kafka."""
 
-from collections.abc import Iterator
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from wire_client import Client, message
 
+from tierlog.broker.app import Broker
 from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.testing import TierlogBroker
+from tierlog.broker.settings.node import settings_from
+from tierlog.broker.voter import Voter
 
 TOPIC = 2  # resource type
 ROUNDS = 5
 
 
-@pytest.fixture
-def client(tierlog_session_broker: TierlogBroker) -> Iterator[Client]:
-    client = Client(tierlog_session_broker.bootstrap)
-    yield client
-    client.close()
+class Apart:
+    """A voter that is no broker, and a broker that is no voter: it follows a change, then shows it."""
+
+    def __init__(self, directory: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as held:
+            place = f"127.0.0.1:{held.getsockname()[1]}"
+        shared = {
+            "cluster.id": "apart",
+            "controller.quorum.voters": f"1@{place}",
+            "controller.quorum.secret": "s",
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "offsets.topic.replication.factor": "1",
+        }
+        own = {"node.id": "1", "process.roles": "controller", "admin.listener": place}
+        self._voter = Voter(settings_from({**shared, **own, "log.dirs": str(directory / "1")}))
+        own = {"node.id": "2", "process.roles": "broker", "admin.listener": "127.0.0.1:0"}
+        self._broker = Broker(settings_from({**shared, **own, "log.dirs": str(directory / "2")}))
+
+    async def start(self) -> str:
+        await self._voter.start()
+        await self._broker.start()
+        return self._broker.bootstrap
+
+    async def stop(self) -> None:
+        await self._broker.stop()
+        await self._voter.stop()
+
+
+@pytest.fixture(scope="module")
+def broker_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a broker that is no controller, on an event loop of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def run(work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
+
+    apart = Apart(tmp_path_factory.mktemp("apart"))
+    try:
+        yield run(apart.start())
+    finally:
+        run(apart.stop())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture(params=["broker and controller", "broker alone"])
+def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    if request.param == "broker alone":
+        bootstrap = request.getfixturevalue("broker_alone")
+    else:
+        bootstrap = request.getfixturevalue("tierlog_session_broker").bootstrap
+    with contextlib.closing(Client(bootstrap)) as client:
+        yield client
 
 
 def produce(topic: str) -> tuple[str, int, Any]:
