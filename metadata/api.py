@@ -7,10 +7,8 @@ all.
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from ipaddress import IPv6Address, ip_address
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -25,6 +23,7 @@ from tierlog.metadata.auth import (
     sign_answer,
 )
 from tierlog.metadata.controller.commands import Heartbeat, decode_command, encode_reply
+from tierlog.metadata.member_address import NotAMembers, check_resolved, check_url
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable, NotTheLeader
 from tierlog.metadata.observer import MetadataObserver
 from tierlog.metadata.pages import encode_page
@@ -149,7 +148,11 @@ def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:
 
     async def add(request: web.Request) -> web.Response:
         voter = _decoded(_new_voters.decode, await request.read())
-        _check_url(voter.url, member_urls(node))
+        try:
+            check_url(voter.url, member_urls(node))
+            await check_resolved(voter.url)
+        except NotAMembers as refused:
+            raise web.HTTPBadRequest(text=str(refused)) from None
         return await _changed(node, request, node.add_voter(voter.id, voter.url))
 
     async def remove(request: web.Request) -> web.Response:
@@ -244,47 +247,6 @@ async def _bounded_body(request: web.Request) -> bytes:
         raise web.HTTPRequestTimeout(text=f"the body did not arrive in {BODY_TIMEOUT_S:.0f} s") from None
     except asyncio.IncompleteReadError:
         raise web.HTTPBadRequest(text="the body is cut short") from None
-
-
-def _check_url(url: str, members: Iterable[str]) -> None:
-    """Every node of the quorum will send requests to it, so it must look like a member's address.
-
-    Whether a member answers there is known only once it votes. Refused is what cannot be one: link-local
-    addresses (where clouds serve credentials), loopback unless the whole quorum is on this machine, and
-    spellings of addresses that only resolvers understand (`0x7f.1`).
-    """
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port is not None
-    except ValueError:
-        raise web.HTTPBadRequest(text=f"{url!r} is not of the form http://host:port") from None
-    host = parts.hostname or ""
-    if not is_address or url.rstrip("/") != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
-        raise web.HTTPBadRequest(text=f"{url!r} is not of the form http://host:port")
-    if not _may_be_member(host, [urlsplit(member).hostname or "" for member in members]):
-        raise web.HTTPBadRequest(text=f"{host!r} cannot be a voter's: give its address in your network")
-
-
-def _may_be_member(host: str, members: Sequence[str]) -> bool:
-    try:
-        address = ip_address(host)
-    except ValueError:  # a name
-        last = host.rstrip(".").rpartition(".")[2]
-        if _is_loopback(host):
-            return any(map(_is_loopback, members))
-        return not (last.isdecimal() or last.startswith("0x"))
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    if address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved:
-        return False
-    return not address.is_loopback or any(map(_is_loopback, members))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def _status(node: MetadataNode | MetadataObserver) -> web.Response:

@@ -37,6 +37,7 @@ from tierlog.metadata.controller.commands import (
     decode_reply,
     encode_command,
 )
+from tierlog.metadata.member_address import MemberResolver
 from tierlog.metadata.pages import LogPage, decode_page
 from tierlog.metadata.peers import MetadataUnavailable
 from tierlog.metadata.raft.membership import Member
@@ -308,7 +309,8 @@ class HttpPeers:
     def _client(self) -> aiohttp.ClientSession:
         """Made when it is first needed: a quorum of one may have peers one day."""
         if self._session is None:
-            connector = None if self._tls is None else aiohttp.TCPConnector(ssl=self._tls)
+            tls = True if self._tls is None else self._tls
+            connector = aiohttp.TCPConnector(ssl=tls, resolver=MemberResolver())
             self._session = aiohttp.ClientSession(connector=connector)
         return self._session
 

@@ -1,6 +1,7 @@
 """Each route of a node against what a web page can make a browser send. A new route needs a row here."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from enum import Enum, auto
 from types import SimpleNamespace
@@ -9,13 +10,15 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tierlog.broker.gateway import request_guard
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.request_guard import known_names
 from tierlog.broker.settings.node import settings_from
-from tierlog.metadata.api import _check_url, quorum_routes, raft_routes
+from tierlog.metadata.api import quorum_routes, raft_routes
 from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.member_address import MemberResolver, NotAMembers, check_resolved, check_url
 
 
 class Guard(Enum):
@@ -190,15 +193,62 @@ def test_names_of_the_cluster_are_known() -> None:
     ],
 )
 def test_a_voter_has_an_address_that_a_member_can_have(url: str) -> None:
-    with pytest.raises(web.HTTPBadRequest):
-        _check_url(url, ["http://10.0.0.1:9644"])
+    with pytest.raises(NotAMembers):
+        check_url(url, ["http://10.0.0.1:9644"])
 
 
 @pytest.mark.parametrize("url", ["http://node-4:9644", "https://10.0.0.4:9644/", "http://[fd00::4]:9644"])
 def test_addresses_of_voters(url: str) -> None:
-    _check_url(url, ["http://10.0.0.1:9644"])
+    check_url(url, ["http://10.0.0.1:9644"])
 
 
 def test_voters_of_a_quorum_on_one_machine_have_loopback_addresses() -> None:
     for url in ("http://127.0.0.1:9645", "http://localhost:9645"):
-        _check_url(url, ["http://127.0.0.1:9644"])
+        check_url(url, ["http://127.0.0.1:9644"])
+
+
+class Names(AbstractResolver):
+    """The addresses of each name."""
+
+    def __init__(self, **addresses: tuple[str, ...]) -> None:
+        self._addresses = addresses
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        if host not in self._addresses:
+            raise OSError(f"{host} is not known")
+        return [
+            ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=0)
+            for address in self._addresses[host]
+        ]
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+NAMES = Names(
+    node=("10.0.0.4",), metadata=("169.254.169.254",), mapped=("::ffff:169.254.169.254", "fe80::1%eth0"),
+    both=("169.254.1.1", "10.0.0.4"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["metadata", "mapped"])
+async def test_a_voters_name_must_not_resolve_to_a_link_local_address(name: str) -> None:
+    with pytest.raises(NotAMembers, match="resolves to"):
+        await check_resolved(f"http://{name}:80", NAMES)
+
+
+@pytest.mark.parametrize("name", ["node", "both", "one-that-is-not-known-yet"])
+async def test_names_of_voters(name: str) -> None:
+    await check_resolved(f"http://{name}:9644", NAMES)
+
+
+async def test_requests_to_members_never_go_to_a_link_local_address() -> None:
+    """A name may resolve to another address once its voter was added."""
+    assert [each["host"] for each in await MemberResolver(NAMES).resolve("both", 80)] == ["10.0.0.4"]
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(resolver=MemberResolver(NAMES))
+    ) as session:
+        with pytest.raises(aiohttp.ClientConnectorDNSError, match="no member can have"):
+            await session.get("http://metadata:80/latest")
