@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from tierlog.broker.ports.types import InvariantViolation, TopicIdPartition, require
 from tierlog.metadata import records as r
+from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import (
     BrokerImage,
     ClusterImage,
     PartitionImage,
-    QueuedDelete,
     RemotePartition,
     StartedCopy,
     TopicImage,
@@ -50,7 +50,8 @@ def evolve_all(image: ClusterImage, records: Iterable[r.AnyRecord]) -> ClusterIm
 def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
     image = _evolve(image, record)
     at_ms = record.at_ms if isinstance(record, r.DATED) else 0
-    return image if at_ms <= image.time_ms else replace(image, time_ms=at_ms)
+    time_ms = max(image.time_ms, at_ms) if image.delete_queue else 0  # nothing else goes by it
+    return image if time_ms == image.time_ms else replace(image, time_ms=time_ms)
 
 
 def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
@@ -166,7 +167,7 @@ def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
         topic_ids=image.topic_ids.delete(topic.name),
         configs=configs,
         remote=remote,
-        delete_queue=_queued(image.delete_queue, dropped),
+        delete_queue=image.delete_queue.with_lines(dropped),
     )
 
 
@@ -294,10 +295,8 @@ def _log_start_moved(image: ClusterImage, record: r.LogStartMoved) -> ClusterIma
 
 
 def _remote_deleted(image: ClusterImage, record: r.RemoteDeleted) -> ClusterImage:
-    queue = image.delete_queue.mutate()
-    for uuid in record.uuids:
-        queue.pop(uuid, None)
-    return replace(image, delete_queue=queue.finish(), deleting=image.deleting.difference(record.uuids))
+    left = image.delete_queue.without(record.uuids)
+    return replace(image, delete_queue=left, deleting=image.deleting.difference(record.uuids))
 
 
 def _remote_deletes_started(image: ClusterImage, record: r.RemoteDeletesStarted) -> ClusterImage:
@@ -318,7 +317,7 @@ def _spill_started(image: ClusterImage, record: r.SpillStarted) -> ClusterImage:
         leader_epoch=record.leader_epoch,
         queued_ms=record.expires_ms,
     )
-    return replace(image, delete_queue=_queued(image.delete_queue, [line]))
+    return replace(image, delete_queue=image.delete_queue.with_lines([line]))
 
 
 def _entries_spilled(image: ClusterImage, record: r.EntriesSpilled) -> ClusterImage:
@@ -333,18 +332,15 @@ def _entries_spilled(image: ClusterImage, record: r.EntriesSpilled) -> ClusterIm
     )
     require(fits, f"{key}: page {page.uuid} does not hold the oldest entries")
     image = _with_remote(image, key, replace(remote, pages=(*remote.pages, page), entries=kept))
-    if page.uuid not in image.delete_queue:
-        return image
-    return replace(image, delete_queue=image.delete_queue.delete(page.uuid))
+    return replace(image, delete_queue=image.delete_queue.without([page.uuid]))
 
 
 def _with_remote(
     image: ClusterImage, key: TopicIdPartition, remote: RemotePartition, dropped: Iterable[QueuedDelete] = ()
 ) -> ClusterImage:
     require(image.partition(*key) is not None, f"remote state of unknown partition {key}")
-    return replace(
-        image, remote=image.remote.set(key, remote), delete_queue=_queued(image.delete_queue, dropped)
-    )
+    queue = image.delete_queue.with_lines(dropped)
+    return replace(image, remote=image.remote.set(key, remote), delete_queue=queue)
 
 
 def _everything(key: TopicIdPartition, remote: RemotePartition, now_ms: int) -> Iterator[QueuedDelete]:
@@ -354,10 +350,6 @@ def _everything(key: TopicIdPartition, remote: RemotePartition, now_ms: int) -> 
         yield _queued_segment(key, entry, now_ms)
     for copy in remote.started:
         yield _queued_copy(key, copy, now_ms)
-
-
-def _queued(queue: Map[UUID, QueuedDelete], dropped: Iterable[QueuedDelete]) -> Map[UUID, QueuedDelete]:
-    return queue.update({line.uuid: line for line in dropped})
 
 
 def _queued_page(key: TopicIdPartition, page: r.PageRef, now_ms: int) -> QueuedDelete:

@@ -12,6 +12,7 @@ import msgspec
 from immutables import Map
 
 from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.metadata.delete_queue import DeleteQueue
 from tierlog.metadata.records import ConfigScope, PageRef, QuotaEntity, RemoteSegment
 
 
@@ -105,28 +106,6 @@ class RemotePartition(msgspec.Struct, frozen=True, array_like=True, kw_only=True
         return self.pages[-1].last_offset + 1 if self.pages else None
 
 
-class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """A line of the durable delete queue: what the manifest dropped, to be deleted after the grace.
-
-    A page that a manifest named is deleted after the segments that it names; one that was only begun goes
-    alone. Keys are derived in tiering.format.
-    """
-
-    uuid: UUID
-    is_page: bool
-    topic_id: UUID
-    partition: int
-    base_offset: int
-    last_offset: int
-    leader_epoch: int  # of the attempt; -1 for a page that a manifest named
-    queued_ms: int  # in the quorum's time; the grace begins here
-
-    @property
-    def is_unfinished_page(self) -> bool:
-        """Put, or about to be, but in no manifest: the segments that it names are not given up."""
-        return self.is_page and self.leader_epoch >= 0
-
-
 class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     index: int = 0  # of the last log entry applied
@@ -137,13 +116,14 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     quotas: Map[QuotaEntity, Map[str, float]] = Map()
     next_producer_id: int = 0
     remote: Map[TopicIdPartition, RemotePartition] = Map()
-    delete_queue: Map[UUID, QueuedDelete] = Map()
+    delete_queue: DeleteQueue = DeleteQueue()
     format_version: int = 1
     deleting: frozenset[UUID] = frozenset()
     """Lines of the delete queue whose objects may be gone already: no manifest may name them again."""
     time_ms: int = 0
-    """The quorum's time as of the newest record that has one. It moves on with the monotonic clock of
-    whichever controller leads, and stands still between two leaders; only its origin is a wall clock's."""
+    """The quorum's time as of the newest record that has one, while something is queued; else 0. It moves on
+    with the monotonic clock of whichever controller leads, and stands still between two leaders; only its
+    origin is a wall clock's."""
 
     def topic(self, name: str) -> TopicImage | None:
         topic_id = self.topic_ids.get(name)

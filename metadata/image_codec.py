@@ -14,7 +14,8 @@ from immutables import Map
 from msgspec.structs import asdict
 
 from tierlog.broker.ports.types import TopicIdPartition
-from tierlog.metadata.image import BrokerImage, ClusterImage, QueuedDelete, RemotePartition, TopicImage
+from tierlog.metadata.delete_queue import DeleteQueue, QueuedDelete
+from tierlog.metadata.image import BrokerImage, ClusterImage, RemotePartition, TopicImage
 from tierlog.metadata.records import ConfigScope, QuotaEntity
 
 VERSION = 7
@@ -148,7 +149,7 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
         remote=Map(
             {TopicIdPartition(line.topic_id, line.partition): line.remote for line in snapshot.remote}
         ),
-        delete_queue=Map({line.uuid: line for line in snapshot.delete_queue}),
+        delete_queue=DeleteQueue(snapshot.delete_queue),
         quotas=Map({line.entity: Map(line.values) for line in snapshot.quotas}),
         format_version=snapshot.format_version,
         deleting=frozenset(snapshot.deleting),

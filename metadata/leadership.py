@@ -13,6 +13,7 @@ from tierlog.broker.ports.types import Rng
 from tierlog.metadata import records as r
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply
 from tierlog.metadata.controller.decide import decide
+from tierlog.metadata.controller.remote import begun_ms
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.feed import ImageFeed
 from tierlog.metadata.image import ClusterImage
@@ -173,9 +174,10 @@ class Leadership:
             _fail(self._waiting.pop(index), _taken_over())
 
     def _time_so_far(self, image: ClusterImage) -> int:
-        """The quorum's time when this controller took over. The first one ever begins with its wall clock, or
-        with what a tierlog that knew no such time left in the delete queue."""
-        queued = (line.queued_ms for line in image.delete_queue.values())
+        """The quorum's time when this controller takes over: its wall clock while nothing is queued, as no
+        grace is under way. If no record says the time, because an unfinished page alone is queued or the log
+        is of a tierlog that knew no such time, it is the time at which the newest line was queued."""
+        queued = (begun_ms(line) for line in image.delete_queue.values())
         return image.time_ms or max(queued, default=self._clock.now_ms())
 
     def _draft(self) -> ClusterImage:

@@ -19,7 +19,7 @@ from typing import Any
 from tierlog.broker.ports.files import NO_ROOM, Files
 from tierlog.broker.ports.open_files import SharedFile
 from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import require
+from tierlog.broker.ports.types import TopicIdPartition, require
 from tierlog.tiering.object_store import ObjectStoreError
 
 CHUNK_BYTES = 8 << 20
@@ -31,6 +31,7 @@ READ_AHEADS_AT_ONCE = 2  # the rest of the downloads is kept for readers that wa
 class ChunkKey:
     """Bytes [start, end) of a segment's `.log` object; whole batches."""
 
+    partition: TopicIdPartition
     segment: uuid.UUID
     start: int
     end: int
@@ -123,9 +124,14 @@ class ChunkCache:
         while self._flights:
             await asyncio.wait(list(self._flights.values()))
 
-    def forget(self, segment: uuid.UUID) -> None:
-        """Drops the chunks of a segment that was deleted."""
-        for key in [key for key in self._chunks if key.segment == segment]:
+    def forget(self, partition: TopicIdPartition, below: int) -> None:
+        """Drops the chunks of a partition that end at or below an offset: nobody may read them any more."""
+        gone = [
+            key
+            for key, chunk in self._chunks.items()
+            if key.partition == partition and chunk.end_offset <= below
+        ]
+        for key in gone:
             self._drop(key)
 
     def check(self) -> None:

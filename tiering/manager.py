@@ -16,7 +16,8 @@ import crc32c
 import structlog
 
 from tierlog.broker.ports.types import TopicIdPartition, require
-from tierlog.metadata.image import QueuedDelete, RemotePartition
+from tierlog.metadata.delete_queue import QueuedDelete
+from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.tiering.copier import Attempt, SegmentSource, copy_segment
 from tierlog.tiering.format.keys import InvalidKey, Keys, parse_attempt

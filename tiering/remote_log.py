@@ -7,6 +7,7 @@ Called by the fetch and list-offsets handlers, by `explain`, and for a new repli
 """
 
 import asyncio
+import sys
 import uuid
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,7 +25,7 @@ from tierlog.broker.records.record import record_pieces
 from tierlog.broker.records.unpacking import NO_BOUND
 from tierlog.broker.records.walk import find_timestamp
 from tierlog.broker.records.window import Window, at_once
-from tierlog.metadata.image import RemotePartition
+from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.tiering.chunk_cache import Chunk, ChunkCache, ChunkKey, Download
 from tierlog.tiering.download import download_chunk
@@ -93,6 +94,7 @@ class RemoteLog:
         self._tasks = tasks
         self._resolve = resolve
         self._indexes = SegmentIndexes(store, keys, tasks)
+        self._read_of: set[TopicIdPartition] = set()  # something of them may be cached
 
     async def read(
         self,
@@ -153,16 +155,27 @@ class RemoteLog:
 
     async def page_entries(self, where: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...]:
         """The entries of a spilled page; raises ObjectStoreError."""
+        self._read_of.add(where)
         return await self._indexes.page(where, ref)
 
     @property
     def index_bytes(self) -> int:
         return self._indexes.index_bytes
 
-    def forget(self, segment: uuid.UUID) -> None:
-        """The segment was deleted: its cached chunks and its indexes go."""
-        self._cache.forget(segment)
-        self._indexes.forget(segment)
+    def follow(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Drops what is cached of segments that no manifest names any more, on whichever broker. Looks at
+        each change of the metadata, and then only at partitions that were read."""
+        if old.remote is new.remote:
+            return
+        for where in list(self._read_of):
+            now = new.remote.get(where)
+            if now is None:
+                self._read_of.discard(where)
+            elif now.log_start_offset == old.remote_partition(*where).log_start_offset:
+                continue
+            below = sys.maxsize if now is None else now.log_start_offset
+            self._cache.forget(where, below)
+            self._indexes.forget(where, below)
 
     async def _retrying(
         self,
@@ -171,6 +184,7 @@ class RemoteLog:
         work: Callable[[RemotePartition], Awaitable[T]],
     ) -> T:
         """Runs the work; after a 404, once more on the newest manifest (DESIGN 6, rule 10)."""
+        self._read_of.add(where)
         try:
             try:
                 return await work(remote)

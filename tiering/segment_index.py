@@ -49,6 +49,7 @@ V = TypeVar("V")
 class SegmentIndex:
     """The verified indexes of a remote segment, and where its chunks are cut (positions, end included)."""
 
+    partition: TopicIdPartition
     entry: RemoteSegment
     offset_index: bytes
     time_index: bytes
@@ -62,7 +63,7 @@ class SegmentIndex:
     def chunk_at(self, position: int) -> ChunkKey:
         """The chunk that holds a position below the segment's end."""
         at = bisect_right(self.cuts, position) - 1
-        return ChunkKey(self.entry.uuid, self.cuts[at], self.cuts[at + 1])
+        return ChunkKey(self.partition, self.entry.uuid, self.cuts[at], self.cuts[at + 1])
 
     def batch_end_at(self, position: int) -> int | None:
         """The end offset of the batch at a position, if the offset index has a line for it."""
@@ -92,7 +93,7 @@ class SegmentIndexes:
         self._indexes: LoadedOnce[uuid.UUID, SegmentIndex] = LoadedOnce(
             tasks, INDEX_BUDGET_BYTES, lambda index: index.size + INDEX_OVERHEAD_BYTES
         )
-        self._pages: LoadedOnce[uuid.UUID, tuple[RemoteSegment, ...]] = LoadedOnce(
+        self._pages: LoadedOnce[tuple[TopicIdPartition, uuid.UUID], tuple[RemoteSegment, ...]] = LoadedOnce(
             tasks, PAGES_KEPT, lambda _: 1
         )
 
@@ -108,13 +109,16 @@ class SegmentIndexes:
         """What the loaded indexes take in memory."""
         return self._indexes.weight
 
-    def forget(self, segment: uuid.UUID) -> None:
-        """The segment was deleted."""
-        self._indexes.forget(segment)
+    def forget(self, partition: TopicIdPartition, below: int) -> None:
+        """Drops indexes and pages of a partition that end at or below an offset: no manifest names them."""
+        self._indexes.forget(
+            lambda _, index: index.partition == partition and index.entry.end_offset <= below
+        )
+        self._pages.forget(lambda key, entries: key[0] == partition and entries[-1].end_offset <= below)
 
     async def page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...]:
         """The entries of a page; raises ObjectStoreError, ObjectNotFound among them."""
-        return await self._pages.get(ref.uuid, lambda: self._load_page(partition, ref))
+        return await self._pages.get((partition, ref.uuid), lambda: self._load_page(partition, ref))
 
     async def bundle(self, partition: TopicIdPartition, entry: RemoteSegment) -> IndexBundle:
         """All companions of a segment, verified; not kept. Raises ObjectStoreError, ObjectNotFound among
@@ -129,7 +133,7 @@ class SegmentIndexes:
     async def _load_index(self, partition: TopicIdPartition, entry: RemoteSegment) -> SegmentIndex:
         data = await self._load_bundle(partition, entry)
         try:
-            return await asyncio.to_thread(_index, entry, data)
+            return await asyncio.to_thread(_index, partition, entry, data)
         except (BundleError, RecordsError) as error:
             raise CorruptObject(f"{self._keys.index(partition, entry)}: {error}") from error
 
@@ -177,11 +181,10 @@ class LoadedOnce(Generic[K, V]):
     def peek(self, key: K) -> V | None:
         return self._values.get(key)
 
-    def forget(self, key: K) -> None:
+    def forget(self, is_useless: Callable[[K, V], bool]) -> None:
         """One that is being loaded is kept when it comes, until the budget takes it."""
-        value = self._values.pop(key, None)
-        if value is not None:
-            self._weight -= self._weigh(value)
+        for key in [key for key, value in self._values.items() if is_useless(key, value)]:
+            self._weight -= self._weigh(self._values.pop(key))
 
     @property
     def weight(self) -> int:
@@ -221,7 +224,7 @@ class LoadedOnce(Generic[K, V]):
             self._weight -= self._weigh(self._values.popitem(last=False)[1])
 
 
-def _index(entry: RemoteSegment, data: bytes) -> SegmentIndex:
+def _index(partition: TopicIdPartition, entry: RemoteSegment, data: bytes) -> SegmentIndex:
     """Decodes and checks all indexes of a bundle; raises BundleError or RecordsError."""
     bundle = decode_bundle(data)
     for _ in decode_time_index(bundle.time_index, entry.base_offset):
@@ -234,7 +237,7 @@ def _index(entry: RemoteSegment, data: bytes) -> SegmentIndex:
         if line.position - cuts[-1] >= CHUNK_BYTES:
             cuts.append(line.position)
     return SegmentIndex(
-        entry, bundle.offset_index, bundle.time_index, bundle.txn_index, (*cuts, entry.log_bytes)
+        partition, entry, bundle.offset_index, bundle.time_index, bundle.txn_index, (*cuts, entry.log_bytes)
     )
 
 

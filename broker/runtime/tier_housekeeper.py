@@ -19,12 +19,12 @@ from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.broker.settings.topic import TOPIC_SETTINGS
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import ConfirmRemoteDeleted, StartRemoteDeletes
-from tierlog.metadata.image import ClusterImage, QueuedDelete, TopicImage, changed_topics
+from tierlog.metadata.delete_queue import QueuedDelete
+from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
 from tierlog.metadata.node import MetadataUnavailable
 from tierlog.tiering.format.manifest import TopicDocument
 from tierlog.tiering.manager import TierManager
 from tierlog.tiering.object_store import ObjectStoreError
-from tierlog.tiering.remote_log import RemoteLog
 
 _log = structlog.get_logger("tierlog.tiering")
 
@@ -47,7 +47,6 @@ class TierHousekeeper:
         broker_id: int,
         metadata: MetadataClient,
         manager: TierManager,
-        remote_log: RemoteLog,
         clock: Clock,
         tasks: TaskGroup,
         delete_grace_ms: int,
@@ -56,7 +55,6 @@ class TierHousekeeper:
         self._broker_id = broker_id
         self._metadata = metadata
         self._manager = manager
-        self._remote_log = remote_log
         self._clock = clock
         self._tasks = tasks
         self._grace_ms = delete_grace_ms
@@ -170,7 +168,7 @@ class TierHousekeeper:
                 return wait_s
             await self._metadata.submit(StartRemoteDeletes(grace_ms=self._grace_ms))
             image = self._metadata.image
-        marked = [line for line in image.delete_queue.values() if line.uuid in image.deleting]
+        marked = [image.delete_queue[uuid] for uuid in image.deleting]
         if not marked:
             return max(self._wait_s(image), RETRY_S)
         await self._delete(image, sorted(marked, key=lambda line: (line.queued_ms, line.uuid)))
@@ -179,13 +177,11 @@ class TierHousekeeper:
     def _wait_s(self, image: ClusterImage) -> float:
         """Seconds until the oldest line may be due, or the quorum's time is to be committed again."""
         passed_ms = self._clock.monotonic_ms() - self._time_seen_ms
-        oldest_ms = min((line.queued_ms for line in image.delete_queue.values()), default=image.time_ms)
-        due_ms = oldest_ms + self._grace_ms - image.time_ms
+        oldest_ms = image.delete_queue.oldest_ms
+        due_ms = 0 if oldest_ms is None else oldest_ms + self._grace_ms - image.time_ms
         return min(LONGEST_SLEEP_S, due_ms / 1000) - passed_ms / 1000
 
     async def _delete(self, image: ClusterImage, marked: list[QueuedDelete]) -> None:
         gone = await self._manager.delete(marked, image.topics)
-        for segment in gone:
-            self._remote_log.forget(segment)
         await self._metadata.submit(ConfirmRemoteDeleted(uuids=gone))
         _log.info("remote objects deleted", segments=len(gone), waiting=len(marked) - len(gone))

@@ -99,7 +99,6 @@ class Tiering:
             broker_id=settings.node_id,
             metadata=metadata,
             manager=self.manager,
-            remote_log=self.remote,
             clock=clock,
             tasks=self._tasks,
             delete_grace_ms=settings.remote_log_delete_grace_ms,
@@ -112,6 +111,7 @@ class Tiering:
 
     async def start(self) -> None:
         """Begins the work; returns at once, whatever state the store is in."""
+        self._metadata.subscribe(self.remote.follow)
         await self.driver.start()
         if self._has_store:
             await self.housekeeper.start()

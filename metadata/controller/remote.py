@@ -14,12 +14,18 @@ from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal, done, refused
+from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition, StartedCopy
 
 MAX_ENTRIES = 512  # per partition in the quorum's memory; older ones are spilled to pages first
 MAX_STARTED = 16  # copies under way per partition
 SPILL_MS = 600_000  # then the grace of an unfinished page begins
 MAX_DELETES = 500  # lines marked by one record, which holds their ids
+
+
+def begun_ms(line: QueuedDelete) -> int:
+    """The quorum's time when a line was queued. That of an unfinished page begins its grace later."""
+    return line.queued_ms - SPILL_MS if line.is_unfinished_page else line.queued_ms
 
 
 def start_copy(image: ClusterImage, command: c.StartCopy, now_ms: int) -> Decision[c.Acknowledged]:
@@ -100,13 +106,8 @@ def start_deletes(
     image: ClusterImage, command: c.StartRemoteDeletes, now_ms: int
 ) -> Decision[c.Acknowledged]:
     latest_ms = now_ms - max(command.grace_ms, 0)
-    due = [
-        line
-        for line in image.delete_queue.values()
-        if line.queued_ms <= latest_ms and line.uuid not in image.deleting
-    ]
-    due.sort(key=lambda line: (line.queued_ms, line.uuid))
-    return done(r.RemoteDeletesStarted(uuids=tuple(line.uuid for line in due[:MAX_DELETES]), at_ms=now_ms))
+    due = image.delete_queue.oldest(latest_ms, MAX_DELETES, but=image.deleting)
+    return done(r.RemoteDeletesStarted(uuids=due, at_ms=now_ms))
 
 
 def confirm_deleted(image: ClusterImage, command: c.ConfirmRemoteDeleted) -> Decision[c.Acknowledged]:

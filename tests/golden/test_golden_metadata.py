@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.metadata import image as i
 from tierlog.metadata import records as r
+from tierlog.metadata.delete_queue import DeleteQueue, QueuedDelete
 from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.raft.messages import Entry, HardState, Snapshot
 from tierlog.metadata.storage import decode_snapshot_file, encode_snapshot_file
@@ -202,9 +203,9 @@ IMAGE = i.ClusterImage(
             )
         }
     ),
-    delete_queue=Map(
-        {
-            uuid.UUID(int=1): i.QueuedDelete(
+    delete_queue=DeleteQueue(
+        [
+            QueuedDelete(
                 uuid=uuid.UUID(int=1),
                 is_page=False,
                 topic_id=TOPIC,
@@ -214,7 +215,7 @@ IMAGE = i.ClusterImage(
                 leader_epoch=1,
                 queued_ms=7,
             )
-        }
+        ]
     ),
 )
 IMAGE_2 = replace(

@@ -118,7 +118,6 @@ class TierNode:
             broker_id=1,
             metadata=self.metadata,
             manager=self.manager,
-            remote_log=self.remote_log,
             clock=housekeeper_clock or self.clock,
             tasks=self.tasks,
             delete_grace_ms=grace_ms,
@@ -160,6 +159,7 @@ class TierNode:
             c.FenceBroker(broker_id=1, broker_epoch=registered.broker_epoch, fenced=False)
         )
         self.metadata.subscribe(lambda old, new: self.follow())
+        self.metadata.subscribe(self.remote_log.follow)
         self.follow()
         await self.driver.start()
         self.housekeeper.follow()

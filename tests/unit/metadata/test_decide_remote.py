@@ -305,6 +305,7 @@ def test_lines_are_marked_once_the_grace_has_passed(tiered: World) -> None:
 
 def test_time_moves_on_where_nothing_is_due(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
+    move(tiered, 10)
     tiered.now_ms += 500
     assert tiered.image.time_ms < tiered.now_ms
     start_deletes(tiered, 1000)

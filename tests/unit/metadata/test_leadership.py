@@ -9,13 +9,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigResource
+from tierlog.metadata.image_codec import encode_image
 from tierlog.metadata.leadership import MAX_WAITING
 from tierlog.metadata.node import MetadataNode, MetadataUnavailable, NotTheLeader
 from tierlog.metadata.peers import LeadershipLost, NoPeers
@@ -36,20 +39,70 @@ class SetClock(SystemClock):
         return self.ms
 
 
+PAGE = UUID(int=77)
+
+
+@asynccontextmanager
+async def controller(directory: Path, clock: SetClock) -> AsyncIterator[MetadataNode]:
+    tasks = TaskGroup(lambda name, failure: None)
+    node = MetadataNode(1, {}, directory, OsFiles(), clock, random.Random(1), tasks, "c")
+    await node.start()
+    clock.ms += 10
+    clock.wall_ms += 1_000_000_000
+    yield node
+    await node.stop()
+    await tasks.close()
+
+
+async def begin_page(node: MetadataNode) -> None:
+    """Something that waits in the delete queue; its grace begins only when the page could be given up."""
+    registered = await node.submit(
+        c.RegisterBroker(broker_id=1, incarnation=UUID(int=1), host="h", port=1, admin_url="")
+    )
+    await node.submit(c.FenceBroker(broker_id=1, broker_epoch=registered.broker_epoch, fenced=False))
+    [topic] = (await node.submit(c.CreateTopics(topics=(c.NewTopic(name="t"),)))).topics
+    started = await node.submit(
+        c.StartSpill(
+            topic_id=topic.topic_id, partition=0, leader_epoch=0, uuid=PAGE, base_offset=0, last_offset=9
+        )
+    )
+    assert started.error is ErrorCode.NONE
+
+
 async def test_the_quorums_time_goes_on_where_the_controller_before_left_it(tmp_path: Path) -> None:
-    """Whatever their wall clocks say; only the first one's is its origin."""
+    """While something waits for its deletion, and whatever wall clocks say: the first one's is the origin.
+    When an unfinished page was begun is known, though its own time is that of its expiry."""
+    async with controller(tmp_path, SetClock(5_000_000, 77)) as node:
+        await begin_page(node)
     times = []
-    for clock in (SetClock(5_000_000, 77), SetClock(900_000_000, 3), SetClock(1, 500)):
-        tasks = TaskGroup(lambda name, failure: None)
-        node = MetadataNode(1, {}, tmp_path, OsFiles(), clock, random.Random(1), tasks, "c")
-        await node.start()
-        clock.ms += 10
-        clock.wall_ms += 1_000_000_000
+    for clock in (SetClock(900_000_000, 3), SetClock(1, 500)):
+        async with controller(tmp_path, clock) as node:
+            await node.submit(c.StartRemoteDeletes(grace_ms=0))
+            assert not node.image.deleting
+            times.append(node.image.time_ms)
+    assert times == [5_000_020, 5_000_030]
+
+
+async def test_the_quorums_time_begins_anew_when_nothing_waits(tmp_path: Path) -> None:
+    """Then it is nowhere kept, and a snapshot needs no version that has it."""
+    async with controller(tmp_path, SetClock(5_000_000, 77)) as node:
+        await begin_page(node)
         await node.submit(c.StartRemoteDeletes(grace_ms=0))
-        times.append(node.image.time_ms)
-        await node.stop()
-        await tasks.close()
-    assert times == [5_000_010, 5_000_020, 5_000_030]
+        assert node.image.time_ms == 5_000_010
+        await node.submit(c.ConfirmRemoteDeleted(uuids=(PAGE,)))
+        assert (node.image.time_ms, snapshot_version(node)) == (0, 1)
+        await node.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+        assert not node.image.topics
+        assert (node.image.time_ms, snapshot_version(node)) == (0, 1)
+    async with controller(tmp_path, SetClock(900_000_000, 3)) as node:
+        await begin_page(node)
+        await node.submit(c.StartRemoteDeletes(grace_ms=0))
+        assert node.image.time_ms == 900_000_010
+
+
+def snapshot_version(node: MetadataNode) -> int:
+    version: int = msgspec.msgpack.decode(encode_image(node.image))[0]
+    return version
 
 
 async def test_too_many_that_wait_are_told_what_they_wait_for(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pump import until
 from structlog.testing import capture_logs
-from tier_node import TierNode, produce
+from tier_node import CLUSTER, TierNode, produce
 
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
@@ -16,6 +16,7 @@ from tierlog.broker.runtime.tcp_network import TcpNetwork
 from tierlog.broker.runtime.tiering import NOT_NAMED, OBJECTS_DIRECTORY, Tiering
 from tierlog.broker.settings.node import settings_from
 from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller import commands as c
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.no_store import NoStore
 from tierlog.tiering.object_store import ObjectStore
@@ -40,7 +41,7 @@ def tiering_of(
         random.Random(1),
         lambda name, failure: None,
         found_damage=node.found_damage,
-        cluster_id="c",
+        cluster_id=CLUSTER,
         data_directory=directory,
         network=network,
     )
@@ -79,6 +80,22 @@ async def test_a_node_that_was_alone_is_told_where_its_remote_data_lies(tmp_path
         url = {"object.store.url": objects.as_uri()}
         assert await complaints(tiering_of(tmp_path, node.metadata, TcpNetwork(), **url)) == []
         assert await complaints(tiering_of(tmp_path, node.metadata, None)) == []
+
+
+async def test_a_broker_keeps_nothing_of_a_topic_that_was_deleted(tmp_path: Path) -> None:
+    """Though another one keeps house, and deletes the objects."""
+    async with TierNode(tmp_path / "node", LocalStore(tmp_path / OBJECTS_DIRECTORY)) as node:
+        replica = await node.create("t")
+        produce(replica, 40)
+        await until(lambda: node.remote(replica).entries != ())
+        tiering = tiering_of(tmp_path, node.metadata, None)
+        await tiering.start()
+        await tiering.remote.read(*node.where(replica), node.remote(replica), 0, 1, min_one=True)
+        assert tiering.remote.index_bytes > 0
+        await tiering.cache.idle()
+        await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+        assert tiering.remote.index_bytes == tiering.cache.counts.bytes == 0
+        await tiering.close()
 
 
 async def complaints(tiering: Tiering) -> list[Any]:

@@ -9,14 +9,16 @@ import pytest
 
 from tierlog.broker.ports.files import FileSlice, OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.tiering.chunk_cache import Chunk, ChunkCache, ChunkKey
 from tierlog.tiering.object_store import CorruptObject, ObjectStoreError
 
 SEGMENT = uuid.UUID(int=1)
+PARTITION, OTHER = (TopicIdPartition(uuid.UUID(int=2), number) for number in range(2))
 
 
 def key(number: int, size: int = 100) -> ChunkKey:
-    return ChunkKey(SEGMENT, number * size, (number + 1) * size)
+    return ChunkKey(PARTITION, SEGMENT, number * size, (number + 1) * size)
 
 
 class Source:
@@ -96,7 +98,10 @@ async def test_the_least_recently_used_goes_first_and_its_readers_keep_their_byt
     assert source.started == 4
     assert cache.counts.bytes == 200
     assert len(list((tmp_path / "cache").iterdir())) == 2
-    cache.forget(SEGMENT)
+    cache.forget(OTHER, first.end_offset)
+    cache.forget(PARTITION, first.end_offset - 1)
+    assert cache.counts.bytes == 200
+    cache.forget(PARTITION, first.end_offset)
     assert cache.counts.bytes == 0
     assert list((tmp_path / "cache").iterdir()) == []
     assert FileSlice(first.file, 10, 5).read() == b"xxxxx"

@@ -89,24 +89,30 @@ async def test_a_sequential_reader_finds_the_next_chunk_and_segment_ready(node):
     assert node.cache.counts.misses <= len(node.remote(replica).entries)
 
 
-async def test_entries_in_spilled_pages_are_read_too(node):
-    replica, data = await tiered(node)
-    entries = node.remote(replica).entries
-    where = node.where(replica)
+async def spill(node: TierNode, replica, count: int) -> None:
+    """Moves the oldest entries of the manifest to a page."""
+    oldest, where = node.remote(replica).entries[:count], node.where(replica)
     await node.metadata.submit(
         c.StartSpill(
             topic_id=where.topic_id,
             partition=0,
             leader_epoch=replica.leader_epoch,
             uuid=uuid.UUID(int=77),
-            base_offset=entries[0].base_offset,
-            last_offset=entries[2].last_offset,
+            base_offset=oldest[0].base_offset,
+            last_offset=oldest[-1].last_offset,
         )
     )
-    page = await node.manager.write_page(where, uuid.UUID(int=77), entries[:3])
+    page = await node.manager.write_page(where, uuid.UUID(int=77), oldest)
     await node.metadata.submit(
         c.SpillEntries(topic_id=where.topic_id, partition=0, leader_epoch=replica.leader_epoch, page=page)
     )
+
+
+async def test_entries_in_spilled_pages_are_read_too(node):
+    replica, data = await tiered(node)
+    entries = node.remote(replica).entries
+    where = node.where(replica)
+    await spill(node, replica, 3)
     assert len(node.remote(replica).entries) == len(entries) - 3
     assert data.startswith(await read(node, replica, 0))
     last = entries[2].last_offset
@@ -199,16 +205,26 @@ async def test_the_bucket_alone_names_everything(node):
     assert root.entries[-1].end_offset == replica.log_end_offset
 
 
-async def test_a_deleted_segment_leaves_no_index_behind(node):
+@pytest.mark.parametrize("spilled", [0, 3], ids=["named by the manifest", "named by a page"])
+async def test_what_leaves_the_manifest_is_cached_on_no_broker(node, spilled: int):
+    """Neither on the one that deletes the objects nor on others that read them."""
     replica, _ = await tiered(node)
-    for offset in range(replica.log_end_offset):
-        await read(node, replica, offset)
     entries = node.remote(replica).entries
-    held = node.remote_log.index_bytes
-    assert held >= len(entries) * INDEX_OVERHEAD_BYTES
-    for entry in entries[1:]:
-        node.remote_log.forget(entry.uuid)
-    assert 0 < node.remote_log.index_bytes < held / len(entries) * 2
-    node.remote_log.forget(entries[0].uuid)
-    assert node.remote_log.index_bytes == 0
-    assert await read(node, replica, 0)  # a copy of the manifest may still name it, and it is loaded again
+    other = node.fresh_remote_log()
+    node.metadata.subscribe(other.follow)
+    if spilled:
+        await spill(node, replica, spilled)
+    for reader in (node.remote_log, other):
+        for entry in entries:
+            await reader.read(
+                *node.where(replica), node.remote(replica), entry.base_offset, 700, min_one=True
+            )
+        assert reader.index_bytes >= len(entries) * INDEX_OVERHEAD_BYTES
+    held, cached = node.remote_log.index_bytes, node.cache.counts.bytes
+    await node.move_log_start(replica, entries[-2].end_offset)
+    for reader in (node.remote_log, other):
+        assert 0 < reader.index_bytes < held / len(entries) * 2
+    assert 0 < node.cache.counts.bytes < cached
+    assert await read(node, replica, entries[-1].base_offset)
+    await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+    assert node.remote_log.index_bytes == other.index_bytes == node.cache.counts.bytes == 0
