@@ -424,6 +424,7 @@ class PartitionLog:
             self.log_start_offset = offset
         self.epochs.restart(epochs)
         self.producers = ProducerState.decode(producers) if producers else ProducerState()
+        self.producers.is_whole = True  # as far as it ever will be: there is no log before `offset` to search
         kept = offset if producers else None
         self.flushing.begun(kept)
         try:

@@ -1,7 +1,8 @@
 """`make chaos ROUNDS=n [FAULTS=a,b] [APART=1] [TIERED=1]`: real nodes, faults, real clients, and their judge.
 
-The last line is JSON; docs/howto/chaos.md says what is in it. A run that fails leaves a directory with the
-logs of the nodes, the history and the verdict, and prints its path; the exit code is 1 then. Linux only.
+`ROUNDS=all` plays each fault of the shape once. The last line is JSON; docs/howto/chaos.md says what is in
+it. A run that fails leaves a directory with the logs of the nodes, the history and the verdict, and prints
+its path; the exit code is 1 then. Linux only.
 """
 
 import argparse
@@ -163,6 +164,8 @@ def _play(options: argparse.Namespace, stage: faults.Stage, workload: Workload, 
     possible = [name for name in options.faults if name not in left_out]
     if not possible:
         raise ChaosFailed("none of the faults is possible here")
+    if options.rounds is None:
+        options.rounds = len(possible)
     for number, fault in enumerate(rounds.chosen(possible, options.rounds, random.Random(options.seed)), 1):
         begins = f"round {number} of {options.rounds}"
         done = rounds.play(
@@ -225,7 +228,9 @@ def _create_topic(cluster: Cluster, name: str, replicas: list[list[int]], config
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--rounds", type=number_of_rounds, default=3, help="a number, or all: each fault once"
+    )
     parser.add_argument("--faults", type=_names, default="", help="default: all")
     parser.add_argument("--seed", type=int, default=1, help="of the order of the faults")
     parser.add_argument("--baseline-seconds", type=float, default=5.0)
@@ -240,6 +245,10 @@ def _options() -> argparse.Namespace:
     options.shape = {name for name in (APART, TIERED) if getattr(options, name)}
     options.faults = options.faults or faults.of_shape(options.shape)
     return options
+
+
+def number_of_rounds(text: str) -> int | None:
+    return None if text == "all" else int(text)
 
 
 def _names(text: str) -> list[str]:

@@ -1,8 +1,11 @@
 """What a round's figures say, from the moments of acknowledgements."""
 
 import random
+import re
+from pathlib import Path
 
 import pytest
+from chaos import number_of_rounds
 from havoc import figures
 from havoc.faults import APART, FAULTS, TIERED, of_shape
 from havoc.nodes import ChaosFailed
@@ -65,3 +68,24 @@ def test_some_faults_are_only_for_the_shape_that_they_make_sense_in() -> None:
     check_faults(["isolate-voters", "kill-leader"], (APART,))
     with pytest.raises(ChaosFailed, match="isolate-voters is only for --apart"):
         check_faults(["isolate-voters", "kill-leader"], (TIERED,))
+
+
+def test_the_documentation_lists_every_fault() -> None:
+    """By shape, as the table has a row for those of one shape alone."""
+    text = (Path(__file__).parents[2] / "docs/howto/chaos.md").read_text()
+    table = text.partition("| fault | what is done | heal |")[2].partition("\n\n")[0]
+    listed: dict[str, str] = {}
+    only = ""
+    for row in table.splitlines():
+        cell = row.split("|")[1] if row else ""
+        if match := re.match(r" with `(\w+)=1` too ", cell):
+            only = match[1].lower()
+        listed |= dict.fromkeys(re.findall(r"`([\w-]+)`", cell) if not match else (), only)
+    assert listed == {name: fault.only for name, fault in FAULTS.items()}
+
+
+def test_all_rounds_are_one_of_each_fault() -> None:
+    assert number_of_rounds("all") is None and number_of_rounds("7") == 7
+    for shape in ((), (APART,), (TIERED,)):
+        names = of_shape(shape)
+        assert sorted(fault.name for fault in chosen(names, len(names), random.Random(7))) == sorted(names)

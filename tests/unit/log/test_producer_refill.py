@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tierlog.broker.log.log import PartitionLog
-from tierlog.broker.partition.producers import BATCHES_KEPT, Duplicate
+from tierlog.broker.partition.producers import BATCHES_KEPT, Duplicate, ProducerState
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.records.batch import assign, read_header
 from tierlog.broker.records.writer import NewRecord, encode_batch
@@ -88,6 +88,23 @@ def append_before_kafka(log: PartitionLog, count: int) -> None:
     for n in range(count):  # each producer's second batch, so none of them is whole
         append(log, n, 1, bytes(1000))
     log.producers.is_whole = False  # then a snapshot has Kafka's part alone
+
+
+def test_what_comes_after_a_snapshot_of_kafkas_is_kept_in_snapshots(tmp_path: Path) -> None:
+    """A replica that begins behind a segment which an older tierlog uploaded, and its five batches after."""
+    before = open_log(tmp_path / "before", TopicConfig(), clean=False)
+    append_before_kafka(before, 2)
+    bundle = before.producers.encode()
+    assert not ProducerState.decode(bundle).is_whole
+    log = open_log(tmp_path / "after", TopicConfig(), clean=False)
+    log.truncate_fully_and_start_at(2, NOW, before.epochs.entries, bundle)
+    heads = [append(log, 0, sequence, bytes(10)) for sequence in range(2, 2 + BATCHES_KEPT)]
+    log.close(clean=True)
+    newest = tmp_path / "after" / f"{log.log_end_offset:020}.snapshot"
+    assert ProducerState.decode(newest.read_bytes()).is_whole
+    log = open_log(tmp_path / "after", TopicConfig(), clean=True)
+    for offset, head in enumerate(heads, 2):
+        assert log.producers.judge(read_header(head)) == Duplicate(offset, offset, NOW)
 
 
 def test_a_start_does_not_read_far_back_through_small_batches(tmp_path: Path) -> None:
