@@ -255,7 +255,9 @@ def _check_settings(plan: "ClusterPlan") -> None:
     from tierlog.cli.commands.dev import DEV_SETTINGS
     from tierlog.cli.node import read_settings
 
-    own = {"node.id": str(plan.nodes[0].id), "controller.quorum.secret": plan.secret}
+    node = plan.nodes[0]
+    own = {"node.id": str(node.id), "process.roles": ",".join(node.roles)}
+    own["controller.quorum.secret"] = plan.secret
     read_settings(defaults={**DEV_SETTINGS, **own}, environment={}, options=plan.all_settings())
 
 
