@@ -261,6 +261,7 @@ class Broker(Foundation):
                 listener=self.listener,
                 tiering=self.tiering.driver,
                 moves=self.moves,
+                isr_updater=self.isr_updater,
                 cleaner=self.cleaner,
                 scrubber=self.scrubber,
                 repair=self.repair,

@@ -1,8 +1,9 @@
 """Every metric of a node: name, kind, labels, meaning. `metrics` fills them in, `exposition` writes them, and
 the reference page is drawn from here.
 
-Names are those that the Prometheus JMX exporter gives Kafka's own with its usual rules (lower case); what
-Kafka has no metric for begins with `tierlog_`. Kafka's times are in ms, ours in seconds, as in Prometheus.
+Names of Kafka's metrics are those that the JMX exporter's example rules give them, but where promtool finds
+a problem in one; those, and what Kafka has no metric for, begin with `tierlog_`. Kafka's times are in ms,
+tierlog's in seconds, as in Prometheus.
 """
 
 from dataclasses import dataclass
@@ -65,18 +66,18 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _gauge(
             "kafka_server_delayedoperationpurgatory_purgatorysize",
             "Requests that wait in the purgatory",
-            "delayedOperation",
+            "delayed_operation",
         ),
         _counter(
             "tierlog_purgatory_expired_total",
             "Requests that waited for all of their time",
-            "delayedOperation",
+            "delayed_operation",
         ),
         _counter(
             "tierlog_purgatory_refused_total",
             "Requests answered at once since purgatory.max.operations was reached, or the partitions "
             "that fetches may wait for",
-            "delayedOperation",
+            "delayed_operation",
         ),
         _gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions (KIP-227)"),
         _gauge(
@@ -97,7 +98,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
     ),
     "Clients": (
-        _gauge("kafka_server_socket_server_metrics_connection_count", "Open connections"),
+        _gauge("tierlog_connections", "Open connections"),
         _counter("kafka_server_socket_server_metrics_connection_creation_total", "Connections accepted"),
         _counter(
             "kafka_server_socket_server_metrics_connection_close_total", "Connections ended, by why", "reason"
@@ -195,6 +196,24 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _gauge("kafka_server_replicamanager_partitioncount", "Replicas on this broker"),
         _gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads"),
         _gauge(
+            "kafka_server_replicamanager_underreplicatedpartitions",
+            "Partitions led here of which a replica is not in sync",
+        ),
+        _gauge(
+            "kafka_server_replicamanager_underminisrpartitioncount",
+            "Partitions led here with fewer replicas in sync than min.insync.replicas: acks=all is refused",
+        ),
+        _gauge(
+            "kafka_server_replicamanager_atminisrpartitioncount",
+            "Partitions led here with as many replicas in sync as min.insync.replicas",
+        ),
+        _counter(
+            "kafka_server_replicamanager_isrshrinks_total", "Replicas that fell behind left in-sync sets"
+        ),
+        _counter(
+            "kafka_server_replicamanager_isrexpands_total", "Replicas that caught up joined in-sync sets"
+        ),
+        _gauge(
             "kafka_server_replicamanager_offlinereplicacount",
             "Replicas whose log or log directory has failed",
         ),
@@ -209,7 +228,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _counter("tierlog_log_files_evicted_total", "Files of logs that were closed to open others"),
         _gauge(
-            "kafka_log_logcleanermanager_uncleanable_partitions_count",
+            "tierlog_log_uncleanable_partitions",
             "Logs whose compaction failed, left alone until the next start",
         ),
         _gauge("kafka_log_logcleanermanager_max_dirty_percent", "Dirty share of the dirtiest log"),
@@ -225,26 +244,49 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _gauge(
             "kafka_server_replicaalterlogdirsmanager_maxlag",
             "Most offsets that a copy lacks which is to take its log's place in another directory (KIP-113)",
-            "clientId",
+            "client_id",
         ),
         _gauge(
             "kafka_server_replicaalterlogdirsmanager_failedpartitionscount",
             "Partitions that could not move to another log directory, until they are moved again",
-            "clientId",
+            "client_id",
         ),
         _gauge(
             "kafka_server_replicaalterlogdirsmanager_deadthreadcount",
             "Moves that an error of the broker itself has ended",
-            "clientId",
+            "client_id",
         ),
         _gauge("tierlog_directory_moves", "Moves between log directories that are under way, or wait"),
         _counter("tierlog_directory_moves_ended_total", "Those that ended, by how", "end"),
         _counter("tierlog_directory_moves_copied_bytes_total", "Bytes that they copied"),
     ),
     "The object store": (
-        _gauge("kafka_log_remote_remote_log_size_bytes", "Bytes in the object store", *PARTITION),
-        _gauge("kafka_log_remote_remote_log_segments", "Segments in the object store", *PARTITION),
-        _gauge("kafka_log_remote_delete_queue_size", "Objects that wait for their deletion"),
+        _gauge("tierlog_remote_log_size_bytes", "Bytes in the object store", *PARTITION),
+        _gauge("tierlog_remote_log_segments", "Segments in the object store", *PARTITION),
+        _gauge("tierlog_remote_delete_queue_size", "Objects that wait for their deletion"),
+    ),
+    "The metadata quorum": (
+        _gauge(
+            "kafka_controller_kafkacontroller_activecontrollercount",
+            "1 on the voter that leads the quorum, else 0. The sum over the cluster must be 1",
+        ),
+        _gauge(
+            "kafka_controller_kafkacontroller_offlinepartitionscount",
+            "Partitions of the cluster without a leader. As all of the controller, told by every voter",
+        ),
+        _gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics of the cluster"),
+        _gauge("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions of the cluster"),
+        _gauge(
+            "kafka_controller_kafkacontroller_activebrokercount", "Registered brokers that are not fenced"
+        ),
+        _gauge("kafka_controller_kafkacontroller_fencedbrokercount", "Registered brokers that are fenced"),
+        _gauge("kafka_server_raft_metrics_current_state", "1 for the role that the node has now", "state"),
+        _gauge("kafka_server_raft_metrics_current_leader", "Id of the quorum's leader; -1: none is known"),
+        _gauge("kafka_server_raft_metrics_number_of_voters", "Voters of the quorum"),
+        _gauge("kafka_server_raft_metrics_current_epoch", "Raft's term; of voters"),
+        _gauge("kafka_server_raft_metrics_log_end_offset", "Next index of the metadata log; of voters"),
+        _gauge("kafka_server_raft_metrics_high_watermark", "First index that is not known to be committed"),
+        _gauge("tierlog_metadata_applied_index", "Last index of the metadata log that the node has applied"),
     ),
     "The process": (
         Metric(
@@ -273,9 +315,12 @@ def reference_page() -> str:
     lines = [
         "# Metrics",
         "",
-        "`GET /metrics` of the [admin HTTP API](admin-api.md), in Prometheus' text format. Names are those",
-        "that the JMX exporter gives Kafka's metrics with its usual rules; what Kafka has no metric for",
-        "begins with `tierlog_`. Latencies are histograms, so percentiles are up to the query:",
+        "`GET /metrics` of the [admin HTTP API](admin-api.md), in Prometheus' text format; `promtool check",
+        "metrics` finds no problem in it. Names that begin with `kafka_` are those that the JMX exporter",
+        "gives Kafka's metrics with its example rules for Kafka (`lowercaseOutputName`, `PerSec` becomes",
+        "`_total`), which Confluent's dashboards use. Not all of those metrics exist, and two things differ:",
+        "labels are in snake case (`client_id`), and latencies are histograms. A panel that asks for",
+        '`{quantile="0.99"}` has to be changed. Everything else begins with `tierlog_`.',
         "",
         "    histogram_quantile(0.99, sum by (le, request) (",
         "      rate(kafka_network_requestmetrics_totaltimems_bucket[5m])))",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from tierlog.broker.gateway.cluster_views import Condition, conditions
 from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, exposition
 from tierlog.broker.gateway.node import Listener, Node, Serving
 from tierlog.broker.handlers.stats import RequestStats
@@ -20,6 +21,7 @@ from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.wire.api import APIS
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.records import QuotaKey
+from tierlog.metadata.status import NodeStatus
 
 A_TURN = 250
 """Partitions looked at before others have their turn: a millisecond."""
@@ -43,9 +45,11 @@ def families(node: Node) -> Iterator[Family]:
         yield from _throttled_replication(node, serving)
         yield from topic_families(serving.replicas)
         yield from log_families(serving.replicas)
+        yield from _in_sync(node, serving)
         yield from _disks(serving)
         yield from move_families(serving.moves)
     yield from _remote(node)
+    yield from _quorum(node)
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
     yield "tierlog_unexpected_failures_total", _one(node.failures.count)
     yield from _process()
@@ -91,7 +95,7 @@ def _by_operation(counts: Counter[str]) -> list[Sample]:
 
 def _clients(listener: Listener) -> Iterator[Family]:
     budget = listener.budget
-    yield "kafka_server_socket_server_metrics_connection_count", _one(listener.connections)
+    yield "tierlog_connections", _one(listener.connections)
     yield "kafka_server_socket_server_metrics_connection_creation_total", _one(listener.accepted)
     yield (
         "kafka_server_socket_server_metrics_connection_close_total",
@@ -196,6 +200,26 @@ def log_families(of: ReplicaManager) -> Iterator[Family]:
     yield "kafka_server_replicamanager_leadercount", _one(led)
 
 
+def _in_sync(node: Node, serving: Serving) -> Iterator[Family]:
+    """Partitions that this broker leads, as in Kafka, so that a sum over the brokers counts each once."""
+    found: Counter[Condition] = Counter()
+    at_min = 0
+    for some in _slices(serving.replicas):
+        yield PAUSE
+        for replica in some:
+            partition = node.metadata.image.partition(replica.topic_id, replica.name.partition)
+            if partition is None or not replica.leads:
+                continue
+            least = replica.config.min_insync_replicas
+            found.update(conditions(partition, least))
+            at_min += len(partition.in_sync) == least
+    yield "kafka_server_replicamanager_underreplicatedpartitions", _one(found[Condition.UNDER_REPLICATED])
+    yield "kafka_server_replicamanager_underminisrpartitioncount", _one(found[Condition.BELOW_MIN])
+    yield "kafka_server_replicamanager_atminisrpartitioncount", _one(at_min)
+    yield "kafka_server_replicamanager_isrshrinks_total", _one(serving.isr_updater.shrinks)
+    yield "kafka_server_replicamanager_isrexpands_total", _one(serving.isr_updater.expands)
+
+
 def _throttled_replication(node: Node, serving: Serving) -> Iterator[Family]:
     throttles, now_ms = serving.throttles, serving.clock.monotonic_ms()
     yield "kafka_server_leaderreplication_byte_rate", _one(throttles.leader.byte_rate(now_ms))
@@ -234,7 +258,7 @@ def _disks(serving: Serving) -> Iterator[Family]:
     yield "tierlog_log_open_files_limit", _one(files.most)
     yield "tierlog_log_files_opened_total", _one(files.opened)
     yield "tierlog_log_files_evicted_total", _one(files.evicted)
-    yield "kafka_log_logcleanermanager_uncleanable_partitions_count", _one(cleaner.uncleanable)
+    yield "tierlog_log_uncleanable_partitions", _one(cleaner.uncleanable)
     yield "kafka_log_logcleanermanager_max_dirty_percent", _one(100 * cleaner.most_dirty)
     yield "tierlog_log_cleaner_read_bytes_total", _one(cleaner.bytes_read)
     yield "tierlog_log_cleaner_written_bytes_total", _one(cleaner.bytes_written)
@@ -276,9 +300,49 @@ def _remote(node: Node) -> Iterator[Family]:
             paged = sum(page.log_bytes for page in remote.pages)
             sizes.append((where, paged + sum(entry.log_bytes for entry in remote.entries)))
             counts.append((where, len(remote.entries) + sum(page.entries for page in remote.pages)))
-    yield "kafka_log_remote_remote_log_size_bytes", sizes
-    yield "kafka_log_remote_remote_log_segments", counts
-    yield "kafka_log_remote_delete_queue_size", _one(len(image.delete_queue))
+    yield "tierlog_remote_log_size_bytes", sizes
+    yield "tierlog_remote_log_segments", counts
+    yield "tierlog_remote_delete_queue_size", _one(len(image.delete_queue))
+
+
+def _quorum(node: Node) -> Iterator[Family]:
+    """The controller's own metrics are those of nodes that vote, leader or not, as in KRaft."""
+    if node.quorum is None or not node.quorum.started:
+        return
+    status = node.quorum.status()
+    is_voter = isinstance(status, NodeStatus)
+    image = node.metadata.image
+    partitions = offline = 0
+    for some in _slices(image.topics.values() if is_voter else ()):
+        yield PAUSE
+        partitions += sum(len(topic.partitions) for topic in some)
+        offline += sum(one.leader < 0 for topic in some for one in topic.partitions)
+    fenced = sum(broker.fenced for broker in image.brokers.values())
+    of_controller = {
+        "activecontrollercount": int(is_voter and status.leader == status.node_id),
+        "offlinepartitionscount": offline,
+        "globaltopiccount": len(image.topics),
+        "globalpartitioncount": partitions,
+        "activebrokercount": len(image.brokers) - fenced,
+        "fencedbrokercount": fenced,
+    }
+    for name, value in of_controller.items():
+        yield f"kafka_controller_kafkacontroller_{name}", _one(value) if is_voter else []
+    yield "kafka_server_raft_metrics_current_state", [((status.role,), 1)]
+    yield "kafka_server_raft_metrics_current_leader", _one(status.leader)
+    yield "kafka_server_raft_metrics_number_of_voters", _one(len(status.voters))
+    log = (
+        {
+            "current_epoch": status.term,
+            "log_end_offset": status.last_index + 1,
+            "high_watermark": status.commit_index + 1,
+        }
+        if isinstance(status, NodeStatus)
+        else {"high_watermark": status.applied_index + 1}
+    )
+    for name in ("current_epoch", "log_end_offset", "high_watermark"):
+        yield f"kafka_server_raft_metrics_{name}", _one(log[name]) if name in log else []
+    yield "tierlog_metadata_applied_index", _one(status.applied_index)
 
 
 def _process() -> Iterator[Family]:

@@ -16,6 +16,7 @@ from tierlog.broker.runtime.failures import FailureLog
 from tierlog.broker.runtime.fetch_sessions import FetchSessions
 from tierlog.broker.runtime.group_commit import GroupCommit
 from tierlog.broker.runtime.group_service import GroupService
+from tierlog.broker.runtime.isr_updater import IsrUpdater
 from tierlog.broker.runtime.log_cleaner import LogCleaner
 from tierlog.broker.runtime.log_repair import LogRepair
 from tierlog.broker.runtime.loop_lag import LoopLag
@@ -26,6 +27,8 @@ from tierlog.broker.runtime.tier_driver import TierDriver
 from tierlog.broker.settings.node import BROKER, NodeSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.observer import ObserverStatus
+from tierlog.metadata.status import NodeStatus
 
 EVENTS_WAITING = 1000
 """Events kept for one slow reader; beyond, it is cut off and has to look anew."""
@@ -68,12 +71,21 @@ class Listener(Protocol):
     def refused(self) -> Mapping[Any, int]: ...
 
 
+class Quorum(Protocol):
+    """The part of the metadata quorum that this node is: MetadataNode or MetadataObserver."""
+
+    @property
+    def started(self) -> bool: ...
+    def status(self) -> NodeStatus | ObserverStatus: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
     """The parts of a node that are there while clients are served."""
 
     replicas: ReplicaManager
     moves: DirectoryMoves
+    isr_updater: IsrUpdater
     listener: Listener
     tiering: TierDriver
     cleaner: LogCleaner
@@ -105,6 +117,7 @@ class Node:
         self.failures = failures
         self.serving: Serving | None = None
         self.serves = False
+        self.quorum: Quorum | None = None
         self._readers: set[Events] = set()
         metadata.subscribe(self._image_changed)
 

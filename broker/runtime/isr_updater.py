@@ -47,6 +47,8 @@ class IsrUpdater:
         self._clock = clock
         self._tasks = tasks
         self._broker_epoch = broker_epoch
+        self.shrinks = self.expands = 0
+        """In-sync sets that the controller made smaller, or larger, because this broker asked for it."""
         self._due: dict[Replica, None] = {}
         self._something_due = asyncio.Event()
         self._running: list[asyncio.Task[None]] = []
@@ -103,6 +105,7 @@ class IsrUpdater:
             broker_epoch=self._broker_epoch(),
             changes=tuple(_change(replica, proposal) for replica, proposal in proposals),
         )
+        before = [len(replica.in_sync) for replica, _ in proposals]
         try:
             reply = await self._metadata.submit(command)
         except MetadataUnavailable as failure:
@@ -114,7 +117,10 @@ class IsrUpdater:
             _log.warning("the controller refuses in-sync sets", error=reply.error.name, why=reply.message)
             self._failed(proposals)
             return False
-        for (replica, proposal), outcome in zip(proposals, reply.partitions, strict=True):
+        for (replica, proposal), size, outcome in zip(proposals, before, reply.partitions, strict=True):
+            if outcome.error is ErrorCode.NONE and outcome.partition_epoch > proposal.partition_epoch:
+                self.shrinks += len(proposal.in_sync) < size
+                self.expands += len(proposal.in_sync) > size
             replica.isr_answered(proposal, outcome.error, outcome.leader_epoch, outcome.partition_epoch)
         return True
 

@@ -102,7 +102,7 @@ async def test_what_waits_is_counted_apart(tierlog_broker: TierlogBroker) -> Non
     client.post(
         "Fetch", 12, fetch.FetchRequest(max_wait_ms=60_000, min_bytes=1, session_epoch=0, topics=topics)
     )
-    in_purgatory = "kafka_server_delayedoperationpurgatory_purgatorysize", of(delayedOperation="Fetch")
+    in_purgatory = "kafka_server_delayedoperationpurgatory_purgatorysize", of(delayed_operation="Fetch")
     async with aiohttp.ClientSession(tierlog_broker.admin_url) as session:
         while not (await scrape(session))[in_purgatory]:
             pass
@@ -118,7 +118,7 @@ async def test_what_waits_is_counted_apart(tierlog_broker: TierlogBroker) -> Non
         assert found[kind.format("local"), request] > 0
         client.post("Fetch", 12, fetch.FetchRequest(max_wait_ms=1, min_bytes=1 << 20, topics=topics))
         await asyncio.to_thread(client.receive, "Fetch", 12)
-        expired = (await scrape(session))["tierlog_purgatory_expired_total", of(delayedOperation="Fetch")]
+        expired = (await scrape(session))["tierlog_purgatory_expired_total", of(delayed_operation="Fetch")]
         assert expired == 1
     client.close()
 
@@ -145,8 +145,8 @@ async def test_every_metric_of_the_reference_is_there_and_no_other(tierlog_broke
 
 WITHOUT_A_CAUSE = {
     "tierlog_connections_refused_total",
-    "kafka_log_remote_remote_log_size_bytes",
-    "kafka_log_remote_remote_log_segments",
+    "tierlog_remote_log_size_bytes",
+    "tierlog_remote_log_segments",
     *(metric.name for metric in SECTIONS["Quotas"] if metric.labels == CLIENT),
 }
 """They have a value for each cause, place or client with a quota, and there was none."""

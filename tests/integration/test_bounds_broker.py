@@ -59,7 +59,7 @@ def sockets() -> Iterator[contextlib.ExitStack]:
 def served_as_before(broker: TierlogBroker) -> Iterator[None]:
     """After each test all others are served, and nothing of it is left."""
     yield
-    until(lambda: metric(broker, "kafka_server_socket_server_metrics_connection_count") == 0, "connections")
+    until(lambda: metric(broker, "tierlog_connections") == 0, "connections")
     with contextlib.closing(Client(broker.bootstrap)) as client:
         client.send("Metadata", 12, metadata.MetadataRequest())
     for name in ("memorypoolused", "requests_held_bytes", "responses_kept_bytes"):
@@ -165,14 +165,14 @@ def test_requests_that_wait(broker: TierlogBroker) -> None:
     second = Client(broker.bootstrap)
     for _ in range(6):
         first.post("Fetch", 11, request)
-    wait_for_metric(broker, 3, in_purgatory, delayedOperation="Fetch")
+    wait_for_metric(broker, 3, in_purgatory, delayed_operation="Fetch")
     assert is_served_soon(broker)
-    assert metric(broker, in_purgatory, delayedOperation="Fetch") == 3
+    assert metric(broker, in_purgatory, delayed_operation="Fetch") == 3
     assert metric(broker, "tierlog_connections_saturated") == 1
     for _ in range(3):
         second.post("Fetch", 11, request)
-    wait_for_metric(broker, 2, refused, delayedOperation="Fetch")
-    assert metric(broker, in_purgatory, delayedOperation="Fetch") == 4
+    wait_for_metric(broker, 2, refused, delayed_operation="Fetch")
+    assert metric(broker, in_purgatory, delayed_operation="Fetch") == 4
     first.close()
     second.close()
 

@@ -1,8 +1,10 @@
 """`tierlog cluster` and its neighbours on three real processes: what operators do, each step a process."""
 
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +42,16 @@ def partitions(topic: str) -> list[dict[str, Any]]:
     return found
 
 
+def metric(admin_urls: list[str], name: str) -> float:
+    """The sum over the nodes."""
+    found = 0.0
+    for url in admin_urls:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+            [value] = re.findall(rf"^{name} (\S+)$", answer.read().decode(), re.M)
+            found += float(value)
+    return found
+
+
 def test_a_cluster_is_started_hurt_and_mended(directory: Path) -> None:
     up = ask("cluster", "up", "--nodes", "3", "--data-dir", directory, "--port", "0", "--detach")
     assert [node["node"] for node in up["nodes"]] == [1, 2, 3]
@@ -74,8 +86,17 @@ def test_a_cluster_is_started_hurt_and_mended(directory: Path) -> None:
     assert "its process is down" in node["what"] and node["next"] == "`tierlog cluster start 3`"
     assert {row["partition"] for row in ask("partition", "list", "--under-replicated")} == {0, 1, 2}
 
+    expected = {"activecontrollercount": 1, "offlinepartitionscount": 0, "fencedbrokercount": 2}
+    two = [node["admin"] for node in up["nodes"][:2]]
+    assert {name: metric(two, f"kafka_controller_kafkacontroller_{name}") for name in expected} == expected
+    assert metric(two, "kafka_server_replicamanager_underreplicatedpartitions") == 3
+    assert metric(two, "kafka_server_replicamanager_atminisrpartitioncount") == 3
+    assert metric(two, "kafka_server_replicamanager_isrexpands_total") == 0
+
     assert ask("cluster", "start") == {"started": [3]}
     assert ask("cluster", "health", "--wait", "60")["status"] == "healthy"
+    assert metric(two, "kafka_server_replicamanager_underreplicatedpartitions") == 0
+    assert metric(two, "kafka_server_replicamanager_isrexpands_total") == 3
     lost = next(row for row in partitions("orders") if row["replicas"][0] == 3)
     assert lost["leader"] != 3
     elected = ask("partition", "elect", "orders", str(lost["partition"]))["outcomes"]

@@ -61,7 +61,7 @@ def test_idle_connections_cost_little(tierlog_broker_factory: TierlogBrokerFacto
             connection.sendall(HELLO)
             assert connection.recv(4 * KIB)
             idle.append(connection)
-        assert metric(broker, "kafka_server_socket_server_metrics_connection_count") == IDLE + 1
+        assert metric(broker, "tierlog_connections") == IDLE + 1
         each = (broker.memory_bytes()[0] - before) / IDLE
         assert each < IDLE_BYTES_MAX, f"{each:.0f} bytes a connection"
         assert warm.produce(topic, bytes(encode_batch([NewRecord(NOW_MS, None, b"v")]))).base_offset == 1

@@ -7,7 +7,7 @@ from moving_node import Node, image_of
 from tierlog.broker.gateway.exposition import exposition
 from tierlog.broker.gateway.metrics import move_families
 
-KAFKA = 'kafka_server_replicaalterlogdirsmanager_{}{{clientId="ReplicaAlterLogDirs"}} {}'
+KAFKA = 'kafka_server_replicaalterlogdirsmanager_{}{{client_id="ReplicaAlterLogDirs"}} {}'
 
 
 async def lines(node: Node) -> list[str]:

@@ -1,0 +1,31 @@
+"""Every metric's name, by the rules of `promtool check metrics` (promlint of Prometheus' Go client)."""
+
+import re
+
+import pytest
+
+from tierlog.broker.gateway.catalogue import METRICS, SECTIONS, Kind, Metric
+
+ABBREVIATED = {"s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", "m", "h", "d"}
+NOT_BASE_UNITS = re.compile(
+    r"(pico|nano|micro|milli|centi|deci|deca|hecto|kilo|kibi|mega|mibi|giga|gibi|tera|tebi|peta|pebi)"
+    r"(seconds|bytes|meters|grams|volts|amperes|joules)"
+    r"|minutes|hours|days|weeks|bits"
+)
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=list(METRICS))
+def test_promtool_finds_no_problem(metric: Metric) -> None:
+    words = metric.name.split("_")
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name) and metric.doc
+    assert all(re.fullmatch(r"[a-z][a-z0-9_]*", label) for label in metric.labels)
+    assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+    assert metric.kind.value not in words[1:]
+    assert not metric.name.endswith(("_count", "_sum", "_bucket"))
+    assert not {"le", "quantile"} & {*metric.labels}
+    assert not ABBREVIATED & {*words[1:]}
+    assert not any(NOT_BASE_UNITS.fullmatch(word) for word in words)
+
+
+def test_no_metric_is_listed_twice() -> None:
+    assert len(METRICS) == sum(len(metrics) for metrics in SECTIONS.values())
