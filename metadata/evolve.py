@@ -117,6 +117,7 @@ def _register_broker(image: ClusterImage, record: r.RegisterBroker) -> ClusterIm
         unclean_election=record.unclean_election,
         formats=record.formats,
         served_epoch=-1 if known is None else known.served_epoch,
+        keeps_epochs=record.keeps_epochs,
     )
     return replace(image, brokers=image.brokers.set(record.broker_id, broker))
 
@@ -125,7 +126,9 @@ def _fence_broker(image: ClusterImage, record: r.FenceBroker) -> ClusterImage:
     broker = image.brokers.get(record.broker_id)
     if broker is None or broker.broker_epoch != record.broker_epoch:
         return image  # about an earlier registration
-    served_epoch = broker.served_epoch if record.fenced else broker.broker_epoch
+    served_epoch = broker.served_epoch
+    if not record.fenced:  # a process of an older tierlog, or without a secret, leaves no epoch behind
+        served_epoch = broker.broker_epoch if broker.keeps_epochs else -1
     broker = replace(broker, fenced=record.fenced, served_epoch=served_epoch)
     return replace(image, brokers=image.brokers.set(record.broker_id, broker))
 

@@ -30,7 +30,8 @@ class BrokerImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc
     min_in_sync: int = 1  # its own default of min.insync.replicas
     unclean_election: bool = False  # its own default of unclean.leader.election.enable
     formats: tuple[int, int] = (1, 1)  # the least and the greatest that it understands
-    served_epoch: int = -1  # the last broker epoch in which it was unfenced; -1: never
+    served_epoch: int = -1  # the last one in which it was unfenced; -1: none that its directories know
+    keeps_epochs: bool = False  # the registered process notes its broker epoch in its directories
 
     @property
     def may_lead(self) -> bool:

@@ -120,6 +120,7 @@ class RegisterBroker(Record, frozen=True, array_like=True, kw_only=True, tag=int
     min_in_sync: int = 1  # its own default of min.insync.replicas
     unclean_election: bool = False  # its own default of unclean.leader.election.enable
     formats: tuple[int, int] = (1, 1)  # the least and the greatest that it understands
+    keeps_epochs: bool = False  # it notes broker epochs in its directories (KIP-966)
 
 
 class UnregisterBroker(

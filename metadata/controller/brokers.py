@@ -162,6 +162,7 @@ def _registration(command: c.RegisterBroker, epoch: int) -> r.RegisterBroker:
         min_in_sync=command.min_in_sync,
         unclean_election=command.unclean_election,
         formats=command.formats,
+        keeps_epochs=command.previous_epoch is not None,
     )
 
 
@@ -203,12 +204,18 @@ def _loss(known: BrokerImage, command: c.RegisterBroker) -> str | None:
     if known.directories and unknown:
         names = ", ".join(map(str, unknown))
         return f"the last process of broker {known.broker_id} did not have the directories {names}"
-    if command.previous_epoch is not None and command.previous_epoch < known.served_epoch:
+    if command.previous_epoch is None or command.previous_epoch >= known.served_epoch:
+        return None
+    served = f"broker {known.broker_id} served under broker epoch {known.served_epoch}"
+    if command.previous_epoch < 0:
         return (
-            f"its directories were last used under broker epoch {command.previous_epoch}, but broker "
-            f"{known.broker_id} served under {known.served_epoch} since: an older copy was put back"
+            f"{served}, but one of its directories does not say under which it was last used: its boot.id is "
+            "missing or cannot be read, or a copy that an older version made was put back"
         )
-    return None
+    return (
+        f"its directories were last used under broker epoch {command.previous_epoch}, but {served} since: an "
+        "older copy was put back"
+    )
 
 
 def _bad(image: ClusterImage, command: c.RegisterBroker) -> str | None:

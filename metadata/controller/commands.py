@@ -53,7 +53,7 @@ class RegisterBroker(Command, frozen=True, kw_only=True, tag=True):
     `unclean_election`: min.insync.replicas and unclean.leader.election.enable of its file, which count if it
     is the first broker of a new cluster.
     `previous_epoch`: under which all of its directories were used last (KIP-966), -1 if one does not know;
-    None: it makes no such statement, as the only broker of a quorum of one.
+    None: it keeps no epochs, as the only broker of a quorum of one, or a broker of an older version.
     """
 
     broker_id: int

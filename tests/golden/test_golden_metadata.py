@@ -322,27 +322,31 @@ RECORDS_OF_DELETIONS: tuple[r.AnyRecord, ...] = (
 IMAGE_8 = replace(
     IMAGE_5, brokers=IMAGE_3.brokers.set(2, replace(IMAGE_3.brokers[2], served_epoch=IMAGE_3.index))
 )
+IMAGE_9 = replace(IMAGE_8, brokers=IMAGE_8.brokers.set(2, replace(IMAGE_8.brokers[2], keeps_epochs=True)))
+RECORDS_OF_EPOCHS: tuple[r.AnyRecord, ...] = (replace(RECORDS[1], keeps_epochs=True),)
 WAL = (Entry(1, 1, b"one"), HardState(1, 2, 0), Entry(2, 2, b"two"), Reset(7, 2), HardState(3, -1, 7))
 SNAPSHOT = Snapshot(42, 3, b"the image's bytes")
 
 
 def contents() -> dict[str, bytes]:
     return {
-        "records-with-full.msgpack": r.encode_records(RECORDS),
-        "records-of-clusters-with-full.msgpack": r.encode_records(RECORDS_OF_CLUSTERS),
-        "records-of-failed-disks-with-full.msgpack": r.encode_records(RECORDS_OF_FAILED_DISKS),
+        "records-with-epochs.msgpack": r.encode_records(RECORDS),
+        "records-of-clusters-with-epochs.msgpack": r.encode_records(RECORDS_OF_CLUSTERS),
+        "records-of-failed-disks-with-epochs.msgpack": r.encode_records(RECORDS_OF_FAILED_DISKS),
         "records-of-full-disks.msgpack": r.encode_records(RECORDS_OF_FULL_DISKS),
         "records-since-v1.msgpack": r.encode_records(RECORDS_SINCE),
         "records-of-deletions.msgpack": r.encode_records(RECORDS_OF_DELETIONS),
         "records-of-quotas-v1.msgpack": r.encode_records(RECORDS_OF_QUOTAS),
-        "image-v1-with-served.msgpack": encode_image(IMAGE),
-        "image-v2-with-served.msgpack": encode_image(IMAGE_2),
-        "image-v3-with-served.msgpack": encode_image(IMAGE_3),
-        "image-v4-with-served.msgpack": encode_image(IMAGE_4),
-        "image-v5-with-served.msgpack": encode_image(IMAGE_5),
-        "image-v6-with-served.msgpack": encode_image(IMAGE_6),
-        "image-v7-with-served.msgpack": encode_image(IMAGE_7),
-        "image-of-served.msgpack": encode_image(IMAGE_8),
+        "image-v1-with-epochs.msgpack": encode_image(IMAGE),
+        "image-v2-with-epochs.msgpack": encode_image(IMAGE_2),
+        "image-v3-with-epochs.msgpack": encode_image(IMAGE_3),
+        "image-v4-with-epochs.msgpack": encode_image(IMAGE_4),
+        "image-v5-with-epochs.msgpack": encode_image(IMAGE_5),
+        "image-v6-with-epochs.msgpack": encode_image(IMAGE_6),
+        "image-v7-with-epochs.msgpack": encode_image(IMAGE_7),
+        "image-of-served-with-epochs.msgpack": encode_image(IMAGE_8),
+        "image-of-epochs.msgpack": encode_image(IMAGE_9),
+        "records-of-epochs.msgpack": r.encode_records(RECORDS_OF_EPOCHS),
         "records-of-groups.msgpack": r.encode_records(RECORDS_OF_GROUPS),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
         "file-v1.snapshot": encode_snapshot_file(SNAPSHOT),
@@ -360,12 +364,12 @@ def test_every_record_type_is_in_the_golden_file() -> None:
 
 
 def test_what_was_written_is_read() -> None:
-    for kind in ("v1", "with-defaults", "with-marks", "with-full"):
+    for kind in ("v1", "with-defaults", "with-marks", "with-full", "with-epochs"):
         assert r.decode_records((GOLDEN / f"records-{kind}.msgpack").read_bytes()) == RECORDS
-    for kind in ("", "-with-marks", "-with-full"):
+    for kind in ("", "-with-marks", "-with-full", "-with-epochs"):
         of_clusters = (GOLDEN / f"records-of-clusters{kind}.msgpack").read_bytes()
         assert r.decode_records(of_clusters) == RECORDS_OF_CLUSTERS
-    for kind in ("", "-with-full"):
+    for kind in ("", "-with-full", "-with-epochs"):
         of_failed_disks = (GOLDEN / f"records-of-failed-disks{kind}.msgpack").read_bytes()
         assert r.decode_records(of_failed_disks) == RECORDS_OF_FAILED_DISKS
     of_full_disks = (GOLDEN / "records-of-full-disks.msgpack").read_bytes()
@@ -374,18 +378,22 @@ def test_what_was_written_is_read() -> None:
     assert r.decode_records(since) == RECORDS_SINCE
     of_quotas = (GOLDEN / "records-of-quotas-v1.msgpack").read_bytes()
     assert r.decode_records(of_quotas) == RECORDS_OF_QUOTAS
-    for kind in ("", "-with-defaults", "-with-marks", "-with-full", "-with-served"):
+    for kind in ("", "-with-defaults", "-with-marks", "-with-full", "-with-served", "-with-epochs"):
         assert decode_image((GOLDEN / f"image-v1{kind}.msgpack").read_bytes()) == IMAGE
         assert decode_image((GOLDEN / f"image-v2{kind}.msgpack").read_bytes()) == IMAGE_2
-    for kind in ("", "-with-marks", "-with-full", "-with-served"):
+    for kind in ("", "-with-marks", "-with-full", "-with-served", "-with-epochs"):
         assert decode_image((GOLDEN / f"image-v3{kind}.msgpack").read_bytes()) == IMAGE_3
-    for kind in ("", "-with-full", "-with-served"):
+    for kind in ("", "-with-full", "-with-served", "-with-epochs"):
         assert decode_image((GOLDEN / f"image-v4{kind}.msgpack").read_bytes()) == IMAGE_4
-    for kind in ("", "-with-served"):
+    for kind in ("", "-with-served", "-with-epochs"):
         assert decode_image((GOLDEN / f"image-v5{kind}.msgpack").read_bytes()) == IMAGE_5
         assert decode_image((GOLDEN / f"image-v6{kind}.msgpack").read_bytes()) == IMAGE_6
         assert decode_image((GOLDEN / f"image-v7{kind}.msgpack").read_bytes()) == IMAGE_7
-    assert decode_image((GOLDEN / "image-of-served.msgpack").read_bytes()) == IMAGE_8
+    for kind in ("", "-with-epochs"):
+        assert decode_image((GOLDEN / f"image-of-served{kind}.msgpack").read_bytes()) == IMAGE_8
+    assert decode_image((GOLDEN / "image-of-epochs.msgpack").read_bytes()) == IMAGE_9
+    of_epochs = (GOLDEN / "records-of-epochs.msgpack").read_bytes()
+    assert r.decode_records(of_epochs) == RECORDS_OF_EPOCHS
     of_groups = (GOLDEN / "records-of-groups.msgpack").read_bytes()
     assert r.decode_records(of_groups) == RECORDS_OF_GROUPS
     of_deletions = (GOLDEN / "records-of-deletions.msgpack").read_bytes()

@@ -3,6 +3,7 @@
 import uuid
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -13,7 +14,9 @@ from tierlog.metadata.controller.balance import rebalance
 from tierlog.metadata.controller.commands import ConfigOperation, ElectionKind
 from tierlog.metadata.controller.rules import cluster_defaults, min_in_sync
 from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.records import ConfigScope
+from tierlog.metadata.image import BrokerImage, ClusterImage
+from tierlog.metadata.image_codec import decode_image, encode_image
+from tierlog.metadata.records import ConfigScope, RecordType, decode_records
 
 World = Any
 
@@ -196,9 +199,20 @@ def test_a_replica_on_directories_that_are_not_its_own_is_not_eligible(
     assert (reply.error, reply.message is None) == (E.NONE, eligible)
 
 
-def test_a_replica_of_an_older_broker_epoch_is_not_eligible(three: World) -> None:
+@pytest.fixture
+def keeping(world: World) -> World:
+    """As `three`, of brokers that keep their epochs. 1 alone is in sync, and 2 and 3 are eligible."""
+    for broker_id in (1, 2, 3):
+        world.register(broker_id, previous_epoch=-1)
+    world.create("t", assignments=((0, (1, 2, 3)),), configs=(("min.insync.replicas", "2"),))
+    world.in_sync(1)
+    assert state(world) == (1, (1,), (2, 3))
+    return world
+
+
+def test_a_replica_of_an_older_broker_epoch_is_not_eligible(keeping: World) -> None:
     """Its directory was put back: since it was copied, the broker served under another epoch (KIP-966)."""
-    three.in_sync(1)
+    three = keeping
     served = three.image.brokers[2].broker_epoch
     three.register(2, incarnation=22, previous_epoch=served)
     assert state(three) == (1, (1,), (2, 3))
@@ -207,9 +221,73 @@ def test_a_replica_of_an_older_broker_epoch_is_not_eligible(three: World) -> Non
     assert "an older copy was put back" in reply.message
 
 
-def test_an_epoch_in_which_a_broker_was_never_let_in_counts_for_nothing(three: World) -> None:
-    """A process that dies before it serves has not written its epoch down, and has acknowledged nothing."""
+def test_a_replica_that_knows_no_epoch_is_not_eligible_and_is_not_called_a_copy(keeping: World) -> None:
+    reply = keeping.register(2, incarnation=22, previous_epoch=-1)
+    assert state(keeping) == (1, (1,), (3,))
+    assert "does not say under which it was last used" in reply.message
+    assert "older copy" not in reply.message
+
+
+def restart_keeping(world: World, broker_id: int, previous_epoch: int = -1) -> c.BrokerRegistered:
+    return world.register(
+        broker_id, incarnation=uuid.uuid4().int, previous_epoch=previous_epoch, start_fenced=True
+    )
+
+
+def test_the_first_start_after_an_upgrade_loses_nothing(three: World) -> None:
+    """The log was written by a version that noted no broker epochs, and markers of clean stops say -1."""
+    payloads = []
+    for payload in three.log:
+        records = msgspec.msgpack.decode(payload)
+        for record in records:
+            if record[0] == RecordType.REGISTER_BROKER:
+                record.pop()
+        payloads.append(msgspec.msgpack.encode(records))
+    three.image = ClusterImage(cluster_id="c")
+    for index, payload in enumerate(payloads, 1):
+        three.image = apply_entry(three.image, index, decode_records(payload))
     three.in_sync(1)
+    assert restart_keeping(three, 2).message is None
+    assert state(three) == (1, (1,), (2, 3))
+    three.fence(2, fenced=False)
+    assert restart_keeping(three, 2).message is not None, "from then on it counts"
+
+
+def test_voters_agree_whether_they_replayed_the_log_or_loaded_an_old_snapshot(three: World) -> None:
+    """A snapshot of a version that noted no broker epochs, and the log from there on."""
+    whole = msgspec.msgpack.decode(encode_image(three.image))
+    fields = BrokerImage.__struct_fields__
+    for broker in whole[4]:
+        assert dict(zip(fields, broker, strict=True))["served_epoch"] == -1
+        del broker[fields.index("served_epoch") :]
+    loaded = decode_image(msgspec.msgpack.encode(whole))
+    assert loaded == three.image
+    three.fence(2)
+    three.fence(2, fenced=False)
+    for payload in three.log[-2:]:
+        loaded = apply_entry(loaded, loaded.index + 1, decode_records(payload))
+    assert loaded == three.image
+
+
+def test_a_broker_that_gets_a_secret_has_lost_nothing(world: World) -> None:
+    """Until then it was the only broker of a quorum of one, and kept no epochs."""
+    world.register(1, incarnation=11)
+    world.create("t")
+    assert restart_keeping(world, 1).message is None
+    world.fence(1, fenced=False)
+    served = world.image.brokers[1].broker_epoch
+    assert restart_keeping(world, 1, served).message is None
+
+
+def test_a_broker_that_kept_no_epoch_in_between_has_lost_nothing(keeping: World) -> None:
+    """It was put back to an older version for a while."""
+    keeping.register(2, incarnation=22)
+    assert restart_keeping(keeping, 2).message is None
+
+
+def test_an_epoch_in_which_a_broker_was_never_let_in_counts_for_nothing(keeping: World) -> None:
+    """A process that dies before it serves has not written its epoch down, and has acknowledged nothing."""
+    three = keeping
     served = three.image.brokers[2].broker_epoch
     three.register(2, incarnation=22, previous_epoch=served, start_fenced=True)
     three.register(2, incarnation=23, previous_epoch=served, start_fenced=True)
