@@ -40,7 +40,7 @@ from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.runtime.boots import (
     boot_id,
     forget_boot,
-    may_have_lost,
+    loss,
     note_boot,
     previous_epoch,
 )
@@ -129,6 +129,7 @@ class Broker(Foundation):
             self.clock,
             vital,
             interval_ms=settings.broker_heartbeat_interval_ms,
+            session_ms=settings.broker_session_timeout_ms,
             alone=self._is_alone,
             replaced=lambda why: self._fatal("registration", NodeFailed(why)),
             registered=self._registered,
@@ -383,9 +384,10 @@ class Broker(Foundation):
         """Registers with the controller; it is let in once it serves."""
         host, port = self.settings.advertised or _split(self.bootstrap)
         directories = [directory.path for directory in self.directories.online]
-        self.directories.may_have_lost = not self._is_alone and may_have_lost(
-            self.files, directories, boot_id()
-        )
+        why = None if self._is_alone else loss(self.files, directories, boot_id())
+        self.directories.may_have_lost = why is not None
+        if why is not None:
+            _log.warning("records may be gone: replicas leave the in-sync sets until they catch up", why=why)
         self.lifecycle.present(
             Registration(
                 broker_id=self.settings.node_id,

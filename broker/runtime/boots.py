@@ -7,7 +7,9 @@ Two things may take acknowledged records from a directory while no process uses 
 - An operator who puts an older copy back (a backup, a snapshot of the volume). Each directory carries the
   broker epoch under which it was last used, in the marker of a clean stop or beside the boot id, and the
   controller compares it with the epoch that it last let serve (KIP-966). A copy of the same epoch is
-  recognised by the inode and change time of `meta.properties`, which is written once.
+  recognised by the inode and change time of `meta.properties`, which is written once. Only the change time
+  shows a copy that is written over the files in place, and `chown` and `chmod` set it too: nothing tells them
+  apart, so after an unclean stop they count as a copy.
 
 A replica that may have lost what it acknowledged must not be elected as if it had not. Called by app.py.
 """
@@ -42,12 +44,17 @@ def boot_id() -> str:
     return ""
 
 
+def loss(files: Files, directories: Iterable[Path], boot: str) -> str | None:
+    """Why bytes that were not synced may be gone, for the operator; None: they are there. To be called before
+    the logs are opened, which removes the marker of a clean stop."""
+    for directory in directories:
+        if _clean_epoch(files, directory) is None and (why := _doubt(files, directory, boot)) is not None:
+            return f"{directory}: {why}"
+    return None
+
+
 def may_have_lost(files: Files, directories: Iterable[Path], boot: str) -> bool:
-    """To be called before the logs are opened, which removes the marker of a clean stop."""
-    return any(
-        _clean_epoch(files, directory) is None and not _is_intact(files, directory, boot)
-        for directory in directories
-    )
+    return loss(files, directories, boot) is not None
 
 
 def previous_epoch(files: Files, directories: Iterable[Path]) -> int:
@@ -81,17 +88,32 @@ def note_boot(files: Files, directories: Iterable[Path], boot: str) -> None:
 
 def forget_boot(files: Files, directories: Iterable[Path]) -> None:
     """Bytes may be gone although the machine runs on: an fsync has failed, and what the kernel then dropped
-    nobody knows. As far as a disk that fails lets one say so, the next start tells the controller.
+    is unknown. As far as a failing disk allows it, the next start tells the controller. The broker epoch
+    stays: the directory is no older copy.
     """
     for directory in directories:
-        with suppress(OSError):
-            files.unlink(directory / BOOT_FILE, missing_ok=True)
-            files.sync_directory(directory)
+        try:
+            _write(files, directory, _read(files, directory)._replace(boot=""))
+        except OSError:
+            with suppress(OSError):
+                files.unlink(directory / BOOT_FILE, missing_ok=True)
+                files.sync_directory(directory)
 
 
-def _is_intact(files: Files, directory: Path, boot: str) -> bool:
+def _doubt(files: Files, directory: Path, boot: str) -> str | None:
     last = _read(files, directory)
-    return bool(boot) and last.boot == boot and last.stamp == _stamp(directory)
+    if not boot:
+        return "this machine does not tell its boot id"
+    if not last.boot:
+        return f"{BOOT_FILE} names no boot: the directory is new, or an fsync failed there"
+    if last.boot != boot:
+        return "the machine has been booted since its last process, which was not stopped clean"
+    if last.stamp != _stamp(directory):
+        return (
+            f"{META_PROPERTIES} has changed since its last process, which was not stopped clean: a copy was "
+            "put back, or its owner or mode was set (chown, chmod, fsGroup)"
+        )
+    return None
 
 
 def _epoch(files: Files, directory: Path) -> int:

@@ -27,8 +27,12 @@ from tierlog.metadata.controller.commands import (
 from tierlog.metadata.node import MetadataUnavailable
 
 REGISTER_TIMEOUT_S = 60.0
-"""A node that starts with its whole cluster waits for a quorum to come together, and one whose last process
-may be alive until the session of that process has ended (Kafka: initial.broker.registration.timeout.ms)."""
+"""How long a node that starts with its whole cluster waits for a quorum to come together (Kafka:
+initial.broker.registration.timeout.ms)."""
+
+REGISTER_SESSIONS = 2
+"""A broker whose last process may be alive waits until the session of that one has ended, and a new
+controller gives it a whole one. It waits for this many sessions, or REGISTER_TIMEOUT_S if that is longer."""
 
 ANSWER_TIMEOUT_S = 2.0
 ANSWER_TIMES = 4
@@ -73,13 +77,14 @@ class BrokerLifecycle:
         tasks: TaskGroup,
         *,
         interval_ms: int,
+        session_ms: int,
         alone: bool,
         replaced: Callable[[str], None] = lambda why: None,
         registered: Callable[[int], None] = lambda broker_epoch: None,
     ) -> None:
-        """`alone`: this process is the whole quorum. `replaced`: another process has registered as this
-        broker, with which this one must not contend. `registered`: called with each broker epoch that this
-        process gets, before it asks to be let in.
+        """`session_ms`: broker.session.timeout.ms. `alone`: this process is the whole quorum. `replaced`:
+        another process has registered as this broker, with which this one must not contend. `registered`:
+        called with each broker epoch that this process gets, before it asks to be let in.
         """
         self.broker_epoch = -1
         self.fenced = True
@@ -88,6 +93,7 @@ class BrokerLifecycle:
         self._tasks = tasks
         self._registration: Registration | None = None
         self._interval_s = interval_ms / 1000
+        self._register_ms = max(int(REGISTER_TIMEOUT_S * 1000), REGISTER_SESSIONS * session_ms)
         self._timeout_s = ANSWER_TIMEOUT_S
         self._lease_ms = FIRST_LEASE_MS  # of the last one
         self._alone = alone
@@ -111,7 +117,7 @@ class BrokerLifecycle:
     async def register(self) -> None:
         """Waits while another process of this broker has a valid session. Raises RegistrationRefused,
         MetadataUnavailable."""
-        deadline_ms = self._clock.monotonic_ms() + int(REGISTER_TIMEOUT_S * 1000)
+        deadline_ms = self._clock.monotonic_ms() + self._register_ms
         reply = await self._submit_registration()
         if reply.error is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             _log.warning("waits for the end of another process's session", why=reply.message)

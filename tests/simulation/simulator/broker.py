@@ -6,15 +6,17 @@ It lives on its disk through several processes. A process that fails by its disk
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import CoroutineType
 from typing import Any, Protocol
 
 from simulator.clock import SimClock
+from simulator.dialler import SimDialler
 from simulator.disk import Disk, DiskFiles
 from simulator.loop import Process, SimLoop
-from simulator.network import Broken, Network, Refused
+from simulator.network import Broken, Network
 from simulator.peers import SimPeers, address
 from simulator.witness import QuorumWitness, Violation
 from tierlog.broker.handlers.context import Connection
@@ -26,7 +28,6 @@ from tierlog.broker.log.segment import Damage, Segment
 from tierlog.broker.net.dispatch import Dispatcher
 from tierlog.broker.partition.follower import StartFromTier
 from tierlog.broker.ports.files import FileSlice, Part
-from tierlog.broker.ports.network import Unreachable
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.runtime.boots import may_have_lost, note_boot, previous_epoch
@@ -49,10 +50,7 @@ from tierlog.broker.runtime.scrubber import FoundDamage, Scrubber
 from tierlog.broker.runtime.tiering import Tiering
 from tierlog.broker.runtime.upkeep import Upkeep
 from tierlog.broker.settings.node import NodeSettings
-from tierlog.broker.wire import replica_fetch
-from tierlog.broker.wire.api import APIS, FETCH_KEY, decode_response, encode_request
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.messages.fetch import FetchRequest
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.controller.sessions import BrokerSessions
@@ -142,7 +140,8 @@ class SimBroker:
     def hear_end(self, broker_id: int, broker_epoch: int) -> None:
         """The notice of another process's sentinel, if there is a way."""
         if isinstance(self.metadata, MetadataNode) and self._network.connects(self.name, address(broker_id)):
-            self.metadata.process_ended(broker_id, broker_epoch)
+            with suppress(MetadataUnavailable):  # it has not heard of that broker yet
+                self.metadata.process_ended(broker_id, broker_epoch)
 
     def _tell_others(self, told: "Callable[[SimBroker], Callable[..., None]]", *what: int) -> None:
         for other in self._brokers.values():
@@ -365,6 +364,7 @@ class SimBroker:
             self.clock,
             tasks,
             interval_ms=self.settings.broker_heartbeat_interval_ms,
+            session_ms=self.settings.broker_session_timeout_ms,
             alone=False,
             registered=self.directories.note_epoch,
             replaced=lambda why: self.kill(),
@@ -374,7 +374,7 @@ class SimBroker:
         self,
         metadata: MetadataClient,
         replicas: ReplicaManager,
-        network: "SimDialler",
+        network: SimDialler,
         rng: random.Random,
         found_damage: FoundDamage,
     ) -> Tiering | None:
@@ -519,82 +519,3 @@ class _WatchedLease:
         if holds:
             self._observer.serves(self._broker)
         return holds
-
-
-class SimDialler:
-    """The network port of one end."""
-
-    def __init__(
-        self, network: Network, name: str, brokers: dict[int, SimBroker], rng: random.Random
-    ) -> None:
-        self._network, self._name, self._brokers, self._rng = network, name, brokers, rng
-
-    async def connect(self, host: str, port: int, client_id: str) -> "SimCaller":
-        connection = self._rng.getrandbits(48)
-
-        async def accept() -> None:
-            return
-
-        try:
-            await self._network.call(self._name, host, connection, accept)
-        except ConnectionError as failure:
-            raise Unreachable(str(failure)) from None
-        broker = next(one for one in self._brokers.values() if one.name == host)
-        return SimCaller(self._network, self._name, broker, connection)
-
-
-class SimCaller:
-    def __init__(self, network: Network, name: str, broker: SimBroker, connection: int) -> None:
-        self._network, self._name, self._broker, self._connection = network, name, broker, connection
-        self._asking: asyncio.Future[bytes] | None = None
-        self.is_open = True
-
-    async def call(
-        self,
-        api_key: int,
-        version: int,
-        request: Any,
-        timeout_s: float,
-        again: Callable[[Any], Any] | None = None,
-    ) -> Any:
-        while True:
-            response = await self._call(api_key, version, request, timeout_s)
-            request = None if again is None else again(response)
-            if request is None:
-                return response
-
-    async def _call(self, api_key: int, version: int, request: Any, timeout_s: float) -> Any:
-        if not self.is_open:
-            raise Unreachable("closed")
-        api = APIS[api_key]
-        by_hand = (api_key, version) == (FETCH_KEY, replica_fetch.VERSION)  # as broker connections do
-        if by_hand:
-            frame = replica_fetch.encode_fetch_request(7, "simulated", request)
-        else:
-            frame = encode_request(api, version, 7, "simulated", request)
-        self._asking = asking = self._network.call(
-            self._name, self._broker.name, self._connection, lambda: self._broker.serve(frame)
-        )
-        deadline = asyncio.get_running_loop().call_later(timeout_s, self.close)
-        try:
-            answer = await asking
-        except (Broken, Refused) as failure:
-            self.is_open = False
-            raise Unreachable(str(failure)) from None
-        except (Unreachable, asyncio.CancelledError):
-            self.is_open = False
-            raise
-        finally:
-            deadline.cancel()
-        if by_hand:
-            response = replica_fetch.decode_fetch_response(memoryview(bytearray(answer)), 4, len(answer))[1]
-        else:
-            response = decode_response(api, version, bytearray(answer), 4, len(answer))[1]
-        if isinstance(request, FetchRequest) and request.replica_state.replica_id >= 0:
-            self._network.garble(part.records for topic in response.responses for part in topic.partitions)
-        return response
-
-    def close(self) -> None:
-        self.is_open = False
-        if self._asking is not None and not self._asking.done():
-            self._asking.set_exception(Unreachable("closed, or no answer in time"))

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from simulator.broker import SimBroker, SimCaller, SimDialler
+from simulator.broker import SimBroker
 from simulator.clock import START_MS
+from simulator.dialler import SimCaller, SimDialler
 from simulator.network import Network
 from simulator.witness import Violation
 from tierlog.broker.ports.network import Unreachable

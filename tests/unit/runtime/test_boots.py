@@ -1,18 +1,26 @@
 """Whether bytes that were not synced may be gone since a log directory was last used."""
 
+import errno
+import os
 import shutil
 import uuid
 from pathlib import Path
 
 import pytest
 
-from tierlog.broker.log.checkpoints import CLEAN_SHUTDOWN, mark_clean_shutdown, write_meta_properties
+from tierlog.broker.log.checkpoints import (
+    CLEAN_SHUTDOWN,
+    META_PROPERTIES,
+    mark_clean_shutdown,
+    write_meta_properties,
+)
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.runtime.boots import (
     BOOT_FILE,
     UNKNOWN_EPOCH,
     boot_id,
     forget_boot,
+    loss,
     may_have_lost,
     note_boot,
     note_epoch,
@@ -56,8 +64,33 @@ def test_where_the_boot_cannot_be_told_each_is_another(directories: list[Path]) 
 
 def test_after_a_failed_fsync_the_same_boot_vouches_for_nothing(directories: list[Path]) -> None:
     note_boot(FILES, directories, "one")
+    note_epoch(FILES, directories, 7)
     forget_boot(FILES, directories)
     assert may_have_lost(FILES, directories, "one")
+    assert previous_epoch(FILES, directories) == 7, "it is no older copy"
+
+
+class FailingFiles(OsFiles):
+    """Nothing can be synced any more."""
+
+    def sync(self, fd: int) -> None:
+        raise OSError(errno.EIO, "simulated")
+
+
+def test_a_boot_that_cannot_be_written_off_is_removed(directories: list[Path]) -> None:
+    note_boot(FILES, directories, "one")
+    forget_boot(FailingFiles(), directories)
+    assert may_have_lost(FILES, directories, "one")
+
+
+def test_why_records_may_be_gone(directories: list[Path]) -> None:
+    assert "is new" in str(loss(FILES, directories, "one"))
+    note_boot(FILES, directories, "one")
+    assert loss(FILES, directories, "one") is None
+    assert "has been booted since" in str(loss(FILES, directories, "two"))
+    os.chown(directories[1] / META_PROPERTIES, os.getuid(), os.getgid())
+    why = str(loss(FILES, directories, "one"))
+    assert str(directories[1]) in why and "chown" in why
 
 
 def test_a_directory_carries_the_epoch_of_its_last_use(directories: list[Path]) -> None:

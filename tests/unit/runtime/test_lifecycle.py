@@ -11,7 +11,6 @@ from simulator.loop import SimLoop
 
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.runtime.lifecycle import (
-    REGISTER_TIMEOUT_S,
     BrokerLifecycle,
     Registration,
     RegistrationRefused,
@@ -70,7 +69,7 @@ class Controller:
 
 
 class Bench:
-    def __init__(self, interval_ms: int) -> None:
+    def __init__(self, interval_ms: int, session_ms: int = 3000) -> None:
         self.loop = SimLoop(random.Random(1))
         self.clock = SimClock(self.loop)
         self.controller = Controller(self.clock)
@@ -81,6 +80,7 @@ class Bench:
             self.clock,
             self.tasks,
             interval_ms=interval_ms,
+            session_ms=session_ms,
             alone=False,
         )
 
@@ -91,13 +91,19 @@ class Bench:
         await self.lifecycle.enter()
 
 
-@pytest.mark.parametrize("taken_ms", [3000, 120_000])
-def test_it_waits_for_the_session_of_the_last_process_but_not_for_ever(taken_ms: int) -> None:
-    bench = Bench(500)
+@pytest.mark.parametrize(
+    ("session_ms", "taken_ms", "gives_up"),
+    [(3000, 3000, False), (3000, 120_000, True), (100_000, 120_000, False), (100_000, 300_000, True)],
+)
+def test_it_waits_for_the_session_of_the_last_process_but_not_for_ever(
+    session_ms: int, taken_ms: int, gives_up: bool
+) -> None:
+    """Longer than a session too: after all nodes were killed, a new controller gives each a whole one."""
+    bench = Bench(500, session_ms)
     bench.controller.taken_until_ms = taken_ms
 
     async def main() -> None:
-        if taken_ms > REGISTER_TIMEOUT_S * 1000:
+        if gives_up:
             with pytest.raises(RegistrationRefused, match="taken"):
                 await bench.enter()
         else:

@@ -1,0 +1,99 @@
+"""Connections of clients and brokers over the simulated network, to what answers the frames of requests."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from simulator.network import Broken, Network, Refused
+from tierlog.broker.ports.network import Unreachable
+from tierlog.broker.wire import replica_fetch
+from tierlog.broker.wire.api import APIS, FETCH_KEY, decode_response, encode_request
+from tierlog.broker.wire.messages.fetch import FetchRequest
+
+
+class Server(Protocol):
+    name: str
+
+    async def serve(self, frame: bytes) -> bytes:
+        """The answer to a request frame; raises Broken where it would close the connection."""
+        ...
+
+
+class SimDialler:
+    """The network port of one end."""
+
+    def __init__(
+        self, network: Network, name: str, brokers: Mapping[int, Server], rng: random.Random
+    ) -> None:
+        self._network, self._name, self._brokers, self._rng = network, name, brokers, rng
+
+    async def connect(self, host: str, port: int, client_id: str) -> "SimCaller":
+        connection = self._rng.getrandbits(48)
+
+        async def accept() -> None:
+            return
+
+        try:
+            await self._network.call(self._name, host, connection, accept)
+        except ConnectionError as failure:
+            raise Unreachable(str(failure)) from None
+        broker = next(one for one in self._brokers.values() if one.name == host)
+        return SimCaller(self._network, self._name, broker, connection)
+
+
+class SimCaller:
+    def __init__(self, network: Network, name: str, broker: Server, connection: int) -> None:
+        self._network, self._name, self._broker, self._connection = network, name, broker, connection
+        self._asking: asyncio.Future[bytes] | None = None
+        self.is_open = True
+
+    async def call(
+        self,
+        api_key: int,
+        version: int,
+        request: Any,
+        timeout_s: float,
+        again: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        while True:
+            response = await self._call(api_key, version, request, timeout_s)
+            request = None if again is None else again(response)
+            if request is None:
+                return response
+
+    async def _call(self, api_key: int, version: int, request: Any, timeout_s: float) -> Any:
+        if not self.is_open:
+            raise Unreachable("closed")
+        api = APIS[api_key]
+        by_hand = (api_key, version) == (FETCH_KEY, replica_fetch.VERSION)  # as broker connections do
+        if by_hand:
+            frame = replica_fetch.encode_fetch_request(7, "simulated", request)
+        else:
+            frame = encode_request(api, version, 7, "simulated", request)
+        self._asking = asking = self._network.call(
+            self._name, self._broker.name, self._connection, lambda: self._broker.serve(frame)
+        )
+        deadline = asyncio.get_running_loop().call_later(timeout_s, self.close)
+        try:
+            answer = await asking
+        except (Broken, Refused) as failure:
+            self.is_open = False
+            raise Unreachable(str(failure)) from None
+        except (Unreachable, asyncio.CancelledError):
+            self.is_open = False
+            raise
+        finally:
+            deadline.cancel()
+        if by_hand:
+            response = replica_fetch.decode_fetch_response(memoryview(bytearray(answer)), 4, len(answer))[1]
+        else:
+            response = decode_response(api, version, bytearray(answer), 4, len(answer))[1]
+        if isinstance(request, FetchRequest) and request.replica_state.replica_id >= 0:
+            self._network.garble(part.records for topic in response.responses for part in topic.partitions)
+        return response
+
+    def close(self) -> None:
+        self.is_open = False
+        if self._asking is not None and not self._asking.done():
+            self._asking.set_exception(Unreachable("closed, or no answer in time"))
