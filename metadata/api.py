@@ -112,7 +112,10 @@ def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         ended = _decoded(_ends.decode, body)
         if ended.broker_id != envelope.sender:
             raise web.HTTPForbidden(text="the end of another node's process than the one that signed")
-        node.process_ended(ended.broker_id, ended.broker_epoch)
+        try:
+            node.process_ended(ended.broker_id, ended.broker_epoch)
+        except MetadataUnavailable as unavailable:  # the sentinel tries again
+            return _signed(secret, request, _told(unavailable), 503)
         return web.Response(status=204)
 
     async def log(request: web.Request) -> web.Response:

@@ -65,9 +65,13 @@ class Fencing:
         self._deaths.note(node_id)
 
     def ended(self, broker_id: int, broker_epoch: int) -> None:
-        """The process that registered under this epoch is certain to serve no more."""
+        """The process that registered under this epoch is certain to serve no more. Raises
+        MetadataUnavailable if this node has not heard of the broker yet: to be told again."""
         known = self._feed.image.brokers.get(broker_id)
-        if known is None or known.broker_epoch > broker_epoch:
+        if known is None:
+            unknown = f"broker {broker_id} is not known here yet"
+            raise MetadataUnavailable(unknown, applied_unknown=False)
+        if known.broker_epoch > broker_epoch:
             return
         self._ended[broker_id] = broker_epoch
         self.follow_leadership()

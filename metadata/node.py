@@ -312,7 +312,8 @@ class MetadataNode:
         )
 
     def process_ended(self, broker_id: int, broker_epoch: int) -> None:
-        """The process that registered as this broker under this epoch is certain to serve no more."""
+        """The process that registered as this broker under this epoch is certain to serve no more. Raises
+        MetadataUnavailable: to be told again."""
         self._started(self._fencing).ended(broker_id, broker_epoch)
         self._work.set()
 

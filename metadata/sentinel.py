@@ -54,18 +54,22 @@ class Sentinel:
         self._broker_epoch = -1
         self._told = b""
         self._child: subprocess.Popen[bytes] | None = None
+        self._keeping: asyncio.Task[None] | None = None
 
     def update(self, broker_epoch: int) -> None:
         """This process has registered under this epoch."""
-        if self._broker_epoch < 0:
-            self._tasks.repeat("sentinel", self._look)
+        if self._keeping is None:
+            self._keeping = self._tasks.repeat("sentinel", self._look)
         self._broker_epoch = broker_epoch
         self._tell()
 
     def close(self) -> None:
         """The controllers are told now: this process serves no more."""
         child, self._child = self._child, None
+        keeping, self._keeping = self._keeping, None
         self._broker_epoch = -1
+        if keeping is not None:
+            keeping.cancel()
         if child is not None:
             _let_go(child)
 

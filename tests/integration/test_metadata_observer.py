@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
 
 from tierlog.broker.wire.errors import ErrorCode
-from tierlog.metadata.api import LOG_PATH
+from tierlog.metadata.api import END_PATH, LOG_PATH
 from tierlog.metadata.auth import Envelope
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
@@ -17,6 +18,7 @@ from tierlog.metadata.feed import happens
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.node import MetadataUnavailable
 from tierlog.metadata.raft.settings import RaftSettings
+from tierlog.metadata.sentinel import EndOfProcess
 
 FAR_MS = 3_600_000
 
@@ -40,6 +42,13 @@ async def started(quorum: Quorum) -> int:
 def fenced(broker_id: int):
     def check(image: ClusterImage) -> bool:
         return broker_id in image.brokers and image.brokers[broker_id].fenced
+
+    return check
+
+
+def let_in(broker_id: int):
+    def check(image: ClusterImage) -> bool:
+        return broker_id in image.brokers and not image.brokers[broker_id].fenced
 
     return check
 
@@ -115,6 +124,24 @@ async def test_the_log_is_read_by_nodes_of_this_cluster_only(quorum: Quorum) -> 
                 assert response.status == status
 
 
+async def test_a_voter_that_does_not_know_a_broker_yet_has_the_notice_of_its_end_sent_again(
+    quorum: Quorum,
+) -> None:
+    await started(quorum)
+    voter = quorum.running[1]
+
+    async def tell(broker_epoch: int) -> int:
+        body = msgspec.msgpack.encode(EndOfProcess(9, broker_epoch))
+        headers = Envelope(CLUSTER_ID, 9, 1).headers(SECRET, END_PATH, body)
+        async with session.post(quorum.urls[1] + END_PATH, data=body, headers=headers) as response:
+            return response.status
+
+    async with aiohttp.ClientSession() as session:
+        assert await tell(5) == 503, "a sentinel tries again after that"
+        registered = await voter.client.submit(register(9))
+        assert await tell(registered.broker_epoch) == 204
+
+
 async def test_a_broker_that_falls_silent_is_fenced(quorum: Quorum) -> None:
     quorum.session_ms = 200
     await started(quorum)
@@ -137,6 +164,8 @@ async def test_only_the_notice_of_its_own_host_fences_a_broker_before_its_sessio
     observer = (await quorum.observe(9, *quorum.voters)).client
     beat = await joined(observer, 9, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     watchers = [await met.get() for _ in quorum.voters]
+    for member in quorum.running.values():
+        await member.client.wait_for(let_in(9))
     server.close()
     for watcher in watchers:
         watcher.close()
@@ -173,8 +202,9 @@ async def test_a_killed_leaders_own_broker_is_fenced_by_the_next(quorum: Quorum)
     quorum.session_ms = FAR_MS
     leader = await started(quorum)
     await joined(quorum.running[leader].client, leader, quorum.urls[leader])
-    follower = next(member for n, member in quorum.running.items() if n != leader)
-    await follower.client.wait_for(lambda image: leader in image.brokers and not image.brokers[leader].fenced)
+    followers = [member for n, member in quorum.running.items() if n != leader]
+    for follower in followers:
+        await follower.client.wait_for(let_in(leader))
     broker_epoch = follower.client.image.brokers[leader].broker_epoch
     await quorum.kill(leader)
     for member in quorum.running.values():

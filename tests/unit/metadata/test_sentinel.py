@@ -1,6 +1,7 @@
 """The sentinel: a real child process that tells controllers when the process that started it has ended."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -42,6 +43,17 @@ class Controller:
         writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
         writer.close()
 
+    async def nothing_else(self) -> None:
+        """Nothing came before a request that is made now: connections are accepted in their order."""
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=None if self._tls is None else self._tls.client()
+        )
+        writer.write(b"POST /marker HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 204")
+        writer.close()
+        head, _ = await self.requests.get()
+        assert head.startswith("POST /marker "), f"there was a notice already: {head}"
+
     async def told(self) -> EndOfProcess:
         head, body = await self.requests.get()
         assert head.startswith("POST /end HTTP/1.1\r\n") and "signed: yes" in head
@@ -68,37 +80,70 @@ async def test_controllers_are_told_once_the_process_serves_no_more(
     controller = Controller(files)
     await controller.listen()
     sentinel = Sentinel(BROKER, controller.sign, tasks, files)
-    sentinel.update(EPOCH - 1)
+    sentinel.update(EPOCH - 1)  # a child that tells too soon tells of this one
     sentinel.update(EPOCH)  # it has registered again
-    assert controller.requests.empty()
+    child = sentinel._child
     sentinel.close()
     assert await controller.told() == EndOfProcess(BROKER, EPOCH)
-    assert controller.requests.empty()
+    assert child is not None
+    await asyncio.to_thread(child.wait)
+    await controller.nothing_else()
+    controller.server.close()
+
+
+async def test_a_closed_sentinel_leaves_no_task_and_may_be_used_again(tasks: TaskGroup) -> None:
+    controller = Controller()
+    await controller.listen()
+    sentinel = Sentinel(BROKER, controller.sign, tasks)
+
+    def at_work() -> list[asyncio.Task[None]]:
+        return [task for task in asyncio.all_tasks() if task.get_name() == "sentinel"]
+
+    for epoch in (EPOCH, EPOCH + 1):
+        sentinel.update(epoch)
+        sentinel.update(epoch)
+        (task,) = at_work()
+        sentinel.close()
+        assert await controller.told() == EndOfProcess(BROKER, epoch)
+        await asyncio.wait([task])
+        assert at_work() == []
     controller.server.close()
 
 
 async def test_a_killed_process_is_told_of_and_a_stopped_one_is_not(tmp_path: Path) -> None:
+    """A notice for the stop would carry the epoch of that time."""
     controller = Controller()
     await controller.listen()
     program = f"""
-import asyncio
+import asyncio, sys
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.auth import SignedRequest
 from tierlog.metadata.sentinel import Sentinel
 async def main():
     sign = lambda body: [SignedRequest("{controller.url}", "/end", {{"signed": "yes"}})]
-    Sentinel({BROKER}, sign, TaskGroup(print)).update({EPOCH})
+    sentinel = Sentinel({BROKER}, sign, TaskGroup(print))
+    sentinel.update({EPOCH - 1})
     print("up", flush=True)
+    sys.stdin.readline()
+    sentinel.update({EPOCH})
+    print("up again", flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
 """
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE)
-    assert process.stdout is not None and await process.stdout.readline() == b"up\n"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None and process.stdout is not None
+    assert await process.stdout.readline() == b"up\n"
     process.send_signal(signal.SIGSTOP)
-    assert controller.requests.empty()
+    await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    process.send_signal(signal.SIGCONT)
+    process.stdin.write(b"go on\n")
+    assert await process.stdout.readline() == b"up again\n"
     process.kill()
     assert await controller.told() == EndOfProcess(BROKER, EPOCH)
     await process.wait()
+    await controller.nothing_else()
     controller.server.close()
 
 
