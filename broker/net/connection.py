@@ -36,6 +36,7 @@ _ENDING, _WITHOUT_ROOM, _OTHERS_TURN, _MUTED, _IN_ORDER, _OTHERS_WAIT, _LAST = 1
 appends before it, or a CHANGE is under way. _OTHERS_WAIT: a handler asked for it (`context.hold_others`).
 _LAST: one of the answers that wait for their turn is its end.
 """
+_NOT_YET = (asyncio.Future, CoroutineType)
 _APPEND, _AFTER_APPENDS, _CHANGE = Order.APPEND, Order.AFTER_APPENDS, Order.CHANGE
 
 
@@ -375,7 +376,7 @@ class Pump:
         call = dispatcher.call(self.connection, view, at, end, appends_wait=self._appends > 0)
         if call.result is NOT_STARTED:
             self._hold_back(call, end - at)
-        elif isinstance(call.result, asyncio.Future | CoroutineType):
+        elif isinstance(call.result, _NOT_YET):
             self._wait_for(call, self._slot(call, end - at, begun))
         else:
             self._ready(dispatcher.parts(call.context, call.result))
@@ -420,7 +421,7 @@ class Pump:
             return self.close(Why.MALFORMED, str(fault))
         if call.order is not _CHANGE:
             self._halted &= ~_IN_ORDER
-        if isinstance(call.result, asyncio.Future | CoroutineType):
+        if isinstance(call.result, _NOT_YET):
             self._wait_for(call, slot)
             return self._resume()
         return self._answer(call, slot, call.result)

@@ -30,7 +30,7 @@ HEAD_BYTES = 24
 further than this from its beginning.
 """
 
-_ONE_BYTE, _TWO_BYTES, _THREE_BYTES = 1 << 6, 1 << 13, 1 << 20
+_ONE_BYTE, _TWO_BYTES, _THREE_BYTES, _FOUR_BYTES = 1 << 6, 1 << 13, 1 << 20, 1 << 27
 """The first offset deltas whose zigzag varints take a byte more."""
 
 _NO_DELTA = -(2**63)
@@ -208,14 +208,22 @@ def _walk(
         elif number < _TWO_BYTES:
             fits = first == (number << 1 & 0x7F | 0x80) and data[at + 1] == number >> 6
             at += 2
-        else:
+        elif number < _THREE_BYTES:
             fits = (
-                number < _THREE_BYTES
-                and first == (number << 1 & 0x7F | 0x80)
+                first == (number << 1 & 0x7F | 0x80)
                 and data[at + 1] == (number >> 6 & 0x7F | 0x80)
                 and data[at + 2] == number >> 13
             )
             at += 3
+        else:
+            fits = (
+                number < _FOUR_BYTES
+                and first == (number << 1 & 0x7F | 0x80)
+                and data[at + 1] == (number >> 6 & 0x7F | 0x80)
+                and data[at + 2] == (number >> 13 & 0x7F | 0x80)
+                and data[at + 3] == number >> 20
+            )
+            at += 4
         if is_short and fits and at + 3 <= stop and stop <= most:  # room for three lengths
             if raw > top:
                 largest = max(largest, (raw >> 1) ^ -(raw & 1))

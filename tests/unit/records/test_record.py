@@ -1,12 +1,14 @@
 """Hostile bytes inside a batch whose CRC is right: every length is checked before it is used."""
 
+from functools import partial
+
 import pytest
 
 from tierlog.broker.records.batch import HEADER_SIZE, RecordsError, RecordsFault, seal
 from tierlog.broker.records.codecs import Codec
 from tierlog.broker.records.record import Record, iter_records
-from tierlog.broker.records.walk import count_check
-from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.records.walk import HEAD_BYTES, _walk, count_check
+from tierlog.broker.records.writer import NewRecord, append_varint, encode_batch
 
 LIMIT = 1 << 20
 GOOD = bytes.fromhex("10 00 00 00 02 6b 02 76 00".replace(" ", ""))  # key k, value v, no headers
@@ -111,3 +113,22 @@ def test_nulls_and_empties_stay_apart() -> None:
 def test_a_batch_without_records_is_not_written() -> None:
     with pytest.raises(ValueError):
         encode_batch([])
+
+
+@pytest.mark.parametrize("border", [1 << 6, 1 << 13, 1 << 20, 1 << 27])
+@pytest.mark.parametrize("wrong", [None, -1, 2])
+def test_offset_deltas_of_any_length_are_walked(border: int, wrong: int | None) -> None:
+    """Each byte more that a delta takes has a short way of its own; of more than four, the careful one."""
+    data = bytearray()
+    for number in range(border - 3, border + 3):
+        body = bytearray(b"\0\0")
+        append_varint(body, wrong + border if number == border and wrong is not None else number)
+        append_varint(data, len(body) + 3)
+        data += body + b"\1\1\0"
+    walked = partial(_walk, bytes(data) + bytes(HEAD_BYTES), 0, border - 3, border + 3, -1, ended=False)
+    if wrong is None:
+        assert walked() == (len(data), border + 3, 0)
+    else:
+        with pytest.raises(RecordsError) as refused:
+            walked()
+        assert refused.value.fault is RecordsFault.INVALID
