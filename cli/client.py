@@ -4,6 +4,7 @@ Requests are the broker's own message classes (`broker.wire`), so the CLI needs 
 in the newest version that both sides speak, capped where newer versions name topics by id (`NEWEST`).
 """
 
+import select
 import socket
 import struct
 import time
@@ -15,6 +16,7 @@ from tierlog.broker.wire.messages import describe_quorum
 from tierlog.broker.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tierlog.cli.errors import CliError, ExitCode, unknown_topic, unreachable, usage
+from tierlog.cli.output import done
 from tierlog.cli.where import announce, target_of
 
 if TYPE_CHECKING:
@@ -30,7 +32,17 @@ PROBE_TIMEOUT_S = 5.0
 NEWEST = {0: 12, 1: 12, 8: 9, 9: 9}
 """Produce, Fetch, OffsetCommit, OffsetFetch: the last version that takes a topic's name."""
 
+SLOW_S = 5.0
+"""A command that waits longer for an answer says so, and what may be wrong."""
+
+ANSWER_FACTOR = 1.5
+"""Times the timeout of a request: a broker without a quorum answers with its own error when that is over."""
+
 Address = tuple[str, int]
+
+
+class TimedOut(CliError):
+    """A broker took the request and did not answer: it may still be carried out."""
 
 
 class Connection:
@@ -75,7 +87,11 @@ class Connection:
             raise usage(f"{api.name} cannot hold a value: {misfit}", hint) from None
         try:
             self._socket.sendall(sent)
+            self._wait(api)
             frame = self._read_frame()
+        except TimeoutError:
+            what = f"{self.name} did not answer {api.name} in {self._socket.gettimeout():g} s"
+            raise TimedOut(what, hint=_HINTS["REQUEST_TIMED_OUT"], code=ExitCode.UNREACHABLE) from None
         except OSError as failure:
             raise unreachable(self.name, failure) from None
         correlation_id, response = decode_response(api, version, frame)
@@ -83,6 +99,14 @@ class Connection:
             what = f"{api.name}: answer {correlation_id} to request {self._correlation_id}"
             raise CliError(what, hint=f"Is {self.name} a Kafka port? --bootstrap names another.")
         return response
+
+    def _wait(self, api: Api) -> None:
+        timeout_s = self._socket.gettimeout() or 0.0
+        if timeout_s > SLOW_S and not select.select([self._socket], [], [], SLOW_S)[0]:
+            done(
+                f"{self.name} has not answered {api.name} for {SLOW_S:g} s, waiting up to {timeout_s:g} s. "
+                "`tierlog cluster health` says whether the metadata quorum has a leader."
+            )
 
     def _read_frame(self) -> memoryview:
         size = struct.unpack(">i", self._read(4))[0]
@@ -133,7 +157,7 @@ class KafkaClient:
             return connection.call(request)
         except CliError as failure:
             self._drop(connection)
-            if failure.code != ExitCode.UNREACHABLE:
+            if failure.code != ExitCode.UNREACHABLE or isinstance(failure, TimedOut):
                 raise
         return (self._connection(address) if address else self._any_connection()).call(request)
 
@@ -205,7 +229,8 @@ class KafkaClient:
 
     def _connection(self, address: Address, first_timeout_s: float | None = None) -> Connection:
         if address not in self._connections:
-            self._connections[address] = Connection(address, self.timeout_s, first_timeout_s)
+            timeout_s = self.timeout_s * ANSWER_FACTOR
+            self._connections[address] = Connection(address, timeout_s, first_timeout_s)
         return self._connections[address]
 
     def _drop(self, connection: Connection) -> None:
