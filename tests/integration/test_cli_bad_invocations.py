@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 from cli_inline import call
+from mounts import read_only
 
 from tierlog.cli import node
 from tierlog.cli.main import app
@@ -329,6 +330,17 @@ def test_a_bad_invocation_says_what_to_do_next(line: str, places: dict[str, str]
             f"no next step: {said}"
         )
     assert list(Path(places["tmp"]).iterdir()) == []
+
+
+@pytest.mark.parametrize("directory", ["", "below"])
+def test_a_read_only_data_directory_is_refused(
+    directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "notify", refuse_to_serve)
+    data_dir = str(tmp_path / directory)
+    with read_only(tmp_path):
+        ended = call("dev", "--port", "0", "--data-dir", data_dir)
+    assert ended.code == 1 and data_dir in ended.stderr and "--data-dir" in ended.stderr
 
 
 def test_every_command_has_bad_invocations() -> None:
