@@ -52,14 +52,18 @@ class AutoTopicCreation:
         return mutations.throttle_time_ms
 
     async def _create_all(self, names: list[str]) -> None:
-        for at in range(0, len(names), TOPICS_PER_COMMAND):
-            some = names[at : at + TOPICS_PER_COMMAND]
-            try:
-                self._log_failures(await self._create(some))
-            except MetadataUnavailable as unavailable:
-                self._log_failure(some[0], str(unavailable))
-            finally:
+        left = names
+        try:
+            while left:
+                some = left[:TOPICS_PER_COMMAND]
+                try:
+                    self._log_failures(await self._create(some))
+                except MetadataUnavailable as unavailable:
+                    self._log_failure(some[0], str(unavailable))
+                left = left[TOPICS_PER_COMMAND:]
                 self._in_flight.difference_update(some)
+        finally:
+            self._in_flight.difference_update(left)
 
     async def _create(self, names: list[str]) -> tuple[TopicOutcome, ...]:
         command = CreateTopics(

@@ -10,6 +10,9 @@ from tierlog.broker.wire.messages import describe_client_quotas as describe
 from tierlog.metadata.controller.commands import AlterQuotas, QuotaAlteration, QuotaChange, QuotaOutcome
 from tierlog.metadata.records import IP, QUOTA_ENTITY_TYPES, QuotaEntity
 
+ENTRIES_MAX = 10_000
+"""Of a request, each of which is a record at least: as in Kafka (MAX_RECORDS_PER_USER_OP)."""
+
 
 class Match(IntEnum):
     """Numbered as in the request."""
@@ -79,6 +82,11 @@ def _invalid(message: str) -> KafkaError:
 
 def alter_client_quotas_handler(deps: Dependencies) -> Handler:
     async def handle(context: RequestContext, request: alter.AlterClientQuotasRequest) -> Reply:
+        if len(request.entries) > ENTRIES_MAX:
+            message = f"more than {ENTRIES_MAX} entries: send fewer in a request"
+            return alter.AlterClientQuotasResponse(
+                entries=[_refused(each, message) for each in request.entries]
+            )
         command = AlterQuotas(
             alterations=tuple(_alteration(entry) for entry in request.entries),
             validate_only=request.validate_only,
@@ -95,6 +103,12 @@ def _alteration(entry: alter.EntryData) -> QuotaAlteration:
         changes=tuple(
             QuotaChange(key=change.key, value=None if change.remove else change.value) for change in entry.ops
         ),
+    )
+
+
+def _refused(entry: alter.EntryData, message: str) -> alter.EntryDataResponse:
+    return alter.EntryDataResponse(
+        error_code=ErrorCode.POLICY_VIOLATION, error_message=message, entity=entry.entity
     )
 
 

@@ -1,12 +1,15 @@
 """The cluster as clients see it: Metadata (v0-13) and DescribeCluster (v0-2)."""
 
 import re
+from collections.abc import Awaitable, Iterator
+from itertools import chain
 
 from tierlog.broker.handlers.auto_creation import AutoTopicCreation
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fenced_lately import FencedLately
 from tierlog.broker.handlers.partition_views import NO_LEADER, PartitionViews
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.messages.describe_cluster import (
@@ -31,7 +34,11 @@ NO_OFFLINE_UNTIL = (
 )
 ASK_BY_ID_FROM = 12  # versions 10 and 11 carry topic ids, but only in responses (KIP-516)
 NOT_ASKED = -(2**31)
+PARTITIONS_PER_TURN = 2_000
+"""Of an answer: some 15 ms of the event loop. One topic's are described in one turn."""
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+Asked = MetadataRequestTopic | TopicImage
+"""A topic by name or id, or, of all that there are, the topic itself."""
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
 
 
@@ -51,54 +58,52 @@ CLUSTER_OPERATIONS = _bits(
 def metadata_handler(deps: Dependencies) -> Handler:
     brokers, creation = FencedLately(deps.metadata, deps.clock), AutoTopicCreation(deps)
 
-    def handle(context: RequestContext, request: MetadataRequest) -> Reply:
+    def handle(context: RequestContext, request: MetadataRequest) -> Reply | Awaitable[Reply]:
         if context.version < ASK_BY_ID_FROM and any(
             topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ()
         ):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "topics by id need Metadata version 12")
-        response = _metadata(deps, brokers, context, request)
-        if missing := _to_create(deps, request):
-            response.throttle_time_ms = creation.start(context, missing)
+        views = PartitionViews(deps)
+        asked = _asked(views.image, context.version, request)
+        response = _without_topics(deps, brokers, request, views.image)
+        missing = _to_create(deps, request)
+        if (first := next(missing, None)) is not None:
+            response.throttle_time_ms = creation.start(context, chain((first,), missing))
+        shows_operations = request.include_topic_authorized_operations
+        topics = (_topic(views, topic, context.version, shows_operations) for topic in asked)
+        if len(asked) > ENTRIES_PER_TURN or _partitions(views.image, asked) > PARTITIONS_PER_TURN:
+            return in_slices(
+                response, context.version, "topics", len(asked), topics, PARTITIONS_PER_TURN, _weight
+            )
+        response.topics = list(topics)
         return response
 
     return handle
 
 
-def _to_create(deps: Dependencies, request: MetadataRequest) -> list[str]:
+def _partitions(image: ClusterImage, asked: list[Asked]) -> int:
+    found = (each if isinstance(each, TopicImage) else _named(image, each) for each in asked)
+    return sum(len(topic.partitions) for topic in found if topic is not None)
+
+
+def _weight(topic: MetadataResponseTopic) -> int:
+    return PARTITIONS_PER_TURN // ENTRIES_PER_TURN + len(topic.partitions)
+
+
+def _to_create(deps: Dependencies, request: MetadataRequest) -> Iterator[str]:
+    """Looked for as far as they are asked for: a request may name more than are created at once."""
     if not deps.settings.auto_create_topics_enable or not request.allow_auto_topic_creation:
-        return []
+        return
     image = deps.metadata.image
-    names = [topic.name for topic in request.topics or () if topic.name and topic.topic_id == ZERO_UUID]
-    return [
-        name
-        for name in dict.fromkeys(names)
-        if name not in image.topic_ids and name not in INTERNAL_TOPICS and is_topic_name(name)
-    ]
+    names = (topic.name for topic in request.topics or () if topic.name and topic.topic_id == ZERO_UUID)
+    for name in dict.fromkeys(names):
+        if name not in image.topic_ids and name not in INTERNAL_TOPICS and is_topic_name(name):
+            yield name
 
 
-def _metadata(
-    deps: Dependencies,
-    brokers: FencedLately,
-    context: RequestContext,
-    request: MetadataRequest,
+def _without_topics(
+    deps: Dependencies, brokers: FencedLately, request: MetadataRequest, image: ClusterImage
 ) -> MetadataResponse:
-    views = PartitionViews(deps)
-    image = views.image
-    every = request.topics is None or (context.version <= EMPTY_MEANS_ALL_UNTIL and not request.topics)
-    if every:
-        names = sorted(image.topic_ids)
-        topics = [
-            _topic(views, found, context.version)
-            for name in names
-            if (found := image.topic(name)) is not None
-        ]
-    else:
-        once = {asked.topic_id if asked.topic_id.int else asked.name: asked for asked in request.topics or ()}
-        topics = [_asked_topic(views, asked, context.version) for asked in once.values()]
-    if request.include_topic_authorized_operations:
-        for topic in topics:
-            if topic.error_code == 0:
-                topic.topic_authorized_operations = TOPIC_OPERATIONS
     wants_cluster = request.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=[
@@ -109,24 +114,28 @@ def _metadata(
         ],
         cluster_id=image.cluster_id,
         controller_id=_controller(deps, image),
-        topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NOT_ASKED,
     )
 
 
-def _asked_topic(views: PartitionViews, asked: MetadataRequestTopic, version: int) -> MetadataResponseTopic:
-    image = views.image
+def _asked(image: ClusterImage, version: int, request: MetadataRequest) -> list[Asked]:
+    """Each topic once."""
+    if request.topics is None or (version <= EMPTY_MEANS_ALL_UNTIL and not request.topics):
+        return [image.topics[topic_id] for _, topic_id in sorted(image.topic_ids.items())]
+    once = {asked.topic_id if asked.topic_id.int else asked.name: asked for asked in request.topics}
+    return list(once.values())
+
+
+def _named(image: ClusterImage, asked: MetadataRequestTopic) -> TopicImage | None:
+    return image.topics.get(asked.topic_id) if asked.topic_id.int else image.topic(asked.name or "")
+
+
+def _missing(asked: MetadataRequestTopic, version: int) -> MetadataResponseTopic:
     if asked.topic_id != ZERO_UUID:
-        found = image.topics.get(asked.topic_id)
-        if found is None:
-            return MetadataResponseTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=_no_name(version), topic_id=asked.topic_id
-            )
-        return _topic(views, found, version)
+        return MetadataResponseTopic(
+            error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=_no_name(version), topic_id=asked.topic_id
+        )
     name = asked.name or ""
-    found = image.topic(name)
-    if found is not None:
-        return _topic(views, found, version)
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
     return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
@@ -135,7 +144,15 @@ def _no_name(version: int) -> str | None:
     return None if version >= 12 else ""
 
 
-def _topic(views: PartitionViews, found: TopicImage, version: int) -> MetadataResponseTopic:
+def _topic(
+    views: PartitionViews, asked: Asked, version: int, shows_operations: bool
+) -> MetadataResponseTopic:
+    if isinstance(asked, TopicImage):
+        found = asked
+    elif (named := _named(views.image, asked)) is not None:
+        found = named
+    else:
+        return _missing(asked, version)
     return MetadataResponseTopic(
         name=found.name,
         topic_id=found.topic_id,
@@ -144,6 +161,7 @@ def _topic(views: PartitionViews, found: TopicImage, version: int) -> MetadataRe
             _partition(views, TopicPartition(found.name, number), partition, version)
             for number, partition in enumerate(found.partitions)
         ],
+        topic_authorized_operations=TOPIC_OPERATIONS if shows_operations else NOT_ASKED,
     )
 
 

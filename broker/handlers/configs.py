@@ -1,20 +1,18 @@
-"""DescribeConfigs (v1-4), IncrementalAlterConfigs (v0-1), AlterConfigs (v0-2, which replaces all)."""
+"""IncrementalAlterConfigs (v0-1), AlterConfigs (v0-2, which replaces all).
+
+Thousands of resources are checked, and decided by the controller, a few at a time: each changes wholly or not
+at all, whatever becomes of the others.
+"""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from tierlog.broker.handlers.cluster import is_topic_name
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.described import (
-    Described,
-    describe_client_metrics,
-    describe_cluster,
-    describe_group,
-    describe_node,
-    describe_topic,
-)
+from tierlog.broker.handlers.turns import in_turns, slices
 from tierlog.broker.settings.definitions import InvalidSetting
 from tierlog.broker.settings.running import (
     check_thread_counts,
@@ -25,14 +23,6 @@ from tierlog.broker.settings.running import (
 )
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages import alter_configs, incremental_alter_configs
-from tierlog.broker.wire.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-    DescribeConfigsSynonym,
-)
 from tierlog.metadata.controller.commands import (
     AlterConfigs,
     ConfigChange,
@@ -47,86 +37,18 @@ from tierlog.metadata.records import ConfigScope
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 """Kafka's resource types. BROKER_LOGGER, 8, is not among them: log levels do not change."""
 
-RESOURCES_PER_TURN = 10  # to check the settings of a node takes a millisecond
-MAX_RESOURCES_PER_REQUEST = 10_000  # as in Kafka, each is a record at least (MAX_RECORDS_PER_USER_OP)
-Resource = TypeVar("Resource")
+CHANGES_PER_TURN = 200
+RESOURCE_WEIGHT = 20  # to check the settings of a node takes as long as so many changes: half a millisecond
+CHANGES_PER_COMMAND = 1_000
+"""The controller decides a command in one turn of its event loop: some 50 ms."""
+MAX_RESOURCES_PER_REQUEST = 10_000
+"""As in Kafka, each is a record at least (MAX_RECORDS_PER_USER_OP). So is each change of a setting."""
+TOO_LARGE = "Unable to perform excessively large batch operation."
+Resource = TypeVar(
+    "Resource", incremental_alter_configs.AlterConfigsResource, alter_configs.AlterConfigsResource
+)
 _Dynamic = tuple[Mapping[str, str], Mapping[str, str]]  # what is set for all nodes, and for one
 _OPERATIONS = frozenset(int(operation) for operation in ConfigOperation)
-
-
-def describe_configs_handler(deps: Dependencies) -> Handler:
-    def handle(context: RequestContext, request: DescribeConfigsRequest) -> Reply:
-        # Twenty bytes of a request must not be worth any number of copies of ten kilobytes.
-        once = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
-        return DescribeConfigsResponse(
-            results=[_describe(deps, request, resource) for resource in once.values()]
-        )
-
-    return handle
-
-
-def _describe(
-    deps: Dependencies, request: DescribeConfigsRequest, resource: DescribeConfigsResource
-) -> DescribeConfigsResult:
-    result = DescribeConfigsResult(
-        error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
-    )
-    found = _described(deps, resource)
-    if isinstance(found, Outcome):
-        result.error_code, result.error_message = found.error, found.message
-        return result
-    keys = resource.configuration_keys
-    result.configs = [
-        _entry(item, request.include_synonyms, request.include_documentation)
-        for item in found
-        if not keys or item.name in keys  # an empty list asks for all, too
-    ]
-    return result
-
-
-def _described(deps: Dependencies, resource: DescribeConfigsResource) -> list[Described] | Outcome:
-    name = resource.resource_name
-    if resource.resource_type == TOPIC:
-        if not is_topic_name(name):
-            return _not_a_topic(name)
-        if name not in deps.metadata.image.topic_ids:
-            return Outcome(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return describe_topic(deps.settings, deps.metadata.image, deps.metadata.image.topic_overrides(name))
-    if resource.resource_type == BROKER:
-        if name == "":
-            return describe_cluster(deps.metadata.image.overrides(ConfigScope.CLUSTER, ""))
-        if name != str(deps.settings.node_id):
-            here = deps.settings.node_id
-            message = f"Unexpected broker id, expected {here} or empty string, but received {name}"
-            return Outcome(error=ErrorCode.INVALID_REQUEST, message=message)
-        return describe_node(deps.settings, deps.metadata.image)
-    if resource.resource_type == CLIENT_METRICS:
-        if not name:
-            return _invalid("Client metrics subscription name must not be empty")
-        return describe_client_metrics(deps.metadata.image.overrides(ConfigScope.CLIENT_METRICS, name))
-    if resource.resource_type == GROUP:
-        if not name:
-            return _invalid("Group name must not be empty")
-        return describe_group(deps.metadata.image.overrides(ConfigScope.GROUP, name))
-    return _invalid(f"Unknown resource type {resource.resource_type}")
-
-
-def _entry(item: Described, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:
-    return DescribeConfigsResourceResult(
-        name=item.name,
-        value=item.value,
-        read_only=item.read_only,
-        config_source=item.source,
-        is_sensitive=item.is_sensitive,
-        synonyms=[
-            DescribeConfigsSynonym(
-                name=synonym.name, value=None if item.is_sensitive else synonym.value, source=synonym.source
-            )
-            for synonym in (item.listed if synonyms else ())
-        ],
-        config_type=item.setting.type,
-        documentation=item.setting.doc if documentation else None,
-    )
 
 
 def incremental_alter_configs_handler(deps: Dependencies) -> Handler:
@@ -193,15 +115,14 @@ async def _in_turns(
     resources: Sequence[Resource], change: Callable[[Resource], ConfigResource | Outcome]
 ) -> list[ConfigResource | Outcome]:
     """The change of each resource, a few in a turn of the event loop; none if there are too many."""
-    if len(resources) > MAX_RESOURCES_PER_REQUEST:
-        message = "Unable to perform excessively large batch operation."
-        return [Outcome(error=ErrorCode.POLICY_VIOLATION, message=message)] * len(resources)
-    changes = []
-    for number, resource in enumerate(resources, 1):
-        changes.append(change(resource))
-        if number % RESOURCES_PER_TURN == 0:
-            await asyncio.sleep(0)
-    return changes
+    changes = sum(len(resource.configs) for resource in resources)
+    if max(len(resources), changes) > MAX_RESOURCES_PER_REQUEST:
+        return [Outcome(error=ErrorCode.POLICY_VIOLATION, message=TOO_LARGE)] * len(resources)
+    return await in_turns(resources, change, CHANGES_PER_TURN, _weight)
+
+
+def _weight(resource: Resource) -> int:
+    return RESOURCE_WEIGHT + len(resource.configs)
 
 
 def _replaced(deps: Dependencies, resource: alter_configs.AlterConfigsResource) -> ConfigResource | Outcome:
@@ -232,7 +153,7 @@ def _scope(deps: Dependencies, resource_type: int, name: str, keys: Iterable[str
         if not name:
             return _invalid("Default topic resources are not allowed.")
         if not is_topic_name(name):
-            return _not_a_topic(name)
+            return not_a_topic(name)
         if name not in deps.metadata.image.topic_ids:
             return Outcome(
                 error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message=f"The topic '{name}' does not exist."
@@ -274,7 +195,7 @@ def _check_change(deps: Dependencies, before: _Dynamic, after: _Dynamic) -> None
     check_thread_counts(thread_counts(settings_before, *before), thread_counts(settings, *after))
 
 
-def _not_a_topic(name: str) -> Outcome:
+def not_a_topic(name: str) -> Outcome:
     return Outcome(error=ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"{name!r} cannot be a topic")
 
 
@@ -285,10 +206,17 @@ def _invalid(message: str) -> Outcome:
 async def _alter(
     deps: Dependencies, changes: Sequence[ConfigResource | Outcome], validate_only: bool
 ) -> list[Outcome]:
-    good = tuple(change for change in changes if isinstance(change, ConfigResource))
-    decided: list[Outcome] = []
-    if good:
-        reply = await deps.metadata.submit(AlterConfigs(resources=good, validate_only=validate_only))
-        decided = list(reply.resources)
-    answers = iter(decided)
-    return [change if isinstance(change, Outcome) else next(answers) for change in changes]
+    good = [change for change in changes if isinstance(change, ConfigResource)]
+    named = Counter((resource.scope, resource.name) for resource in good)
+    twice = _invalid("Each resource must appear at most once.")
+    decided = {key: twice for key, count in named.items() if count > 1}
+    once = (resource for resource in good if named[resource.scope, resource.name] == 1)
+    for some in slices(once, CHANGES_PER_COMMAND, lambda resource: 1 + len(resource.changes)):
+        command = AlterConfigs(resources=tuple(some), validate_only=validate_only)
+        outcomes = (await deps.metadata.submit(command)).resources
+        keys = ((resource.scope, resource.name) for resource in some)
+        decided |= dict(zip(keys, outcomes, strict=True))
+        await asyncio.sleep(0)  # a command that changes nothing may be answered without a turn of the loop
+    return [
+        change if isinstance(change, Outcome) else decided[change.scope, change.name] for change in changes
+    ]

@@ -13,8 +13,8 @@ the one before has returned. A handler that has not done by then what must be do
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol
 
@@ -83,9 +83,11 @@ class RequestContext:
 
 @dataclass(frozen=True, slots=True)
 class RawReply:
-    """A response body that is already encoded: bytes and file slices in order; net adds size and header."""
+    """A response body that is already encoded: bytes and file slices in order; net adds size and header.
+    `errors`: error code -> how often it is in it."""
 
     parts: list[Part]
+    errors: Mapping[int, int] = field(default_factory=dict)
 
 
 class Close(Enum):

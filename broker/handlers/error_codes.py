@@ -4,8 +4,10 @@ items of its arrays. Called by stats for each answer, so the places are looked u
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
+from tierlog.broker.handlers.context import RawReply
 from tierlog.broker.wire.schema import StructType
 
 Walk = Callable[[Sequence[Any], "Counter[int]"], None]
@@ -21,10 +23,13 @@ def counter_of(response: StructType, errors: "Counter[int]") -> Callable[[Any], 
     def count(reply: Any) -> None:
         if isinstance(reply, response):
             walk((reply,), errors)
+        elif isinstance(reply, RawReply):
+            errors.update(reply.errors)
 
     return count
 
 
+@cache
 def _walk(struct: StructType) -> Walk | None:
     has_code = any(field.name == "error_code" for field in struct.FIELDS)
     inner = [

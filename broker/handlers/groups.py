@@ -6,6 +6,7 @@ once is returned at once; one that has to wait (join phase, assignment, durabili
 without a task.
 """
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
@@ -23,7 +24,8 @@ from tierlog.broker.coordinator.events import (
     SyncAnswer,
 )
 from tierlog.broker.handlers.committed_offsets import offset_handlers
-from tierlog.broker.handlers.context import Handler, RequestContext
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.turns import answer, in_slices, slices
 from tierlog.broker.runtime.group_service import GroupService
 from tierlog.broker.wire.api import BY_NAME
 from tierlog.broker.wire.errors import ErrorCode
@@ -266,13 +268,15 @@ class _Handlers:
 
     # ---- administration ----
 
-    def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        groups = [self._describe_one(group_id, context.version) for group_id in dict.fromkeys(request.groups)]
-        if request.include_authorized_operations:
-            for group in groups:
-                if group.error_code == 0:
-                    group.authorized_operations = ALL_OPERATIONS
-        return DescribeGroupsResponse(groups=groups)
+    def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> Reply | Awaitable[Reply]:
+        def described(group_id: str) -> DescribedGroup:
+            group = self._describe_one(group_id, context.version)
+            if request.include_authorized_operations and group.error_code == 0:
+                group.authorized_operations = ALL_OPERATIONS
+            return group
+
+        once = list(dict.fromkeys(request.groups))
+        return answer(DescribeGroupsResponse(), context.version, "groups", once, described)
 
     def _describe_one(self, group_id: str, version: int) -> DescribedGroup:
         found = self._service.describe(group_id)
@@ -316,12 +320,13 @@ class _Handlers:
             ],
         )
 
-    def delete(
-        self, context: RequestContext, request: DeleteGroupsRequest
-    ) -> Awaitable[DeleteGroupsResponse]:
-        return self._delete_all(
-            [self._delete_one(group_id) for group_id in dict.fromkeys(request.groups_names)]
-        )
+    async def delete(self, context: RequestContext, request: DeleteGroupsRequest) -> Reply:
+        results: list[DeletableGroupResult] = []
+        for some in slices(dict.fromkeys(request.groups_names)):
+            begun = [self._delete_one(group_id) for group_id in some]
+            results += [each if isinstance(each, DeletableGroupResult) else await each for each in begun]
+            await asyncio.sleep(0)
+        return await in_slices(DeleteGroupsResponse(), context.version, "results", len(results), results)
 
     def _delete_one(self, group_id: str) -> DeletableGroupResult | Awaitable[DeletableGroupResult]:
         return self._service.ask(
@@ -329,12 +334,6 @@ class _Handlers:
             lambda token: DeleteGroup(token=token, group_id=group_id),
             lambda answer: DeletableGroupResult(group_id=group_id, error_code=_error(answer)),
         )
-
-    async def _delete_all(
-        self, results: list[DeletableGroupResult | Awaitable[DeletableGroupResult]]
-    ) -> DeleteGroupsResponse:
-        waited = [each if isinstance(each, DeletableGroupResult) else await each for each in results]
-        return DeleteGroupsResponse(results=waited)
 
 
 def _error(answer: Any) -> ErrorCode:

@@ -14,11 +14,11 @@ from tierlog.broker.handlers.cluster import describe_cluster_handler, metadata_h
 from tierlog.broker.handlers.config_resources import list_config_resources_handler
 from tierlog.broker.handlers.configs import (
     alter_configs_handler,
-    describe_configs_handler,
     incremental_alter_configs_handler,
 )
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.describe_configs import describe_configs_handler
 from tierlog.broker.handlers.elections import elect_leaders_handler
 from tierlog.broker.handlers.features import features_of, update_features_handler
 from tierlog.broker.handlers.fetch import fetch_handler

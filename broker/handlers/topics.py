@@ -4,14 +4,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain
+from uuid import UUID
 
-from tierlog.broker.handlers.context import Handler, RawReply, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.described import describe_topic
 from tierlog.broker.handlers.mutations import MESSAGE, REFUSED, Mutations
-from tierlog.broker.ports.files import Part
-from tierlog.broker.wire.codec import encode
+from tierlog.broker.handlers.turns import in_slices, in_turns, slices
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -31,7 +31,6 @@ from tierlog.broker.wire.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from tierlog.broker.wire.primitives import uvarint
 from tierlog.broker.wire.schema import ZERO_UUID
 from tierlog.metadata.controller.commands import (
     USE_DEFAULT,
@@ -47,11 +46,11 @@ from tierlog.metadata.image import TopicImage
 
 CONFIGS_FROM = 5  # CreateTopics tells the topic's settings (KIP-525)
 IDS_FROM = 6  # DeleteTopics by id (KIP-516)
-FLEXIBLE_FROM = 5  # of CreateTopics
-THROTTLE_BYTES = 4  # before the topics
-TOPICS_PER_SLICE = 100  # some 10 ms of the event loop
+TOPICS_PER_SLICE = 100
+"""Of an answer with all settings of each topic: some 10 ms of the event loop."""
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """As in Kafka, where one request is one batch of the metadata log."""
+TOPICS_PER_DELETION = 200  # of one command, which the controller decides in one turn of its event loop
 TOO_LARGE = "Unable to perform excessively large batch operation."
 MAX_TOPICS_PER_REQUEST = 5_000
 """Kafka's batch holds 10,000 records (MAX_RECORDS_PER_USER_OP); a topic with one partition is two."""
@@ -79,17 +78,20 @@ def create_topics_handler(deps: Dependencies) -> Handler:
             (_named_twice(name) for name in sorted(twice)),
             _created(deps, context.version, outcomes, overrides),
         )
+        response = CreateTopicsResponse(throttle_time_ms=mutations.throttle_time_ms)
         count = len(twice) + len(outcomes)
-        return await _in_slices(context.version, mutations.throttle_time_ms, count, answers)
+        return await in_slices(response, context.version, "topics", count, answers, TOPICS_PER_SLICE)
 
     return handle
 
 
 def _too_large(deps: Dependencies, request: CreateTopicsRequest) -> str | None:
-    """Why the request as a whole is refused, in Kafka's words (ReplicationControlManager)."""
+    """Why the request as a whole is refused, in Kafka's words (ReplicationControlManager). A count below 0 is
+    refused for its topic alone, and makes no room for others."""
     default = deps.settings.num_partitions
     partitions = sum(
-        len(topic.assignments) or (default if topic.num_partitions == USE_DEFAULT else topic.num_partitions)
+        len(topic.assignments)
+        or (default if topic.num_partitions == USE_DEFAULT else max(topic.num_partitions, 0))
         for topic in request.topics
     )
     if partitions > MAX_PARTITIONS_PER_REQUEST:
@@ -102,22 +104,6 @@ def _too_large(deps: Dependencies, request: CreateTopicsRequest) -> str | None:
 def _named_twice(name: str) -> CreatableTopicResult:
     message = f"Create topics request from client contains multiple entries for {name}."
     return CreatableTopicResult(name=name, error_code=ErrorCode.INVALID_REQUEST, error_message=message)
-
-
-async def _in_slices(
-    version: int, throttle_time_ms: int, count: int, answers: Iterator[CreatableTopicResult]
-) -> RawReply:
-    """A CreateTopicsResponse, encoded a few topics at a time: with all settings of each topic 5,000 of them
-    are 200,000 objects, and half a second of the event loop."""
-    is_flexible = version >= FLEXIBLE_FROM
-    count_bytes, no_tags = (uvarint(count + 1), b"\0") if is_flexible else (count.to_bytes(4, "big"), b"")
-    parts: list[Part] = [throttle_time_ms.to_bytes(4, "big") + count_bytes]
-    while some := list(islice(answers, TOPICS_PER_SLICE)):
-        whole = encode(CreateTopicsResponse(topics=some), version)
-        begin = THROTTLE_BYTES + (len(uvarint(len(some) + 1)) if is_flexible else 4)
-        parts.append(whole[begin : len(whole) - len(no_tags)])
-        await asyncio.sleep(0)
-    return RawReply([*parts, no_tags] if is_flexible else parts)
 
 
 async def _create_within(
@@ -213,31 +199,10 @@ def delete_topics_handler(deps: Dependencies) -> Handler:
             if context.version >= IDS_FROM
             else [DeleteTopicState(name=name) for name in request.topic_names]
         )
-        response = DeleteTopicsResponse()
         mutations = Mutations(deps, context, DELETE_STRICT_FROM)
-        good: list[TopicRef] = []
-        for topic in asked:
-            if topic.name is not None and topic.topic_id != ZERO_UUID:
-                response.responses.append(
-                    DeletableTopicResult(
-                        name=topic.name,
-                        topic_id=topic.topic_id,
-                        error_code=ErrorCode.INVALID_REQUEST,
-                        error_message="You may not specify both topic name and topic id.",
-                    )
-                )
-            elif topic.name is not None:
-                good.append(TopicRef(name=topic.name))
-            elif topic.topic_id != ZERO_UUID:
-                good.append(TopicRef(topic_id=topic.topic_id))
-            else:
-                response.responses.append(
-                    DeletableTopicResult(
-                        name=None,
-                        error_code=ErrorCode.INVALID_REQUEST,
-                        error_message="Neither topic name nor id were specified.",
-                    )
-                )
+        checked = await in_turns(asked, _reference)
+        results = [each for each in checked if isinstance(each, DeletableTopicResult)]
+        good = [each for each in checked if isinstance(each, TopicRef)]
         if mutations.are_bounded:
             topics = {ref: _topic(deps, ref) for ref in good}
             refused = {
@@ -245,14 +210,32 @@ def delete_topics_handler(deps: Dependencies) -> Handler:
                 for ref, topic in topics.items()
                 if topic is not None and not mutations.allow(len(topic.partitions))
             }
-            response.responses += [_too_much(topic) for topic in refused.values()]
+            results += [_too_much(topic) for topic in refused.values()]
             good = [ref for ref in good if ref not in refused]
-        if good:
-            response.responses += await _delete(deps, good)
-        response.throttle_time_ms = mutations.throttle_time_ms
-        return response
+        results += await _delete(deps, good)
+        response = DeleteTopicsResponse(throttle_time_ms=mutations.throttle_time_ms)
+        return await in_slices(response, context.version, "responses", len(results), results)
 
     return handle
+
+
+def _reference(topic: DeleteTopicState) -> TopicRef | DeletableTopicResult:
+    if topic.name is not None and topic.topic_id != ZERO_UUID:
+        return DeletableTopicResult(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message="You may not specify both topic name and topic id.",
+        )
+    if topic.name is not None:
+        return TopicRef(name=topic.name)
+    if topic.topic_id != ZERO_UUID:
+        return TopicRef(topic_id=topic.topic_id)
+    return DeletableTopicResult(
+        name=None,
+        error_code=ErrorCode.INVALID_REQUEST,
+        error_message="Neither topic name nor id were specified.",
+    )
 
 
 def _topic(deps: Dependencies, ref: TopicRef) -> TopicImage | None:
@@ -269,16 +252,30 @@ def _too_much(topic: TopicImage) -> DeletableTopicResult:
 
 
 async def _delete(deps: Dependencies, refs: list[TopicRef]) -> list[DeletableTopicResult]:
-    reply = await deps.metadata.submit(DeleteTopics(topics=tuple(refs)))
-    return [
-        DeletableTopicResult(
-            name=ref.name if ref.name is not None else outcome.name or None,
-            topic_id=outcome.topic_id,
-            error_code=outcome.error,
-            error_message=outcome.message,
-        )
-        for ref, outcome in dict(zip(refs, reply.topics, strict=True)).items()
-    ]
+    """Some topics at a time. A topic that is named more than once, which the controller refuses, is in one
+    command each time."""
+    mentions: dict[TopicRef | UUID, list[TopicRef]] = {}
+    for ref in dict.fromkeys(refs):
+        topic = _topic(deps, ref)
+        mentions.setdefault(ref if topic is None else topic.topic_id, []).append(ref)
+    twice = {ref for ref, count in Counter(refs).items() if count > 1}
+    results: list[DeletableTopicResult] = []
+    for some in slices(mentions.values(), TOPICS_PER_DELETION):
+        named = [ref for each in some for ref in each]
+        again = [ref for ref in named if ref in twice]
+        outcomes = (await deps.metadata.submit(DeleteTopics(topics=(*named, *again)))).topics
+        results += [_deleted(ref, outcome) for ref, outcome in zip(named, outcomes, strict=False)]
+        await asyncio.sleep(0)  # a command that changes nothing may be answered without a turn of the loop
+    return results
+
+
+def _deleted(ref: TopicRef, outcome: TopicOutcome) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=ref.name if ref.name is not None else outcome.name or None,
+        topic_id=outcome.topic_id,
+        error_code=outcome.error,
+        error_message=outcome.message,
+    )
 
 
 def create_partitions_handler(deps: Dependencies) -> Handler:

@@ -10,21 +10,25 @@ caller sees MalformedFrame.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, TypeVar
 
 from tierlog.broker.ports.files import FileSlice, Part
 from tierlog.broker.wire import compile_reader, compile_writer
-from tierlog.broker.wire.primitives import MalformedFrame
-from tierlog.broker.wire.schema import Buffer, Message
+from tierlog.broker.wire.primitives import MalformedFrame, uvarint
+from tierlog.broker.wire.schema import Buffer, Message, Struct
 
 __all__ = [
     "ELEMENTS_MAX",
+    "ArrayWriter",
     "MalformedFrame",
+    "array_writer",
     "decode",
     "decode_from",
     "encode",
     "encode_parts",
+    "nested_array_writer",
     "reader",
     "writer",
 ]
@@ -106,6 +110,47 @@ def encode_parts(message: Message, version: int) -> list[Part]:
     if begin < len(pieces):
         parts.append(b"".join(pieces[begin:]))
     return parts
+
+
+class ArrayWriter:
+    """Encodes a struct and one of its arrays of structs apart, for answers with thousands of elements: what
+    comes before the array, some elements at a time, and what comes after it."""
+
+    def __init__(self, kind: type[Struct], version: int, flexible: bool, array: str) -> None:
+        self._flexible = flexible
+        self._before, self._element, self._after = compile_writer.compile_parts(
+            kind, version, flexible, array
+        )
+
+    def before(self, whole: Struct, count: int) -> bytes:
+        """All up to the first of `count` elements."""
+        length = uvarint(count + 1) if self._flexible else struct.pack(">i", count)
+        return _written(self._before, (whole,)) + length
+
+    def elements(self, elements: Iterable[Struct]) -> bytes:
+        return _written(self._element, elements)
+
+    def after(self, whole: Struct) -> bytes:
+        return _written(self._after, (whole,))
+
+
+@cache
+def array_writer(message: type[Message], version: int, array: str) -> ArrayWriter:
+    """Of one of a message's arrays."""
+    return ArrayWriter(message, version, _flexible(message, version), array)
+
+
+@cache
+def nested_array_writer(message: type[Message], version: int, kind: type[Struct], array: str) -> ArrayWriter:
+    """Of an array of a struct inside of a message."""
+    return ArrayWriter(kind, version, _flexible(message, version), array)
+
+
+def _written(write: Writer, values: Iterable[Struct]) -> bytes:
+    pieces: list[bytes] = []
+    for value in values:
+        write(value, pieces.append)
+    return b"".join(pieces)
 
 
 def reader(message: type[Message], version: int) -> Reader:

@@ -24,6 +24,23 @@ def compile_writer(message: type[Struct], version: int, flexible: bool) -> Calla
     return compiled
 
 
+def compile_parts(
+    message: type[Struct], version: int, flexible: bool, array: str
+) -> tuple[Callable[..., None], Callable[..., None], Callable[..., None]]:
+    """The writers of what comes before an array of structs, of one element, and of what comes after it."""
+    source = _Source(version, flexible)
+    fields = plain_fields(message, version)
+    at = next(number for number, field in enumerate(fields) if field.name == array)
+    nested = fields[at].nested
+    if nested is None or not fields[at].array:
+        raise ValueError(f"{array} is no array of structs")
+    source.function("write_before", source.plain(fields[:at]))
+    element = source.struct_writer(nested)
+    source.function("write_after", source.plain(fields[at + 1 :]) + source.tags(message))
+    exec("\n".join(source.lines), source.names)
+    return source.names["write_before"], source.names[element], source.names["write_after"]
+
+
 def _cut(text: str) -> bytes:
     """The text, or what fits of it into a string of the protocol."""
     data = text.encode()
@@ -75,15 +92,23 @@ class _Source:
         if name in self.names:
             return name
         self.names[name] = None
-        body: list[str] = []
-        for piece in pieces(plain_fields(kind, self.version)):
-            first = piece[0]
-            body += self._fixed(piece) if first.is_fixed else self._value(first, f"m.{first.name}")
-        if self.flexible:
-            body += self._tags(kind, tagged_fields(kind, self.version))
+        self.function(name, self.plain(plain_fields(kind, self.version)) + self.tags(kind))
+        return name
+
+    def function(self, name: str, body: list[str]) -> None:
         self.lines.append(f"def {name}(m, put):")
         self.lines += [f"    {line}" for line in body or ["pass"]]
-        return name
+
+    def plain(self, fields: list[Field]) -> list[str]:
+        """Writes fields outside the tag section."""
+        body: list[str] = []
+        for piece in pieces(fields):
+            first = piece[0]
+            body += self._fixed(piece) if first.is_fixed else self._value(first, f"m.{first.name}")
+        return body
+
+    def tags(self, kind: type[Struct]) -> list[str]:
+        return self._tags(kind, tagged_fields(kind, self.version)) if self.flexible else []
 
     def _fixed(self, fields: list[Field]) -> list[str]:
         return [self._pack([(field.type, f"m.{field.name}") for field in fields])]

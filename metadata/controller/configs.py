@@ -76,8 +76,6 @@ def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAlt
 
 def check_topic_settings(overrides: Mapping[str, str]) -> None:
     """The whole of a topic's overrides: each value, and what must hold between them. Raises Refusal."""
-    for value in overrides.values():
-        _check_size(value)
     try:
         for name, text in overrides.items():
             find_setting(TOPIC_SETTINGS, name).accept(text)
@@ -108,13 +106,13 @@ def overrides_after(image: ClusterImage, resource: c.ConfigResource) -> dict[str
         if value is None:
             after.pop(change.key, None)
         else:
-            _check_size(change.key)
-            _check_size(value)
+            check_size(change.key)
+            check_size(value)
             after[change.key] = value
     return after
 
 
-def _check_size(text: str) -> None:
+def check_size(text: str) -> None:
     """What is longer fits into no answer of DescribeConfigs. The words are Kafka's. Raises Refusal."""
     if len(text) > STRING_BYTES_MAX or len(text.encode()) > STRING_BYTES_MAX:
         _refuse(

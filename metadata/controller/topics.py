@@ -11,7 +11,7 @@ from tierlog.broker.ports.types import Rng, random_uuid
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.controller.configs import check_topic_settings
+from tierlog.metadata.controller.configs import check_size, check_topic_settings
 from tierlog.metadata.controller.decision import Decision, Refusal
 from tierlog.metadata.controller.placement import Placement
 from tierlog.metadata.evolve import evolve_all
@@ -84,6 +84,8 @@ def _create(
     if unset := [key for key, value in topic.configs if value is None]:
         raise Refusal(ErrorCode.INVALID_CONFIG, f"a value is needed for {', '.join(unset)}")
     settings = {key: value for key, value in topic.configs if value is not None}
+    for value in settings.values():
+        check_size(value)
     check_topic_settings(settings)
     replicas = _assigned(draft, topic) if topic.assignments else _placed(placement, command, topic)
     topic_id = random_uuid(rng)
@@ -243,13 +245,16 @@ def _each(
     judge: Callable[[ClusterImage, T], Change],
     validate_only: bool,
 ) -> Decision[c.TopicsChanged]:
-    """Judges one item after the other, each against what the ones before it did."""
+    """Judges one item after the other, each against what the ones before it did. After one that is too much
+    none is looked at: to place its partitions only to refuse them would take as long as to keep them."""
     records: list[r.AnyRecord] = []
     outcomes: list[c.TopicOutcome] = []
+    is_full = False
     for item in items:
         try:
-            made, outcome = judge(image, item)
-            if len(records) + len(made) > MAX_RECORDS_PER_COMMAND:
+            made, outcome = ((), unchanged(item)) if is_full else judge(image, item)
+            is_full = is_full or len(records) + len(made) > MAX_RECORDS_PER_COMMAND
+            if is_full:
                 raise Refusal(
                     ErrorCode.POLICY_VIOLATION, "too much for one request: ask for fewer topics at a time"
                 )

@@ -5,7 +5,7 @@ import random
 import uuid
 from pathlib import Path
 
-from tierlog.broker.handlers.context import Connection, RequestContext
+from tierlog.broker.handlers.context import Connection, RawReply, RequestContext
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.files import OsFiles
@@ -103,8 +103,8 @@ class OneBroker:
     async def call(self, api: str, version: int, request: object):
         """Through the codec both ways, so that what a version lacks is lost as on the wire."""
         answer = await self.begin(api, version, request)
-        body = encode(answer, version)
-        return decode(type(answer), version, body, 0, len(body))
+        body = b"".join(answer.parts) if isinstance(answer, RawReply) else encode(answer, version)
+        return decode(BY_NAME[api].response, version, body, 0, len(body))
 
     def begin(self, api: str, version: int, request: object) -> "asyncio.Future[object]":
         body = encode(request, version)

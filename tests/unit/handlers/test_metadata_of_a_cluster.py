@@ -1,14 +1,20 @@
 """Metadata and DescribeCluster of a cluster with brokers that are fenced, or gone for good."""
 
+import asyncio
 import uuid
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from admin_cluster import AdminCluster
 
-from tierlog.broker.handlers.auto_creation import IN_FLIGHT_MAX
+from tierlog.broker.handlers.auto_creation import IN_FLIGHT_MAX, TOPICS_PER_COMMAND, AutoTopicCreation
 from tierlog.broker.handlers.fenced_lately import NAMED_FOR_MS
 from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller.commands import CreateTopics
+from tierlog.metadata.image import ClusterImage
 
 
 async def partition(cluster: AdminCluster, version: int) -> Any:
@@ -186,3 +192,37 @@ async def test_topics_created_at_once_are_bounded(cluster: AdminCluster) -> None
     await created
     await cluster.ask("Metadata", 12, topics=[{"name": name} for name in names])
     await cluster.metadata.wait_for(lambda image: len(image.topic_ids) == len(names))
+
+
+class FailsOnce:
+    """Metadata whose first command ends in an error that nobody foresaw."""
+
+    def __init__(self, metadata: MetadataClient) -> None:
+        self._metadata = metadata
+        self._failure: Exception | None = ZeroDivisionError()
+
+    @property
+    def image(self) -> ClusterImage:
+        return self._metadata.image
+
+    async def submit(self, command: CreateTopics) -> Any:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return await self._metadata.submit(command)
+
+
+async def test_after_a_failure_that_nobody_foresaw_all_topics_can_be_asked_for_again(
+    cluster: AdminCluster,
+) -> None:
+    metadata: Any = FailsOnce(cluster.metadata)
+    creation = AutoTopicCreation(replace(cluster.dependencies, metadata=metadata))
+    context: Any = SimpleNamespace(connection=SimpleNamespace(user="ANONYMOUS"), client_id="c", version=12)
+    names = [f"t{n}" for n in range(3 * TOPICS_PER_COMMAND)]
+    creation.start(context, names)
+    while not cluster.failures:  # noqa: ASYNC110 - nothing tells when a task has failed
+        await asyncio.sleep(0)
+    assert [type(failure) for failure in cluster.failures] == [ZeroDivisionError]
+    cluster.failures.clear()
+    creation.start(context, names)
+    await cluster.metadata.wait_for(lambda image: len(image.topic_ids) == len(names), timeout_s=10)

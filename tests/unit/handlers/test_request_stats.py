@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tierlog.broker.handlers.context import Connection, RequestContext
+from tierlog.broker.handlers.context import Connection, RawReply, RequestContext
 from tierlog.broker.handlers.error_codes import counter_of
 from tierlog.broker.handlers.stats import ApiStats, RequestStats, measured
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices
 from tierlog.broker.wire.api import APIS, BY_NAME
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
 from tierlog.broker.wire.messages import metadata
@@ -109,6 +110,17 @@ def test_errors_are_found_wherever_they_lie() -> None:
     count(metadata.MetadataResponse(topics=topics))
     count(None)
     assert errors == {3: 1, 5: 2}
+
+
+async def test_errors_are_found_in_an_answer_of_slices() -> None:
+    topics = [metadata.MetadataResponseTopic(error_code=number % 2) for number in range(1000)]
+    reply = await in_slices(metadata.MetadataResponse(), 12, "topics", len(topics), topics)
+    assert isinstance(reply, RawReply) and len(reply.parts) == 2 + 1000 / ENTRIES_PER_TURN
+    errors: Counter[int] = Counter()
+    count = counter_of(metadata.MetadataResponse, errors)
+    assert count is not None
+    count(reply)
+    assert errors == {1: 500}
 
 
 def test_every_answer_can_be_looked_through() -> None:

@@ -17,6 +17,7 @@ from group_broker import (
     join_request,
     sync_request,
 )
+from loop_steps import LoopSteps
 from structlog.testing import capture_logs
 
 from tierlog.broker.coordinator.events import Appended, WriteId
@@ -155,6 +156,22 @@ async def test_the_life_of_a_group(broker):
     assert (await broker.call("LeaveGroup", 1, old)).error_code == E.UNKNOWN_MEMBER_ID
     codes = [each.error_code for each in (await broker.call("DeleteGroups", 2, delete)).results]
     assert codes == [E.NONE, E.GROUP_ID_NOT_FOUND]
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "request_"),
+    [
+        ("DescribeGroups", 6, describe_groups.DescribeGroupsRequest(groups=[f"g{n}" for n in range(2_500)])),
+        ("DeleteGroups", 2, delete_groups.DeleteGroupsRequest(groups_names=[f"g{n}" for n in range(2_500)])),
+    ],
+)
+async def test_thousands_of_groups_are_worked_on_in_turns(broker, api, version, request_):
+    with LoopSteps() as steps:
+        answer = await broker.call(api, version, request_)
+    assert steps.most < steps.total / 5
+    results = answer.groups if api == "DescribeGroups" else answer.results
+    assert [each.group_id for each in results] == [f"g{n}" for n in range(2_500)]
+    assert {each.error_code for each in results} == {E.GROUP_ID_NOT_FOUND}
 
 
 @pytest.mark.parametrize("version", range(10))

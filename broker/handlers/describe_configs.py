@@ -1,0 +1,230 @@
+"""DescribeConfigs (v1-4): the settings of topics, groups, subscriptions, this node and the cluster.
+
+A name of a few bytes is answered with some kilobytes, which are the same for all resources of a type but for
+settings of their own. So an answer is a list of pieces: settings that a resource has by default are encoded
+once and sent again for each, and thousands of resources are described in turns of the event loop.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from tierlog.broker.handlers.cluster import is_topic_name
+from tierlog.broker.handlers.configs import (
+    BROKER,
+    CLIENT_METRICS,
+    GROUP,
+    MAX_RESOURCES_PER_REQUEST,
+    TOO_LARGE,
+    TOPIC,
+    not_a_topic,
+)
+from tierlog.broker.handlers.context import Handler, RawReply, Reply, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.described import (
+    Described,
+    Source,
+    describe_client_metrics,
+    describe_cluster,
+    describe_group,
+    describe_node,
+    describe_topic,
+)
+from tierlog.broker.handlers.turns import in_turns
+from tierlog.broker.ports.files import Part
+from tierlog.broker.wire.codec import array_writer, nested_array_writer
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from tierlog.broker.wire.primitives import STRING_BYTES_MAX
+from tierlog.metadata.controller.commands import Outcome
+from tierlog.metadata.records import ConfigScope
+
+RESOURCES_PER_TURN = 20  # a topic with settings of its own takes half a millisecond
+RUNS_MAX = 1_000
+"""Kept for one answer: settings, and runs of them, that one resource after the other has by default."""
+_OWN = frozenset({Source.TOPIC, Source.GROUP, Source.CLIENT_METRICS})
+_SCOPES = {TOPIC: ConfigScope.TOPIC, GROUP: ConfigScope.GROUP, CLIENT_METRICS: ConfigScope.CLIENT_METRICS}
+
+
+def describe_configs_handler(deps: Dependencies) -> Handler:
+    def handle(context: RequestContext, request: DescribeConfigsRequest) -> Reply | Awaitable[Reply]:
+        # Twenty bytes of a request must not be worth any number of copies of ten kilobytes.
+        once = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+        description, resources = _Description(deps, context.version, request), list(once.values())
+        if len(resources) > RESOURCES_PER_TURN:
+            return _describe_in_turns(description, resources)
+        return description.reply([description.describe(resource) for resource in resources])
+
+    return handle
+
+
+async def _describe_in_turns(
+    description: "_Description", resources: Sequence[DescribeConfigsResource]
+) -> RawReply:
+    describe = description.describe
+    if len(resources) > MAX_RESOURCES_PER_REQUEST:
+        describe = description.refuse
+    return description.reply(await in_turns(resources, describe, RESOURCES_PER_TURN))
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """Encoded."""
+
+    count: int
+    pieces: tuple[bytes, ...]
+
+
+class _Description:
+    """The answer to one request. All of it is of one image."""
+
+    def __init__(self, deps: Dependencies, version: int, request: DescribeConfigsRequest) -> None:
+        self._settings, self._image = deps.settings, deps.metadata.image
+        self._request = request
+        self._errors: Counter[int] = Counter()
+        self._results = array_writer(DescribeConfigsResponse, version, "results")
+        self._entries = nested_array_writer(
+            DescribeConfigsResponse, version, DescribeConfigsResult, "configs"
+        )
+        self._by_default: dict[tuple[int, frozenset[str]], _Settings | Outcome] = {}  # by type and keys
+        self._runs: dict[tuple[int, tuple[str, ...]], bytes] = {}  # by type and names
+
+    def reply(self, results: Sequence[Sequence[bytes]]) -> RawReply:
+        whole = DescribeConfigsResponse()
+        pieces = [piece for result in results for piece in result]
+        parts: list[Part] = [self._results.before(whole, len(results)), *pieces, self._results.after(whole)]
+        return RawReply(parts, self._errors)
+
+    def refuse(self, resource: DescribeConfigsResource) -> Sequence[bytes]:
+        return self._failed(resource, Outcome(error=ErrorCode.POLICY_VIOLATION, message=TOO_LARGE))
+
+    def describe(self, resource: DescribeConfigsResource) -> Sequence[bytes]:
+        """The pieces of its result."""
+        found = self._found(resource)
+        if isinstance(found, Outcome):
+            return self._failed(resource, found)
+        result = _result(resource)
+        return self._entries.before(result, found.count), *found.pieces, self._entries.after(result)
+
+    def _found(self, resource: DescribeConfigsResource) -> _Settings | Outcome:
+        kind, keys = resource.resource_type, frozenset(resource.configuration_keys or ())
+        refused = self._refused(kind, resource.resource_name)
+        if refused is not None:
+            return refused
+        if kind == BROKER:
+            return self._settings_of(kind, self._described_node(resource.resource_name), keys)
+        overrides = self._image.overrides(_SCOPES[kind], resource.resource_name)
+        if overrides:
+            return self._settings_of(kind, self._described(kind, overrides), keys)
+        found = self._by_default.get((kind, keys))
+        if found is None:
+            found = self._settings_of(kind, self._described(kind, {}), keys)
+            if len(self._by_default) < RUNS_MAX:
+                self._by_default[kind, keys] = found
+        return found
+
+    def _settings_of(
+        self, kind: int, found: Sequence[Described], keys: frozenset[str]
+    ) -> _Settings | Outcome:
+        """Those that are asked for; no key asks for all."""
+        wanted = [item for item in found if not keys or item.name in keys]
+        if (long := _too_long(wanted)) is not None:
+            message = (
+                f"the value of {long} is longer than the {STRING_BYTES_MAX} bytes that an answer can carry:"
+                " give it a shorter one"
+            )
+            return Outcome(error=ErrorCode.INVALID_CONFIG, message=message)
+        return _Settings(len(wanted), tuple(self._encoded(kind, wanted)))
+
+    def _encoded(self, resource_type: int, found: Iterable[Described]) -> Iterable[bytes]:
+        """Settings of its own, and between them runs of what it has by default, each encoded once."""
+        if resource_type == BROKER:
+            yield self._entries.elements(map(self._entry, found))  # two resources: this node, and all nodes
+            return
+        for is_own, run in groupby(found, lambda item: item.source in _OWN):
+            items = list(run)
+            if is_own:
+                yield self._entries.elements(map(self._entry, items))
+                continue
+            key = resource_type, tuple(item.name for item in items)
+            encoded = self._runs.get(key)
+            if encoded is None:
+                encoded = self._entries.elements(map(self._entry, items))
+                if len(self._runs) < RUNS_MAX:
+                    self._runs[key] = encoded
+            yield encoded
+
+    def _failed(self, resource: DescribeConfigsResource, why: Outcome) -> Sequence[bytes]:
+        result = _result(resource)
+        result.error_code, result.error_message = why.error, why.message
+        self._errors[why.error] += 1
+        return self._entries.before(result, 0), self._entries.after(result)
+
+    def _refused(self, kind: int, name: str) -> Outcome | None:
+        if kind == BROKER:
+            here = str(self._settings.node_id)
+            message = f"Unexpected broker id, expected {here} or empty string, but received {name}"
+            return None if name in ("", here) else _invalid(message)
+        if kind not in _SCOPES:
+            return _invalid(f"Unknown resource type {kind}")
+        if kind == TOPIC and not is_topic_name(name):
+            return not_a_topic(name)
+        if kind == TOPIC and name not in self._image.topic_ids:
+            return Outcome(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        title = "Group name" if kind == GROUP else "Client metrics subscription name"
+        return None if name else _invalid(f"{title} must not be empty")
+
+    def _described(self, kind: int, overrides: Mapping[str, str]) -> list[Described]:
+        if kind == TOPIC:
+            return describe_topic(self._settings, self._image, overrides)
+        return describe_group(overrides) if kind == GROUP else describe_client_metrics(overrides)
+
+    def _described_node(self, name: str) -> list[Described]:
+        if name == "":
+            return describe_cluster(self._image.overrides(ConfigScope.CLUSTER, ""))
+        return describe_node(self._settings, self._image)
+
+    def _entry(self, item: Described) -> DescribeConfigsResourceResult:
+        return DescribeConfigsResourceResult(
+            name=item.name,
+            value=item.value,
+            read_only=item.read_only,
+            config_source=item.source,
+            is_sensitive=item.is_sensitive,
+            synonyms=[
+                DescribeConfigsSynonym(
+                    name=synonym.name,
+                    value=None if item.is_sensitive else synonym.value,
+                    source=synonym.source,
+                )
+                for synonym in (item.listed if self._request.include_synonyms else ())
+            ],
+            config_type=item.setting.type,
+            documentation=item.setting.doc if self._request.include_documentation else None,
+        )
+
+
+def _result(resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+    )
+
+
+def _too_long(found: Iterable[Described]) -> str | None:
+    """A setting with a value that was taken before values were bounded, or stands in the node's file."""
+    for item in found:
+        if any(len((synonym.value or "").encode()) > STRING_BYTES_MAX for synonym in item.synonyms):
+            return item.name
+    return None
+
+
+def _invalid(message: str) -> Outcome:
+    return Outcome(error=ErrorCode.INVALID_REQUEST, message=message)

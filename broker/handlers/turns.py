@@ -1,0 +1,95 @@
+"""Requests with thousands of entries: their work and their answers, a few entries in each turn of the loop.
+
+Between two turns the other connections have theirs, and heartbeats and elections go on. Called by handlers
+whose requests name any number of things.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from tierlog.broker.handlers.context import RawReply, Reply
+from tierlog.broker.handlers.error_codes import counter_of
+from tierlog.broker.ports.files import Part
+from tierlog.broker.wire.codec import array_writer
+from tierlog.broker.wire.schema import Message
+
+ENTRIES_PER_TURN = 200
+"""Entries whose answer takes some microseconds each: about 5 ms of the event loop."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def in_turns(
+    items: Iterable[T],
+    work: Callable[[T], R],
+    at_once: int = ENTRIES_PER_TURN,
+    weigh: Callable[[T], int] = lambda item: 1,
+) -> list[R]:
+    """What the work makes of each item. `weigh`: as how many entries an item counts."""
+    done = []
+    weight = 0
+    for item in items:
+        done.append(work(item))
+        weight += weigh(item)
+        if weight >= at_once:
+            weight = 0
+            await asyncio.sleep(0)
+    return done
+
+
+def slices(
+    items: Iterable[T], at_once: int = ENTRIES_PER_TURN, weigh: Callable[[T], int] = lambda item: 1
+) -> Iterator[list[T]]:
+    """The items, as many at a time as weigh `at_once`, and one at least."""
+    some: list[T] = []
+    weight = 0
+    for item in items:
+        some.append(item)
+        weight += weigh(item)
+        if weight >= at_once:
+            yield some
+            some, weight = [], 0
+    if some:
+        yield some
+
+
+def answer(
+    response: Any, version: int, array: str, items: Sequence[T], work: Callable[[T], Any]
+) -> Reply | Awaitable[Reply]:
+    """The response with what the work makes of each item in that array: at once if they are few."""
+    if len(items) > ENTRIES_PER_TURN:
+        return in_slices(response, version, array, len(items), map(work, items))
+    setattr(response, array, [work(item) for item in items])
+    return response
+
+
+async def in_slices(
+    response: Any,
+    version: int,
+    array: str,
+    count: int,
+    elements: Iterable[Any],
+    at_once: int = ENTRIES_PER_TURN,
+    weigh: Callable[[Any], int] = lambda element: 1,
+) -> Reply:
+    """The response with so many elements in that array, made and encoded a few in a turn."""
+    rest = slices(elements, at_once, weigh)
+    some = next(rest, [])
+    if len(some) == count:
+        setattr(response, array, some)
+        return response
+    kind: type[Message] = type(response)
+    writer = array_writer(kind, version, array)
+    errors: Counter[int] = Counter()
+    count_errors = counter_of(kind, errors)
+    parts: list[Part] = [writer.before(response, count)]
+    while some:
+        parts.append(writer.elements(some))
+        if count_errors is not None:
+            count_errors(kind(**{array: some}))
+        await asyncio.sleep(0)
+        some = next(rest, [])
+    return RawReply([*parts, writer.after(response)], errors)
