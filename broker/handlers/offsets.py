@@ -50,7 +50,8 @@ KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PE
 """Special timestamp -> the version that brought it (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
 READ_COMMITTED = 1
 STEPS_AT_ONCE = 4
-"""Pieces of batches that a look-up by time decompresses before others have their turn: 1.5 ms of gzip."""
+"""Pieces of batches that look-ups by time decompress for one request before others have their turn: 1.5 ms of
+gzip."""
 
 UNREADABLE = (CorruptLog, RecordsError)
 """Only the look-up by time looks into records, and not all of them were when they came (ADR 0004)."""
@@ -63,11 +64,12 @@ class _Found(NamedTuple):
 
 
 NOTHING = _Found(-1, -1, -1)
+Lookup = _Found | ErrorCode | Coroutine[Any, Any, _Found | ErrorCode]
 
 
 def list_offsets_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: ListOffsetsRequest) -> Reply | Awaitable[Reply]:
-        committed_only = request.isolation_level == READ_COMMITTED
+        lookups = _Lookups(deps, context.version, committed_only=request.isolation_level == READ_COMMITTED)
         response = ListOffsetsResponse()
         slow: list[Coroutine[Any, Any, None]] = []
         named = Counter((t.name, asked.partition_index) for t in request.topics for asked in t.partitions)
@@ -77,7 +79,7 @@ def list_offsets_handler(deps: Dependencies) -> Handler:
                 answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
                 answers.append(answer)
                 found = (
-                    _look_up(deps, context.version, topic.name, asked, committed_only)
+                    lookups.look_up(topic.name, asked)
                     if named[topic.name, asked.partition_index] == 1
                     else ErrorCode.INVALID_REQUEST  # which of them would the client take the answer for?
                 )
@@ -112,97 +114,127 @@ def _fill(answer: ListOffsetsPartitionResponse, found: _Found) -> None:
     answer.offset, answer.timestamp, answer.leader_epoch = found
 
 
-def _look_up(
-    deps: Dependencies, version: int, topic: str, asked: ListOffsetsPartition, committed_only: bool
-) -> _Found | ErrorCode | Coroutine[Any, Any, _Found | ErrorCode]:
-    replica = deps.find_replica(topic, asked.partition_index)
-    if not isinstance(replica, Replica):
-        return replica
-    if (fenced := check_epoch(replica, asked.current_leader_epoch)) is not ErrorCode.NONE:
-        return fenced
-    target = asked.timestamp
-    if target < EARLIEST_PENDING_UPLOAD or version < KNOWN_FROM.get(target, 0):
-        return ErrorCode.UNSUPPORTED_VERSION
-    remote = deps.metadata.image.remote_partition(replica.topic_id, asked.partition_index)
-    if target == LATEST:
-        end = replica.last_stable_offset if committed_only else replica.high_watermark
-        return _Found(end, -1, replica.leader_epoch)
-    if target == EARLIEST:
-        return _at(replica, replica.log_start_offset)
-    if target == EARLIEST_LOCAL:
-        return _at(replica, replica.local_log_start_offset)
-    if target == LATEST_TIERED:
-        return NOTHING if remote.end_offset is None else _at(replica, remote.end_offset - 1)
-    if target == EARLIEST_PENDING_UPLOAD:
-        if not replica.config.remote_storage_enable:
-            return NOTHING
-        return _at(replica, max(remote.end_offset or 0, replica.log_start_offset))
-    has_remote = remote.end_offset is not None and replica.log_start_offset < replica.local_log_start_offset
-    if target == MAX_TIMESTAMP:
-        return _max_timestamp(deps, replica, remote) if has_remote else _local(deps, replica.max_timestamp())
-    if has_remote:
-        return _by_timestamp(deps, replica, remote, target, committed_only)
-    return _local(deps, replica.offset_for_timestamp(target, committed_only=committed_only))
+class _Lookups:
+    """Those of one request. However many its partitions are, few steps are made before others have their
+    turn; after these, the searches among local records come one after the other."""
+
+    def __init__(self, deps: Dependencies, version: int, *, committed_only: bool) -> None:
+        self._deps, self._version, self._committed_only = deps, version, committed_only
+        self._steps_left = STEPS_AT_ONCE
+        self._one_at_a_time = asyncio.Lock()
+
+    def look_up(self, topic: str, asked: ListOffsetsPartition) -> Lookup:
+        replica = self._deps.find_replica(topic, asked.partition_index)
+        if not isinstance(replica, Replica):
+            return replica
+        if (fenced := check_epoch(replica, asked.current_leader_epoch)) is not ErrorCode.NONE:
+            return fenced
+        target = asked.timestamp
+        if target < EARLIEST_PENDING_UPLOAD or self._version < KNOWN_FROM.get(target, 0):
+            return ErrorCode.UNSUPPORTED_VERSION
+        remote = self._deps.metadata.image.remote_partition(replica.topic_id, asked.partition_index)
+        if (number := self._by_number(replica, remote, target)) is not None:
+            return number
+        found = self._by_records(replica, remote, target)
+        if isinstance(found, (ErrorCode, _Found)):
+            return found
+        return self._led_to_the_end(topic, replica, replica.leader_epoch, found)
+
+    def _by_number(self, replica: Replica, remote: RemotePartition, target: int) -> _Found | None:
+        """None: only the records say."""
+        if target == LATEST:
+            end = replica.last_stable_offset if self._committed_only else replica.high_watermark
+            return _Found(end, -1, replica.leader_epoch)
+        if target == EARLIEST:
+            return _at(replica, replica.log_start_offset)
+        if target == EARLIEST_LOCAL:
+            return _at(replica, replica.local_log_start_offset)
+        if target == LATEST_TIERED:
+            return NOTHING if remote.end_offset is None else _at(replica, remote.end_offset - 1)
+        if target == EARLIEST_PENDING_UPLOAD:
+            if not replica.config.remote_storage_enable:
+                return NOTHING
+            return _at(replica, max(remote.end_offset or 0, replica.log_start_offset))
+        return None
+
+    def _by_records(self, replica: Replica, remote: RemotePartition, target: int) -> Lookup:
+        end = remote.end_offset
+        has_remote = end is not None and replica.log_start_offset < replica.local_log_start_offset
+        if target == MAX_TIMESTAMP:
+            local = replica.max_timestamp()
+            return self._max_timestamp(replica, remote, local) if has_remote else self._local(local)
+        local = replica.offset_for_timestamp(target, committed_only=self._committed_only)
+        return self._by_timestamp(replica, remote, target, local) if has_remote else self._local(local)
+
+    async def _led_to_the_end(
+        self, topic: str, replica: Replica, epoch: int, search: Coroutine[Any, Any, _Found | ErrorCode]
+    ) -> _Found | ErrorCode:
+        """What another leader may have cut off is no answer."""
+        found = await search
+        leading = self._deps.find_replica(topic, replica.name.partition)
+        if not isinstance(leading, Replica):
+            return leading
+        if leading is not replica or leading.leader_epoch != epoch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return found
+
+    def _local(self, search: TimestampSearch) -> Lookup:
+        """At once if few steps find it; else others have their turn in between."""
+        try:
+            while self._steps_left:
+                self._steps_left -= 1
+                step = next(search)
+                if step is None:
+                    break
+                step()
+        except StopIteration as end:
+            return _answer(end.value)
+        except OSError:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        except UNREADABLE:
+            return ErrorCode.CORRUPT_MESSAGE
+        return self._local_in_turns(search)
+
+    async def _local_in_turns(self, search: TimestampSearch) -> _Found | ErrorCode:
+        try:
+            async with self._one_at_a_time:
+                return _answer(await self._deps.examiner.carry_out(search))
+        except OSError:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        except UNREADABLE:
+            return ErrorCode.CORRUPT_MESSAGE
+
+    async def _by_timestamp(
+        self, replica: Replica, remote: RemotePartition, timestamp: int, local: TimestampSearch
+    ) -> _Found | ErrorCode:
+        """The manifest first: what is remote is older. Only what lies below the local start counts."""
+        found = await _remote_by_timestamp(self._deps, replica, remote, timestamp)
+        if found is not NOTHING and (
+            isinstance(found, ErrorCode) or found.offset < replica.local_log_start_offset
+        ):
+            return found
+        return await self._local_in_turns(local)
+
+    async def _max_timestamp(
+        self, replica: Replica, remote: RemotePartition, search: TimestampSearch
+    ) -> _Found | ErrorCode:
+        local = await self._local_in_turns(search)
+        newest = max(
+            [entry.max_timestamp for entry in remote.entries] + [page.max_timestamp for page in remote.pages],
+            default=-1,
+        )
+        if isinstance(local, ErrorCode) or newest < 0 or (local is not NOTHING and local.timestamp > newest):
+            return local
+        found = await _remote_by_timestamp(self._deps, replica, remote, newest)
+        return local if found is NOTHING else found
 
 
 def _at(replica: Replica, offset: int) -> _Found:
     return _Found(offset, -1, replica.epoch_of(offset))
 
 
-def _local(
-    deps: Dependencies, search: TimestampSearch
-) -> _Found | ErrorCode | Coroutine[Any, Any, _Found | ErrorCode]:
-    """At once if few steps find it; else others have their turn in between."""
-    try:
-        for _ in range(STEPS_AT_ONCE):
-            step = next(search)
-            if step is None:
-                break
-            step()
-    except StopIteration as end:
-        return _answer(end.value)
-    except OSError:
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    except UNREADABLE:
-        return ErrorCode.CORRUPT_MESSAGE
-    return _local_in_turns(deps, search)
-
-
-async def _local_in_turns(deps: Dependencies, search: TimestampSearch) -> _Found | ErrorCode:
-    try:
-        return _answer(await deps.examiner.carry_out(search))
-    except OSError:
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    except UNREADABLE:
-        return ErrorCode.CORRUPT_MESSAGE
-
-
 def _answer(found: FoundTimestamp | None) -> _Found:
     return NOTHING if found is None else _Found(found.offset, found.timestamp, found.leader_epoch)
-
-
-async def _by_timestamp(
-    deps: Dependencies, replica: Replica, remote: RemotePartition, timestamp: int, committed_only: bool
-) -> _Found | ErrorCode:
-    """The manifest first: what is remote is older. Only what lies below the local start counts."""
-    found = await _remote_by_timestamp(deps, replica, remote, timestamp)
-    if found is not NOTHING and (
-        isinstance(found, ErrorCode) or found.offset < replica.local_log_start_offset
-    ):
-        return found
-    return await _local_in_turns(deps, replica.offset_for_timestamp(timestamp, committed_only=committed_only))
-
-
-async def _max_timestamp(deps: Dependencies, replica: Replica, remote: RemotePartition) -> _Found | ErrorCode:
-    local = await _local_in_turns(deps, replica.max_timestamp())
-    newest = max(
-        [entry.max_timestamp for entry in remote.entries] + [page.max_timestamp for page in remote.pages],
-        default=-1,
-    )
-    if isinstance(local, ErrorCode) or newest < 0 or (local is not NOTHING and local.timestamp > newest):
-        return local
-    found = await _remote_by_timestamp(deps, replica, remote, newest)
-    return local if found is NOTHING else found
 
 
 async def _remote_by_timestamp(

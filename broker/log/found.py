@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tierlog.broker.log.names import LOG, SNAPSHOT, segment_file
-from tierlog.broker.log.segment import BatchAt, Segment
+from tierlog.broker.log.segment import BatchAt, CorruptLog, Segment
 from tierlog.broker.partition.epochs import EpochEntry
 from tierlog.broker.partition.segments import SegmentInfo
 from tierlog.broker.ports.types import NO_TIMESTAMP
+from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.records.indexes import AbortedTxn, encode_txn_entry
 from tierlog.broker.records.record import record_pieces
 from tierlog.broker.records.unpacking import NO_BOUND
@@ -61,6 +62,23 @@ def export(
         epochs,
         bool(segment.has_transactions),
     )
+
+
+def search_again(
+    current: Callable[[], Sequence[Segment]], search: Callable[[Sequence[Segment]], TimestampSearch]
+) -> TimestampSearch:
+    """A search among the current segments, made again if it met one that went meanwhile, or found a record of
+    it: retention drops segments, and compaction puts others in their place."""
+    while True:
+        segments = tuple(current())
+        try:
+            found = yield from search(segments)
+        except (OSError, CorruptLog, RecordsError):
+            if set(segments) <= set(current()):
+                raise
+            continue
+        if found is None or any(one.base_offset <= found.offset < one.end_offset for one in current()):
+            return found
 
 
 def first_at(

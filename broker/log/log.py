@@ -15,7 +15,15 @@ from pathlib import Path
 from tierlog.broker.log import recovery
 from tierlog.broker.log.damage import check_log, damage_of, readable_end
 from tierlog.broker.log.flushing import Flushing
-from tierlog.broker.log.found import SegmentExport, TimestampSearch, export, first_at, info_of, largest_at
+from tierlog.broker.log.found import (
+    SegmentExport,
+    TimestampSearch,
+    export,
+    first_at,
+    info_of,
+    largest_at,
+    search_again,
+)
 from tierlog.broker.log.graveyard import Graveyard
 from tierlog.broker.log.names import DELETED, SNAPSHOT, segment_file
 from tierlog.broker.log.reading import LogReader
@@ -328,11 +336,18 @@ class PartitionLog:
     def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> TimestampSearch:
         """Finds the first local record at or after a timestamp, below `end_offset`."""
         limit = self.log_end_offset if end_offset is None else end_offset
-        return first_at(tuple(self._segments), timestamp, self.local_log_start_offset, limit, self._used)
+        return search_again(
+            lambda: self._segments,
+            lambda segments: first_at(segments, timestamp, self.local_log_start_offset, limit, self._used),
+        )
 
     def max_timestamp(self) -> TimestampSearch:
         """Finds the first local record that carries the largest timestamp (ListOffsets -3, KIP-734)."""
-        return largest_at(tuple(self._segments), self.local_log_start_offset, self.log_end_offset, self._used)
+        limit = self.log_end_offset
+        return search_again(
+            lambda: self._segments,
+            lambda segments: largest_at(segments, self.local_log_start_offset, limit, self._used),
+        )
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Aborted transactions that touch [start_offset, end_offset)."""
