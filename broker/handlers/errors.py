@@ -19,10 +19,11 @@ def error_reply(context: RequestContext, request: Any, code: ErrorCode, message:
     builder = _BUILDERS.get(context.api)
     if builder is not None:
         return builder(context, request, code, message)
-    return _top_level(context, request, code, message)
+    return top_level_error(context, code, message)
 
 
-def _top_level(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+def top_level_error(context: RequestContext, code: ErrorCode, message: str | None) -> Any:
+    """The response with the code in a field of its own; None if this version has no such field."""
     response: Any = APIS[context.api].response()
     fields = {field.name: field for field in response.FIELDS}
     if "error_code" not in fields or not fields["error_code"].exists_in(context.version):

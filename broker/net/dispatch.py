@@ -18,6 +18,7 @@ from tierlog.broker.handlers.context import (
     Reply,
     RequestContext,
 )
+from tierlog.broker.handlers.errors import top_level_error
 from tierlog.broker.handlers.ordering import ORDER_OF, Order
 from tierlog.broker.ports.files import Part
 from tierlog.broker.wire.api import (
@@ -31,7 +32,7 @@ from tierlog.broker.wire.api import (
 )
 from tierlog.broker.wire.codec import decode
 from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.primitives import MalformedFrame
+from tierlog.broker.wire.primitives import MalformedFrame, TooManyElements
 from tierlog.broker.wire.quirks import decode_quirk
 
 Report = Callable[[str, BaseException], None]
@@ -111,12 +112,22 @@ class Dispatcher:
             api, version = APIS[call.context.api], call.context.version
             try:
                 call.request = decode(api.request, version, body)
+            except TooManyElements as fault:
+                call.result = self._refused(call.context, fault)
+                return
             except MalformedFrame as fault:
                 call.request = decode_quirk(api, version, bytes(body), fault)
         try:
             call.result = call.handler(call.context, call.request)
         except Exception as failure:
             call.result = self.failed(call.context, call.request, failure)
+
+    def _refused(self, context: RequestContext, fault: TooManyElements) -> Reply:
+        """An answer, where its error needs no entries of the request, as these were not read."""
+        reply = top_level_error(context, ErrorCode.POLICY_VIOLATION, f"{fault}: name fewer in a request")
+        if reply is None:
+            raise fault
+        return reply
 
     def failed(self, context: RequestContext, request: Any, failure: BaseException) -> Reply:
         """The answer to a request whose handler raised."""

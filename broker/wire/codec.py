@@ -6,7 +6,7 @@ that the schema is not looked at any more. Compiling takes about a millisecond, 
 Hostile input: every length is compared with the bytes left, and every count with the bytes left divided by
 the least size of an element, before anything is allocated. As an element of three bytes becomes an object
 of a hundred, the elements of a whole message are limited too (`ELEMENTS_MAX`). Whatever is wrong, the
-caller sees MalformedFrame.
+caller sees MalformedFrame; if it is their number alone, TooManyElements.
 """
 
 import struct
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from tierlog.broker.ports.files import FileSlice, Part
 from tierlog.broker.wire import compile_reader, compile_writer
-from tierlog.broker.wire.primitives import MalformedFrame, uvarint
+from tierlog.broker.wire.primitives import MalformedFrame, TooManyElements, uvarint
 from tierlog.broker.wire.schema import Buffer, Message, Struct
 
 __all__ = [
@@ -38,7 +38,8 @@ Reader = Callable[[memoryview, int, int, list[int]], tuple[Any, int]]
 Writer = Callable[[Any, Callable[[Any], None]], None]
 
 ELEMENTS_MAX = 65_536
-"""Array elements in one request, nested ones included: about 8 MiB of objects at most."""
+"""Array elements in one request, nested ones included: about 8 MiB of objects at most. `NUMBERS_PER_ELEMENT`
+numbers count as one element (compile_reader)."""
 
 JOIN_BYTES_MAX = 4096
 """A larger piece of records is sent from where it lies; a smaller one costs less to copy than to list."""
@@ -80,6 +81,8 @@ def decode_from(
     read = _readers.get((message, version)) or reader(message, version)
     try:
         found: tuple[M, int] = read(memoryview(buffer)[:end], at, end, [elements_max])
+    except TooManyElements as fault:
+        raise TooManyElements(f"{message.__name__} v{version}: {fault}") from None
     except (struct.error, IndexError, UnicodeDecodeError, MalformedFrame) as fault:
         raise MalformedFrame(f"{message.__name__} v{version}: {fault}") from None
     if found[1] > end:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tierlog.broker.wire.primitives import (
     STRING_BYTES_MAX,
+    TooManyElements,
     read_tag,
     read_uuid,
     read_uvarint,
@@ -18,6 +19,10 @@ from tierlog.broker.wire.primitives import (
     skip_tags,
 )
 from tierlog.broker.wire.schema import FIXED, Field, Struct, pieces, plain_fields, tagged_fields
+
+NUMBERS_PER_ELEMENT = 4
+"""A number in a list takes 40 bytes at most, a struct or a string more than a hundred. So a move of 10,000
+partitions, which is as many as a request may name, can give each of them sixteen replicas."""
 
 
 def compile_reader(message: type[Struct], version: int, flexible: bool) -> Callable[..., Any]:
@@ -46,6 +51,12 @@ def _least_field_size(field: Field, version: int, flexible: bool) -> int:
     return 1 if flexible else (2 if field.type == "string" else 4)
 
 
+def _weight(array: Field) -> str:
+    """As how many elements `n` elements of an array count."""
+    is_of_numbers = array.type in FIXED and array.type != "uuid"
+    return f"-(-n // {NUMBERS_PER_ELEMENT})" if is_of_numbers else "n"
+
+
 class _Source:
     """The growing source text and the names that it uses."""
 
@@ -59,6 +70,7 @@ class _Source:
             "read_tag": read_tag,
             "skip_tags": skip_tags,
             "refuse": refuse,
+            "TooManyElements": TooManyElements,
             "i16": struct.Struct(">h").unpack_from,
             "i32": struct.Struct(">i").unpack_from,
         }
@@ -137,8 +149,8 @@ class _Source:
         lines = self._length(short=False) + self._null(field, target, nullable)
         lines += [
             f"    if n * {least} > end - at: raise refuse('a count past the end')",
-            "    left[0] -= n",
-            "    if left[0] < 0: raise refuse('too many array elements')",
+            f"    left[0] -= {_weight(field)}",
+            "    if left[0] < 0: raise TooManyElements('too many array elements')",
         ]
         if field.type in FIXED and field.type != "uuid":
             self.names["Struct"] = struct.Struct

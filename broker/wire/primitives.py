@@ -18,6 +18,10 @@ class MalformedFrame(Exception):
     """The bytes are not a message of the protocol; the connection they came on is closed."""
 
 
+class TooManyElements(MalformedFrame):
+    """More array elements than a node takes at once. The header was read, so the request can be answered."""
+
+
 def read_uvarint(view: memoryview, at: int) -> tuple[int, int]:
     """An unsigned varint of at most 32 bits and the position after it; IndexError past the end."""
     value = shift = 0

@@ -1,5 +1,6 @@
 """Admin requests with thousands of entries: refused as Kafka does, or answered in slices."""
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -239,3 +240,15 @@ async def test_thousands_of_entries_are_worked_on_in_turns(
     with LoopSteps() as steps:
         await cluster.ask(api, version, **request_)
     assert steps.most < steps.total / 5
+
+
+async def test_more_elements_than_are_read_at_once_are_refused_where_the_api_can_say_so(
+    cluster: AdminCluster,
+) -> None:
+    moves = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [1]}]}] * 30_000
+    answer = await cluster.ask("AlterPartitionReassignments", 0, topics=moves)
+    assert answer.error_code == E.POLICY_VIOLATION and "name fewer" in answer.error_message
+    op = {"key": "producer_byte_rate", "value": 1.0, "remove": False}
+    entity = {"entity_type": "client-id", "entity_name": "c"}
+    with pytest.raises(asyncio.IncompleteReadError):
+        await cluster.ask("AlterClientQuotas", 1, entries=[{"entity": [entity], "ops": [op]}] * 30_000)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tierlog.broker.handlers.reassignments import PARTITIONS_MAX
 from tierlog.broker.wire.api import (
     APIS,
     decode_request_header,
@@ -17,6 +18,11 @@ from tierlog.broker.wire.api import (
     encode_response,
 )
 from tierlog.broker.wire.codec import MalformedFrame, decode, encode
+from tierlog.broker.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from tierlog.broker.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -29,7 +35,7 @@ from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest
 from tierlog.broker.wire.messages.list_groups import ListGroupsRequest
 from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tierlog.broker.wire.messages.offset_fetch import OffsetFetchRequest
-from tierlog.broker.wire.primitives import read_uvarint, uvarint
+from tierlog.broker.wire.primitives import TooManyElements, read_uvarint, uvarint
 
 FETCH = FetchRequest(
     cluster_id="c",
@@ -110,9 +116,23 @@ def test_varint_bombs(version: int, frame: bytes) -> None:
 def test_elements_are_limited_over_the_whole_message() -> None:
     many = MetadataRequest(topics=[MetadataRequestTopic(name="") for _ in range(70_000)])
     frame = encode(many, 9)
-    with pytest.raises(MalformedFrame, match="too many"):
+    with pytest.raises(TooManyElements, match="too many"):
         decode(MetadataRequest, 9, frame)
     assert len((decode(MetadataRequest, 9, frame, elements_max=100_000)).topics or ()) == 70_000
+
+
+def reassignment(partitions: int, replicas: int) -> bytes:
+    """Each partition of another topic."""
+    one = ReassignablePartition(replicas=list(range(replicas)))
+    topics = [ReassignableTopic(name="t", partitions=[one]) for _ in range(partitions)]
+    return encode(AlterPartitionReassignmentsRequest(topics=topics), 0)
+
+
+def test_the_largest_move_that_a_request_may_name_is_read() -> None:
+    moved = decode(AlterPartitionReassignmentsRequest, 0, reassignment(PARTITIONS_MAX, 16))
+    assert len(moved.topics) == PARTITIONS_MAX
+    with pytest.raises(TooManyElements):
+        decode(AlterPartitionReassignmentsRequest, 0, reassignment(PARTITIONS_MAX, 32))
 
 
 def test_null_where_not_nullable() -> None:
