@@ -10,7 +10,9 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import configs
 from tierlog.metadata.controller.commands import ConfigOperation as Op
 from tierlog.metadata.controller.rules import cluster_defaults
+from tierlog.metadata.evolve import evolve
 from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import ConfigRecord
 from tierlog.metadata.records import ConfigScope as Scope
 
 World = Any
@@ -309,6 +311,18 @@ def test_names_and_values_of_new_topics_are_bounded_too(world: World) -> None:
     assert outcome.error == E.INVALID_CONFIG
     outcome = alter(world, ("é" * 20_000, Op.SET, "x"), scope=Scope.CLUSTER, name="")
     assert outcome.error == E.INVALID_CONFIG
+
+
+def test_a_value_from_before_they_were_bounded_stays_until_it_is_changed(topic: World) -> None:
+    key = "leader.replication.throttled.replicas"
+    record = ConfigRecord(
+        scope=Scope.TOPIC, name="t", key=key, value=",".join(f"{n}:1" for n in range(6_000))
+    )
+    topic.image = evolve(topic.image, record)
+    assert alter(topic, ("retention.ms", Op.SET, "5")).error == E.NONE
+    assert alter(topic, (key, Op.APPEND, "0:2")).error == E.INVALID_CONFIG
+    assert alter(topic, (key, Op.DELETE, None)).error == E.NONE
+    assert settings(topic) == {"retention.ms": "5"}
 
 
 def test_append_adds_a_value_once(topic: World) -> None:

@@ -4,9 +4,11 @@ import uuid
 from typing import Any
 
 import pytest
+from loop_steps import LoopSteps
 
 from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller import topics
 from tierlog.metadata.records import ConfigScope
 
 World = Any
@@ -212,3 +214,14 @@ def test_a_topic_created_again_is_another(world: World) -> None:
     first = world.create("a").topic_id
     world.do(c.DeleteTopics(topics=(c.TopicRef(name="a"),)))
     assert world.create("a").topic_id != first
+
+
+def test_after_a_topic_that_is_too_much_none_is_placed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take as long to place them as to keep them."""
+    monkeypatch.setattr(topics, "MAX_RECORDS_PER_COMMAND", 500)
+    world.brokers(1)
+    asked = tuple(c.NewTopic(name=f"t{number}", partitions=100) for number in range(50))
+    with LoopSteps("metadata/controller") as steps:
+        outcomes = world.do(c.CreateTopics(topics=asked)).topics
+    assert [one.error for one in outcomes] == [E.NONE] * 4 + [E.POLICY_VIOLATION] * 46
+    assert steps.total < 10 * 500
