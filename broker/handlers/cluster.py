@@ -1,7 +1,7 @@
 """The cluster as clients see it: Metadata (v0-13) and DescribeCluster (v0-2)."""
 
 import re
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from itertools import chain
 
 from tierlog.broker.handlers.auto_creation import AutoTopicCreation
@@ -26,7 +26,7 @@ from tierlog.broker.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from tierlog.broker.wire.schema import ZERO_UUID
-from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
+from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 
 EMPTY_MEANS_ALL_UNTIL = 0  # Metadata v0 has no null
 NO_OFFLINE_UNTIL = (
@@ -105,15 +105,16 @@ def _without_topics(
     deps: Dependencies, brokers: FencedLately, request: MetadataRequest, image: ClusterImage
 ) -> MetadataResponse:
     wants_cluster = request.include_cluster_authorized_operations
+    named = _or_itself(deps, image, brokers.named(image))
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(
                 node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack
             )
-            for broker in brokers.named(image)
+            for broker in named
         ],
         cluster_id=image.cluster_id,
-        controller_id=_controller(deps, image),
+        controller_id=_controller(deps, named),
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NOT_ASKED,
     )
 
@@ -191,13 +192,22 @@ def is_topic_name(name: str) -> bool:
     return name not in (".", "..") and re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) is not None
 
 
-def _controller(deps: Dependencies, image: ClusterImage) -> int:
-    """Any live broker forwards admin requests, as in Kafka 4; this one does. Clients look it up among the
-    brokers that they are told of, and a fenced one is not there."""
+def _or_itself(deps: Dependencies, image: ClusterImage, brokers: list[BrokerImage]) -> list[BrokerImage]:
+    """And this broker, if none of them lives as far as it knows: it may just have been let in, and its own
+    metadata be behind. After an answer without brokers librdkafka (2.16) may not ask again: a request to the
+    controller then waits until it times out."""
     own = image.brokers.get(deps.settings.node_id)
-    if own is not None and not own.fenced:
-        return own.broker_id
-    return next((broker.broker_id for broker in image.live_brokers()), -1)
+    if own is None or any(not broker.fenced for broker in brokers):
+        return brokers
+    return [own, *(broker for broker in brokers if broker.broker_id != own.broker_id)]
+
+
+def _controller(deps: Dependencies, named: Iterable[BrokerImage]) -> int:
+    """Any live broker forwards admin requests, as in Kafka 4; this one does. Clients look it up among the
+    brokers that they are told of."""
+    own = deps.settings.node_id
+    chosen = min(named, key=lambda broker: (broker.fenced, broker.broker_id != own), default=None)
+    return -1 if chosen is None else chosen.broker_id
 
 
 def describe_cluster_handler(deps: Dependencies) -> Handler:
@@ -207,10 +217,12 @@ def describe_cluster_handler(deps: Dependencies) -> Handler:
         if request.endpoint_type != BROKER_ENDPOINTS:
             raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {request.endpoint_type}")
         image = deps.metadata.image
+        named = _or_itself(deps, image, image.live_brokers())
+        listed = {broker.broker_id for broker in named}
         wants = request.include_cluster_authorized_operations
         return DescribeClusterResponse(
             cluster_id=image.cluster_id,
-            controller_id=_controller(deps, image),
+            controller_id=_controller(deps, named),
             brokers=[
                 DescribeClusterBroker(
                     broker_id=broker.broker_id,
@@ -220,7 +232,7 @@ def describe_cluster_handler(deps: Dependencies) -> Handler:
                     is_fenced=broker.fenced,
                 )
                 for _, broker in sorted(image.brokers.items())
-                if request.include_fenced_brokers or not broker.fenced
+                if request.include_fenced_brokers or broker.broker_id in listed
             ],
             cluster_authorized_operations=CLUSTER_OPERATIONS if wants else NOT_ASKED,
         )

@@ -117,9 +117,22 @@ async def test_only_live_brokers_are_in_metadata_and_the_controller_is_one(clust
     cluster.clock.ahead_ms += NAMED_FOR_MS
     answer = await cluster.ask("Metadata", 12, topics=[])
     assert ([broker.node_id for broker in answer.brokers], answer.controller_id) == ([2, 4], 2)
-    for broker_id in (2, 4):
+
+
+@pytest.mark.parametrize("passed_ms", [0, NAMED_FOR_MS])
+async def test_a_broker_names_itself_if_it_knows_of_no_live_one(
+    cluster: AdminCluster, passed_ms: int
+) -> None:
+    """Its metadata may be behind the quorum's, which has let it in, and librdkafka may not ask again."""
+    for broker_id in (1, 2, 3, 4):
         await cluster.fence(broker_id)
-    assert (await cluster.ask("Metadata", 12, topics=[])).controller_id == -1
+        cluster.clock.ahead_ms += passed_ms
+    answer = await cluster.ask("Metadata", 12, topics=[])
+    assert answer.controller_id == 1
+    assert 1 in [broker.node_id for broker in answer.brokers]
+    answer = await cluster.ask("DescribeCluster", 2)
+    told = [(broker.broker_id, broker.is_fenced) for broker in answer.brokers]
+    assert (answer.controller_id, told) == (1, [(1, True)])
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
