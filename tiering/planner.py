@@ -240,7 +240,9 @@ def _retained_from(
 
 
 def _ranges(remote: RemotePartition, segments: Sequence[LocalSegment], view: LeaderView) -> Iterator[_Range]:
-    """Disjoint, oldest first. A page that was not read counts as one range: it goes later, never earlier."""
+    """Disjoint, oldest first. What is not known exactly makes ranges go later, never earlier: a page that was
+    not read is one range, and a local segment whose beginning is remote counts no bytes (as in Kafka), since
+    only its batches tell how many lie above."""
     for page in remote.pages:
         read = view.pages.get(page.uuid)
         if read is None:
@@ -251,7 +253,7 @@ def _ranges(remote: RemotePartition, segments: Sequence[LocalSegment], view: Lea
     end = _remote_end(remote)
     for segment in segments:
         if segment.end_offset > end:
-            size = _bytes_above(end, segment)
+            size = segment.size_bytes if segment.base_offset >= end else 0
             yield _Range(segment.end_offset, size, segment.max_timestamp, segment.rolled)
 
 

@@ -169,6 +169,15 @@ def test_total_retention_counts_both_tiers_once():
     assert plan(remote, segments, policy, view(41, bucket=30), NOW) == [MoveLogStart(10)]
 
 
+def test_retention_by_size_does_not_guess_how_much_of_a_segment_lies_above_what_is_remote():
+    """Its first batch may be nearly all of it: with an estimate by offsets, retention deleted too much."""
+    remote = RemotePartition(entries=(entry(0, 10), entry(10, 25)), copied_end_offset=25)
+    segments = [local(20, 30, size=200), local(30, 40), active(40, 41)]
+    most_that_is_sure = 200  # 30 to 41; what 25 to 30 adds is not known
+    policy = TierPolicy(retention_bytes=most_that_is_sure + 1, copy=False)
+    assert plan(remote, segments, policy, view(41, bucket=25), NOW) == [MoveLogStart(10)]
+
+
 def test_total_retention_works_without_uploads():
     segments = [local(0, 10, at=1), local(10, 20, at=NOW), active(20, 21)]
     policy = TierPolicy(retention_ms=100, copy=False)
