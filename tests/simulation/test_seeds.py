@@ -29,6 +29,8 @@ DONE = {
     "pages",
     "late uploads",
     "objects deleted",
+    "log starts moved",
+    "log starts asked for",
     "messages in responses",
 }
 """What runs have beside records and faults: here it must come about."""

@@ -18,6 +18,7 @@ from simulator.disk import Disk, DiskFiles
 from simulator.loop import Process, SimLoop
 from simulator.network import Broken, Network
 from simulator.peers import SimPeers, address
+from simulator.watched import WatchedLease, WatchedMetadata
 from simulator.witness import QuorumWitness, Violation
 from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.dependencies import Dependencies
@@ -73,6 +74,7 @@ class Observer(Protocol):
     def failed(self, broker: "SimBroker", failure: BaseException) -> None: ...
     def published(self, image: ClusterImage) -> None: ...
     def serves(self, broker: "SimBroker") -> None: ...
+    def wants_log_start(self, broker: "SimBroker", replica: Replica, start: int) -> None: ...
     def found_damage(self, broker: "SimBroker", segment: Segment, cause: str) -> None: ...
 
 
@@ -319,7 +321,7 @@ class SimBroker:
         )
         reports = ReplicaReports(self.node_id, metadata, replicas, tasks, broker_epoch=broker_epoch)
         scrubber, found_damage = self._build_scrubber(metadata, replicas, tasks, reports)
-        tiering = self._build_tiering(metadata, replicas, network, rng, found_damage)
+        tiering = self._build_tiering(node, replicas, network, rng, found_damage)
         updater = IsrUpdater(settings, metadata, replicas, self.clock, tasks, broker_epoch=broker_epoch)
         dependencies = Dependencies(
             settings=settings,
@@ -331,7 +333,7 @@ class SimBroker:
             clock=self.clock,
             tasks=tasks,
             remote=None if tiering is None else tiering.remote,
-            lease=_WatchedLease(self, lifecycle, self._observer),
+            lease=WatchedLease(self, lifecycle, self._observer),
             isr_due=updater.due,
         )
         upkeep = Upkeep(settings, replicas, self.files, self.clock, tasks, commits, node)
@@ -372,7 +374,7 @@ class SimBroker:
 
     def _build_tiering(
         self,
-        metadata: MetadataClient,
+        node: MetadataNode | MetadataObserver,
         replicas: ReplicaManager,
         network: SimDialler,
         rng: random.Random,
@@ -382,7 +384,7 @@ class SimBroker:
             return None
         tiering = Tiering(
             self.settings,
-            metadata,
+            WatchedMetadata(node, self, replicas, self._observer),
             replicas,
             self.files,
             self.clock,
@@ -508,14 +510,3 @@ class SimBroker:
             return bytes(part)
         self.disk.check("read")
         return part.read()
-
-
-class _WatchedLease:
-    def __init__(self, broker: SimBroker, lifecycle: BrokerLifecycle, observer: Observer) -> None:
-        self._broker, self._lifecycle, self._observer = broker, lifecycle, observer
-
-    def holds_lease(self) -> bool:
-        holds = self._lifecycle.holds_lease()
-        if holds:
-            self._observer.serves(self._broker)
-        return holds

@@ -39,6 +39,7 @@ from simulator.witness import QuorumWitness, Violation
 from simulator.workload import TOPIC, Client, History, consume, produce, values_of
 from tierlog.broker.log.segment import Segment
 from tierlog.broker.ports.types import InvariantViolation
+from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.settings.node import NodeSettings, settings_from
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller.commands import (
@@ -358,10 +359,18 @@ class ClusterRun:
         except Violation as failure:
             self._violations.append(failure)
 
+    def wants_log_start(self, broker: SimBroker, replica: Replica, start: int) -> None:
+        try:
+            self.tiering.wants_log_start(broker, replica, start)
+        except Violation as failure:
+            self._violations.append(failure)
+
     # --- the topic
 
     async def _create_topic(self) -> None:
-        own = (*self._configs, *self.tiering.configs)
+        if self.tiering.deletes:
+            self.history.log_start = self.tiering.log_start
+        own = tuple({**dict(self._configs), **dict(self.tiering.configs), **self.tiering.retention}.items())
         topic = NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3, configs=own)
         configs = (("cleanup.policy", "compact"), *self._configs)
         offsets = NewTopic(name=OFFSETS_TOPIC, partitions=1, replication_factor=3, configs=configs)
@@ -524,16 +533,20 @@ class ClusterRun:
             committed = min(map(len, logs))
             if any(log[:committed] != logs[0][:committed] for log in logs):
                 raise Violation(f"the replicas of partition {partition} differ")
-            whole = values_of(logs[0])
-            by_offset = dict(whole)
+            start = self.tiering.log_start(partition)
+            by_offset = dict(values_of(logs[0]))
             for kind, told in (("acknowledged", self.history.acknowledged), ("seen", self.history.seen)):
                 for offset, value in sorted(told.get(partition, {}).items()):
-                    if by_offset.get(offset) != value:
+                    if offset >= start and by_offset.get(offset) != value:
                         raise Violation(
                             f"{kind} record {value!r} at {offset} of partition {partition} is lost: "
                             f"{by_offset.get(offset)!r} is there"
                         )
-            self._check_order(partition, [value for _, value in whole])
+            acknowledged = self.history.acknowledged.get(partition, {})
+            deleted = {offset: value for offset, value in acknowledged.items() if offset < start}
+            values = sorted({**deleted, **by_offset}.items())
+            again = self.history.written_again
+            self._check_order(partition, [value for at, value in values if (partition, at) not in again])
 
     def _logs(self, partition: int) -> list[bytes]:
         """The batches of each replica, the remote ones too, which are the same in all, to the byte."""

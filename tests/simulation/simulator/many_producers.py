@@ -47,9 +47,22 @@ class Sender:
         self.last.append(Sent(batch, offset))
 
     async def retry(self, client: Client, partition: int) -> None:
-        sent = client.rng.choice(self.last)
-        offset = await send(client, partition, sent.batch)
-        if offset != sent.offset:
+        """Of a batch that the log still has. A replica that begins at the log start does not know batches
+        below it, and takes a retry for a new batch, or for one out of order (guarantee 10)."""
+        known = [one for one in self.last if one.offset >= client.history.first_kept(partition)]
+        if not known:
+            return
+        sent = client.rng.choice(known)
+        try:
+            offset = await send(client, partition, sent.batch)
+        except Violation:
+            if sent.offset >= client.history.first_kept(partition):
+                raise
+            return
+        if offset == sent.offset:
+            return
+        client.history.written_again.add((partition, offset))
+        if sent.offset >= client.history.first_kept(partition):
             raise Violation(f"partition {partition}: a retry of {sent.offset} was written again at {offset}")
 
 

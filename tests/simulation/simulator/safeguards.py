@@ -8,7 +8,12 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 import simulator.broker
-from simulator import safeguards_of_brokers, safeguards_of_logs, safeguards_of_voters
+from simulator import (
+    safeguards_of_brokers,
+    safeguards_of_logs,
+    safeguards_of_retention,
+    safeguards_of_voters,
+)
 from simulator.switches import SAFEGUARDS, Patches, switched_off
 from simulator.switches import safeguard as _safeguard
 from tierlog.broker.coordinator import coordinator
@@ -43,6 +48,7 @@ __all__ = [
     "SAFEGUARDS",
     "safeguards_of_brokers",
     "safeguards_of_logs",
+    "safeguards_of_retention",
     "safeguards_of_voters",
     "switched_off",
 ]

@@ -13,6 +13,7 @@ import crc32c
 
 from simulator.broker import SimBroker
 from simulator.object_store import Bucket
+from simulator.retention import Batch, RetentionWitness, batches_of
 from simulator.witness import Violation
 from tierlog.broker.ports.types import TopicIdPartition
 from tierlog.broker.records.batch import BatchHeader, check_batch, iter_batches
@@ -44,7 +45,9 @@ class TierWitness:
         given: Callable[[str, int, int, str], None],
         time: Callable[[], float],
         grace_ms: int,
+        retention: RetentionWitness,
     ) -> None:
+        self._retention = retention
         self._brokers, self._keys, self._done, self._given = brokers, keys, done, given
         self._time, self._grace_ms = time, grace_ms
         self._queued_s: dict[uuid.UUID, float] = {}  # when lines of the delete queue were first seen
@@ -92,6 +95,8 @@ class TierWitness:
                 raise Violation(f"{where}: {following.base_offset} follows {one.end_offset} in the manifest")
         if remote.log_start_offset < before.log_start_offset:
             raise Violation(f"{where}: the log start went back to {remote.log_start_offset}")
+        if remote.log_start_offset > before.log_start_offset:
+            self._retention.moved(where, remote.log_start_offset)
         for entry in entries:
             if entry.uuid not in self._committed:
                 partition = old.partition(*where)
@@ -123,6 +128,34 @@ class TierWitness:
                 raise Violation(f"{where}: {error}") from error
             self._done["pages"] += 1
         return self._pages[page.uuid]
+
+    def log_start(self, topic: str, partition: int) -> int:
+        """As the quorum committed it."""
+        known = None if self._image is None else self._image.topic(topic)
+        if known is None or self._image is None:
+            return 0
+        return self._image.remote_partition(known.topic_id, partition).log_start_offset
+
+    def wants_log_start(self, broker: SimBroker, replica: Replica, start: int) -> None:
+        """A leader is about to ask for it."""
+        where, topic = TopicIdPartition(replica.topic_id, replica.name.partition), replica.name.topic
+        fault = None
+        if not self.is_damaged(broker):  # else its log does not tell
+            batches = self._retained(where, replica, start)
+            fault = self._retention.fault(topic, batches, start, broker.clock.now_ms())
+        self._retention.requested(where, topic, start, replica.high_watermark, fault)
+
+    def _retained(self, where: TopicIdPartition, replica: Replica, wanted: int) -> Iterator[Batch]:
+        """What a leader knows of, in both tiers, oldest first. Of objects above the wanted log start only the
+        size counts."""
+        remote = RemotePartition() if self._image is None else self._image.remote_partition(*where)
+        for entry in self._entries(where, remote):
+            content = self._content(where, entry)
+            if entry.base_offset < wanted:
+                yield from (one for one in batches_of(content) if one.end_offset > remote.log_start_offset)
+            else:
+                yield Batch(entry.base_offset, entry.end_offset, len(content), None)
+        yield from batches_of(_local(replica, max(remote.end_offset or 0, remote.log_start_offset)))
 
     def _check_copy(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
         """The object is what the entry says, batch by batch, and what the replicas in sync have there."""
@@ -284,6 +317,12 @@ class TierWitness:
                 where = TopicIdPartition(replica.topic_id, replica.name.partition)
                 tiered = replica.config.remote_storage_enable and replica.failed is None
                 if tiered and image is not None and where.topic_id in image.topics:
+                    committed = image.remote_partition(*where).log_start_offset
+                    if replica.log_start_offset > committed:
+                        raise Violation(
+                            f"the log of {replica.name} on node {number} begins at "
+                            f"{replica.log_start_offset}, and {committed} is committed"
+                        )
                     start = replica.local_log_start_offset
                     before = self._led.get((number, where), (-1, -1))
                     if start != before[1]:
@@ -311,19 +350,21 @@ class TierWitness:
             )
 
     def whole_logs(self, replica: Replica) -> Iterator[bytes]:
-        """From the first remote record on: with as much of it local as can be, and with as much remote."""
+        """From the log start on: with as much of it local as can be, and with as much remote."""
         where = TopicIdPartition(replica.topic_id, replica.name.partition)
         remote = RemotePartition() if self._image is None else self._image.remote_partition(*where)
-        contents = [self._content(where, entry) for entry in self._entries(where, remote)]
-        start, end = replica.local_log_start_offset, remote.end_offset or 0
-        below = [
-            content[at : at + header.size]
-            for content in contents
+        first, start = remote.log_start_offset, replica.local_log_start_offset
+        start, end = max(first, start), max(first, start, remote.end_offset or 0)
+        batches = [
+            (header, content[at : at + header.size])
+            for content in (self._content(where, entry) for entry in self._entries(where, remote))
             for at, header in _batches(where, content)
-            if header.base_offset < start
+            if header.next_offset > first
         ]
-        yield b"".join([*below, _local(replica, start)])
-        yield b"".join([*contents, _local(replica, max(start, end))])
+        yield b"".join(
+            [*(batch for header, batch in batches if header.base_offset < start), _local(replica, start)]
+        )
+        yield b"".join([*(batch for _, batch in batches), _local(replica, end)])
 
     def unsettled(self) -> str | None:
         """What has still to be done, while all is well."""
@@ -331,7 +372,13 @@ class TierWitness:
         for number, broker in self._brokers.items() if image is not None else ():
             for replica in broker.replicas or ():
                 where = TopicIdPartition(replica.topic_id, replica.name.partition)
-                if not (replica.leads and replica.config.remote_storage_enable) or image is None:
+                if not replica.config.remote_storage_enable or image is None:
+                    continue
+                start = image.remote_partition(*where).log_start_offset
+                if replica.log_start_offset != start:
+                    told = f"{replica.name} of node {number} begins at {replica.log_start_offset}"
+                    return f"{told}, and {start} is committed"
+                if not replica.leads:
                     continue
                 end = image.remote_partition(*where).end_offset or 0
                 due = [

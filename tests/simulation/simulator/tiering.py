@@ -11,9 +11,10 @@ from unittest.mock import patch
 from simulator.broker import SimBroker
 from simulator.loop import SimLoop
 from simulator.object_store import Bucket, SimStore, storms
+from simulator.retention import SHARE, RetentionWitness, draw_limits
 from simulator.tier_witness import TierWitness
 from simulator.witness import Violation
-from simulator.workload import FETCH, Client, values_of
+from simulator.workload import FETCH, TOPIC, Client, earliest, values_of
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -64,7 +65,17 @@ class Tiering:
         self._spill_ms = random.Random(f"pages {seed}").choice(SPILL_MS)
         if self._grace_ms == min(GRACE_MS) and self._spill_ms == min(SPILL_MS):
             self._grace_ms = SHORTEST_GRACE_MS
-        self.witness = TierWitness(brokers, Keys(cluster_id), done, given, loop.time, self._grace_ms)
+        limited = random.Random(f"retention {seed}")
+        self._limits = {TOPIC: draw_limits(limited)} if limited.random() < SHARE and self.is_on else {}
+        self.witness = TierWitness(
+            brokers,
+            Keys(cluster_id),
+            done,
+            given,
+            loop.time,
+            self._grace_ms,
+            RetentionWitness(self._limits, done),
+        )
         self._bucket = Bucket(loop, random.Random(rng.random()), self.witness, failed)
         self.witness.bucket = self._bucket
 
@@ -76,6 +87,16 @@ class Tiering:
         if not self.is_on:
             return ()
         return (("remote.storage.enable", "true"), ("local.retention.bytes", str(self._local_bytes)))
+
+    @property
+    def deletes(self) -> bool:
+        """Whether retention ends within the run."""
+        return bool(self._limits)
+
+    @property
+    def retention(self) -> Mapping[str, str]:
+        """Configs of the topic that is written to throughout."""
+        return self._limits[TOPIC].configs if self.deletes else {}
 
     def settings(self, node: int) -> Mapping[str, str]:
         """Of a broker; they roll at different places, so copies of one end within segments of the next."""
@@ -113,6 +134,13 @@ class Tiering:
         if self.is_on:
             self.witness.published(image)
 
+    def log_start(self, partition: int) -> int:
+        """Of the topic, as the quorum committed it."""
+        return self.witness.log_start(TOPIC, partition)
+
+    def wants_log_start(self, broker: SimBroker, replica: Replica, start: int) -> None:
+        self.witness.wants_log_start(broker, replica, start)
+
     def check(self) -> list[str]:
         return self.witness.check() if self.is_on else []
 
@@ -148,7 +176,11 @@ async def read_back(client: Client, partition: int, end: int) -> None:
             continue
         told = answer.responses[0].partitions[0]  # type: ignore[attr-defined]
         if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise Violation(f"partition {partition}: offset {offset} is out of range, and {end} is the end")
+            start = await earliest(client, partition)
+            if start is not None and start <= offset:
+                raise Violation(f"partition {partition}: offset {offset} is out of range, {end} is the end")
+            offset = offset if start is None else start
+            continue
         if told.error_code != ErrorCode.NONE:
             await client.lost(partition)
             continue

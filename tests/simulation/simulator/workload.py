@@ -27,11 +27,19 @@ from tierlog.broker.wire.api import BY_NAME
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tierlog.broker.wire.messages.init_producer_id import InitProducerIdRequest
+from tierlog.broker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from tierlog.broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tierlog.metadata.image import TopicImage
 
 TOPIC = "orders"
-PRODUCE, FETCH, INIT = (BY_NAME[name].key for name in ("Produce", "Fetch", "InitProducerId"))
+PRODUCE, FETCH, INIT, LIST_OFFSETS = (
+    BY_NAME[name].key for name in ("Produce", "Fetch", "InitProducerId", "ListOffsets")
+)
+EARLIEST = -2
 REQUEST_TIMEOUT_S = 2.0
 RETRY_S = (0.02, 0.2)
 MAX_RECORDS = 1 << 20
@@ -53,6 +61,10 @@ class History:
     """What operators asked for, and got."""
     bits_flip: bool = False
     """Whether what a consumer gets may be damaged."""
+    log_start: Callable[[int], int] | None = None
+    """Where the quorum has a partition begin, if retention deletes within the run."""
+    written_again: set[tuple[int, int]] = field(default_factory=set)
+    """(partition, offset) of retries that were taken for new batches, after the log start had passed them."""
     given: Callable[[int, int, str], None] = lambda partition, offset, kind: None
     """Told of the last of some records: partition, offset, kind."""
 
@@ -66,6 +78,10 @@ class History:
                 )
         if records:
             self.given(partition, records[-1][0], kind)
+
+    def first_kept(self, partition: int) -> int:
+        """The log start."""
+        return 0 if self.log_start is None else self.log_start(partition)
 
     @property
     def count(self) -> int:
@@ -259,6 +275,8 @@ async def consume(client: Client, partition: int, pause_s: float) -> None:
             client.history.errors[ErrorCode(told.error_code).name] += 1
             if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset > 0 <= epoch:
                 _check_not_lost(client, partition, offset, epoch)
+            if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and client.history.log_start is not None:
+                offset = max(offset, await earliest(client, partition) or 0)
             await client.lost(partition)
             continue
         records = client.whole(bytes(told.records or b""), offset, epoch)
@@ -274,6 +292,24 @@ async def consume(client: Client, partition: int, pause_s: float) -> None:
         if client.rng.random() < 0.05:
             offset = 0
         await asyncio.sleep(client.rng.expovariate(1 / pause_s))
+
+
+async def earliest(client: Client, partition: int) -> int | None:
+    """The log start that a leader tells; None if there is no answer."""
+    asked = ListOffsetsPartition(partition_index=partition, timestamp=EARLIEST)
+    topic = ListOffsetsTopic(name=client.topic, partitions=[asked])
+    answer = await client.ask_leader(partition, LIST_OFFSETS, 7, ListOffsetsRequest(topics=[topic]))
+    if answer is None:
+        return None
+    told = answer.topics[0].partitions[0]  # type: ignore[attr-defined]
+    if told.error_code != ErrorCode.NONE:
+        await client.lost(partition)
+        return None
+    committed = 0 if client.history.log_start is None else client.history.log_start(partition)
+    if told.offset > committed:
+        raise Violation(f"partition {partition} is told to begin at {told.offset}, and begins at {committed}")
+    client.history.done["log starts asked for"] += 1
+    return int(told.offset)
 
 
 def _check_not_lost(client: Client, partition: int, offset: int, epoch: int) -> None:

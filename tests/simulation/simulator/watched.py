@@ -1,0 +1,47 @@
+"""Ports of a simulated broker that report to the run before they pass a call on."""
+
+from typing import TYPE_CHECKING, Any
+
+from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.broker.runtime.lifecycle import BrokerLifecycle
+from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller.commands import MoveLogStart
+from tierlog.metadata.node import MetadataNode
+from tierlog.metadata.observer import MetadataObserver
+
+if TYPE_CHECKING:
+    from simulator.broker import Observer, SimBroker
+
+
+class WatchedLease:
+    def __init__(self, broker: "SimBroker", lifecycle: BrokerLifecycle, observer: "Observer") -> None:
+        self._broker, self._lifecycle, self._observer = broker, lifecycle, observer
+
+    def holds_lease(self) -> bool:
+        holds = self._lifecycle.holds_lease()
+        if holds:
+            self._observer.serves(self._broker)
+        return holds
+
+
+class WatchedMetadata(MetadataClient):
+    """What tiering asks the quorum for."""
+
+    def __init__(
+        self,
+        node: MetadataNode | MetadataObserver,
+        broker: "SimBroker",
+        replicas: ReplicaManager,
+        observer: "Observer",
+    ) -> None:
+        super().__init__(node)
+        self._broker, self._replicas, self._observer = broker, replicas, observer
+
+    async def submit(self, command: Any, timeout_s: float = 30.0) -> Any:
+        if isinstance(command, MoveLogStart):
+            where = TopicIdPartition(command.topic_id, command.partition)
+            replica = self._replicas.get(*where)
+            if replica is not None:
+                self._observer.wants_log_start(self._broker, replica, command.log_start_offset)
+        return await super().submit(command, timeout_s)
