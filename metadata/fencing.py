@@ -131,4 +131,4 @@ class Fencing:
     def _end_session(self, broker_id: int) -> None:
         """That of another process, which has registered since, goes on."""
         if self._sessions is not None and self._leadership.draft is not None:
-            self._sessions.lost(broker_id, self._ended[broker_id], self._clock.monotonic_ms())
+            self._sessions.ended(broker_id, self._ended[broker_id])

@@ -3,7 +3,7 @@
 A broker's lease ends `lease_ms` after it sent a heartbeat, and it is fenced `session_ms` after the leader
 received that one, which is later: so it has stopped serving before another leads (both on monotonic clocks;
 `lease_ms` is shorter, as clocks run at different speeds). A new leader has heard of nobody: it gives everyone
-a whole session from the moment it took over. A broker whose process is known to be dead has no session left.
+a whole session from the moment it took over. A broker whose process has certainly ended has no session left.
 
 The leading node calls `heartbeat` for each heartbeat and `overdue` with each tick, and submits what they
 return. Before it gives an answer away it makes sure that it still leads (a read that the quorum confirms): a
@@ -34,7 +34,13 @@ class _Session:
     until_ms: int
     must_see: int  # index of the log entry that its image must hold before it is let in
     serves: bool = False  # as the image showed it last
+    heard: bool = True  # it registered, or sent a heartbeat, since this node leads
     condemned: bool = False  # `overdue` named it; until it is fenced nothing saves it
+    leaving: bool = False  # it asked to stop
+    ended: bool = False  # its process has; a heartbeat that comes later is an old one
+
+    def lasts(self, now_ms: int) -> bool:
+        return not self.ended and now_ms < self.until_ms
 
 
 class Heard(NamedTuple):
@@ -57,15 +63,16 @@ class BrokerSessions:
         """This node leads from now on. Since when a broker is fenced it cannot know."""
         self._sessions = {}
         for broker in image.brokers.values():
-            self._session(image, broker, now_ms).must_see = image.index
+            session = self._session(image, broker, now_ms)
+            session.must_see, session.heard = image.index, False
 
-    def heard(self, broker_id: int, broker_epoch: int, now_ms: int) -> None:
-        """A heartbeat came in; one of an earlier process of the broker changes nothing."""
-        self._lasts(broker_id, broker_epoch, now_ms + self.session_ms)
-
-    def lost(self, broker_id: int, broker_epoch: int, now_ms: int) -> None:
-        """Its process is dead: its host says that nobody listens. It is overdue at once."""
-        self._lasts(broker_id, broker_epoch, now_ms)
+    def ended(self, broker_id: int, broker_epoch: int) -> None:
+        """Its process has certainly ended (a notice of its sentinel), so it is overdue at once. News of an
+        earlier process of the broker changes nothing."""
+        session = self._sessions.get(broker_id)
+        if session is None or session.broker_epoch < broker_epoch:
+            self._sessions[broker_id] = session = _Session(broker_epoch, 0, must_see=broker_epoch)
+        session.ended |= session.broker_epoch == broker_epoch
 
     def held_up(self, for_ms: int) -> None:
         """This node did not run for so long (its tick came late): heartbeats of that time wait unread, so it
@@ -79,7 +86,7 @@ class BrokerSessions:
         for broker_id in sorted(image.brokers):
             broker = image.brokers[broker_id]
             session = self._session(image, broker, now_ms)
-            if session.serves and now_ms >= session.until_ms:
+            if session.serves and not session.lasts(now_ms):
                 session.condemned = True
                 found.append(_fence(broker, fenced=True))
         for broker_id in self._sessions.keys() - set(image.brokers):
@@ -87,9 +94,11 @@ class BrokerSessions:
         return tuple(found)
 
     def valid(self, image: ClusterImage, now_ms: int) -> frozenset[int]:
-        """Brokers that are not fenced and were heard of within the session: another process is not registered
-        in the place of theirs. A fenced broker leads nothing, so a new process need not wait."""
-        return frozenset(one.broker_id for one in image.live_brokers() if self._is_valid(one, now_ms))
+        """Brokers in whose place no other process is registered: their session lasts, fenced or not, as in
+        Kafka. A broker that asked to stop keeps no place, so a restart need not wait for the session of its
+        last process. Nor does a fenced one of which this leader has not heard yet: it serves nobody, and
+        mostly is the one that starts again."""
+        return frozenset(one.broker_id for one in image.brokers.values() if self._is_valid(one, now_ms))
 
     def next_deadline_ms(self) -> int | None:
         """When `overdue` may have something to say, as far as it is known; None: nobody serves."""
@@ -101,7 +110,9 @@ class BrokerSessions:
         if broker is None:
             return Heard(self.answer(image, heartbeat), None)
         session = self._session(image, broker, now_ms)
-        self.heard(heartbeat.broker_id, heartbeat.broker_epoch, now_ms)
+        session.heard, session.leaving = True, session.leaving or heartbeat.want_stop
+        if not session.condemned:
+            session.until_ms = now_ms + self.session_ms
         command = self.unfence(image, heartbeat) or _taken_out(image, broker, heartbeat)
         return Heard(self._answer(image, broker, heartbeat, session), command)
 
@@ -113,6 +124,8 @@ class BrokerSessions:
             return None
         session = self._sessions.get(broker.broker_id)
         must_see = broker.broker_epoch if session is None else session.must_see
+        if session is not None and session.ended:
+            return None
         if heartbeat.want_fence or heartbeat.want_stop or heartbeat.image_index < must_see:
             return None
         return _fence(broker, fenced=False)
@@ -131,7 +144,7 @@ class BrokerSessions:
     def _answer(
         self, image: ClusterImage, broker: BrokerImage, heartbeat: Heartbeat, session: _Session | None
     ) -> HeartbeatReply:
-        no_lease = broker.fenced or session is None or session.condemned
+        no_lease = broker.fenced or session is None or session.condemned or session.ended
         return HeartbeatReply(
             fenced=broker.fenced,
             may_stop=heartbeat.want_stop and _may_stop(image, broker),
@@ -155,14 +168,11 @@ class BrokerSessions:
     def _is_valid(self, broker: BrokerImage, now_ms: int) -> bool:
         """A process without a session has registered since `overdue` last looked, and gets a whole one."""
         session = self._sessions.get(broker.broker_id)
-        return session is None or session.broker_epoch < broker.broker_epoch or now_ms < session.until_ms
-
-    def _lasts(self, broker_id: int, broker_epoch: int, until_ms: int) -> None:
-        session = self._sessions.get(broker_id)
-        if session is None or session.broker_epoch < broker_epoch:
-            self._sessions[broker_id] = _Session(broker_epoch, until_ms, must_see=broker_epoch)
-        elif session.broker_epoch == broker_epoch and not session.condemned:
-            session.until_ms = until_ms
+        if session is None or session.broker_epoch < broker.broker_epoch:
+            return True
+        if broker.fenced and (session.leaving or not session.heard):
+            return False
+        return session.lasts(now_ms)
 
 
 def _sender(image: ClusterImage, heartbeat: Heartbeat) -> BrokerImage | None:

@@ -70,17 +70,33 @@ def test_who_is_to_be_fenced_gets_no_lease_any_more(pair: World, sessions: Broke
     assert fenced(sessions.overdue(pair.image, 3004)) == [2]
 
 
-def test_proof_of_death_needs_no_time(pair: World, sessions: BrokerSessions) -> None:
+def test_a_process_that_has_ended_is_overdue_at_once(pair: World, sessions: BrokerSessions) -> None:
     sessions.took_over(pair.image, 0)
-    sessions.lost(1, pair.image.brokers[1].broker_epoch, 5)
+    sessions.ended(1, pair.image.brokers[1].broker_epoch)
     assert fenced(sessions.overdue(pair.image, 5)) == [1]
+
+
+def test_nothing_revives_the_session_of_a_process_that_has_ended(
+    pair: World, sessions: BrokerSessions
+) -> None:
+    """A heartbeat that was long under way, or a leader that did not run for a while."""
+    sessions.took_over(pair.image, 0)
+    late = beat(pair, 1)
+    sessions.ended(1, late.broker_epoch)
+    assert sessions.heartbeat(pair.image, late, 1000).reply.lease_ms == 0
+    sessions.held_up(5000)
+    assert sessions.valid(pair.image, 1000) == {2}
+    assert fenced(sessions.overdue(pair.image, 1000)) == [1]
+    pair.fence(1)
+    assert sessions.heartbeat(pair.image, beat(pair, 1), 2000).command is None, "it is not let in again"
+    assert sessions.valid(pair.image, 2000) == {2}
 
 
 def test_news_of_an_earlier_process_changes_nothing(pair: World, sessions: BrokerSessions) -> None:
     old = beat(pair, 1)
     pair.register(1, incarnation=11)
     sessions.took_over(pair.image, 0)
-    sessions.lost(1, old.broker_epoch, 5)
+    sessions.ended(1, old.broker_epoch)
     assert sessions.overdue(pair.image, 5) == ()
     assert sessions.heartbeat(pair.image, old, 2999).reply.error == E.STALE_BROKER_EPOCH
     assert fenced(sessions.overdue(pair.image, 3000)) == [1, 2]
@@ -175,15 +191,47 @@ def test_a_session_keeps_other_processes_out_until_it_ends(pair: World, sessions
     assert sessions.valid(pair.image, 2999) == {1, 2}  # a new leader has heard of no broker, and trusts all
     sessions.heartbeat(pair.image, beat(pair, 2), 2000)
     assert sessions.valid(pair.image, 3000) == {2}
-    sessions.lost(2, pair.image.brokers[2].broker_epoch, 3500)
+    sessions.ended(2, pair.image.brokers[2].broker_epoch)
     assert sessions.valid(pair.image, 3500) == frozenset()
 
 
-def test_a_fenced_broker_has_no_session_and_a_new_process_has_one(
+def test_a_fenced_broker_that_is_heard_keeps_other_processes_out(
+    pair: World, sessions: BrokerSessions
+) -> None:
+    """It opens its logs, and is let in later."""
+    sessions.took_over(pair.image, 0)
+    pair.fence(1)
+    assert sessions.valid(pair.image, 1000) == {2}, "a new leader has not heard of it"
+    for now_ms in range(1000, 20_000, 1000):
+        sessions.heartbeat(pair.image, beat(pair, 1, want_fence=True), now_ms)
+        sessions.heartbeat(pair.image, beat(pair, 2), now_ms)
+        assert sessions.valid(pair.image, now_ms + 999) == {1, 2}
+    assert sessions.valid(pair.image, 22_000) == frozenset()
+
+
+def test_a_new_process_has_a_whole_session(pair: World, sessions: BrokerSessions) -> None:
+    sessions.took_over(pair.image, 0)
+    pair.register(2, incarnation=22, start_fenced=True)
+    assert 2 in sessions.valid(pair.image, 5000), "its first heartbeat is still to come"
+    sessions.overdue(pair.image, 5000)
+    assert sessions.valid(pair.image, 7999) == {2}
+    assert sessions.valid(pair.image, 8000) == frozenset()
+
+
+def test_who_has_stopped_leaves_its_place_to_the_next_process_at_once(
     pair: World, sessions: BrokerSessions
 ) -> None:
     sessions.took_over(pair.image, 0)
-    pair.fence(1)
-    assert sessions.valid(pair.image, 1000) == {2}
-    pair.register(2, incarnation=22)
-    assert sessions.valid(pair.image, 5000) == {2}, "its first heartbeat is still to come"
+    while (stops := sessions.heartbeat(pair.image, beat(pair, 2, want_stop=True), 1000)).command is not None:
+        pair.do(stops.command)
+    assert stops.reply.may_stop and pair.image.brokers[2].fenced
+    assert sessions.valid(pair.image, 1001) == {1}
+
+
+def test_a_broker_that_stops_before_it_was_let_in_leaves_its_place_at_once(
+    world: World, sessions: BrokerSessions
+) -> None:
+    world.register(1, start_fenced=True)
+    assert sessions.valid(world.image, 0) == {1}
+    assert sessions.heartbeat(world.image, beat(world, 1, want_stop=True), 1).command is None
+    assert sessions.valid(world.image, 1) == frozenset()
