@@ -140,7 +140,11 @@ class Foundation(ABC):
         self.peers = peers = _peers(settings, cluster_id, secret, tasks)
         if CONTROLLER not in settings.process_roles and peers is not None:
             voters = settings.voters
-            return MetadataObserver(settings.node_id, voters, tasks, cluster_id, peers=peers), []
+            session_ms = settings.broker_session_timeout_ms
+            observer = MetadataObserver(
+                settings.node_id, voters, self.clock, tasks, cluster_id, peers=peers, session_ms=session_ms
+            )
+            return observer, []
         node = MetadataNode(
             settings.node_id,
             settings.voters,

@@ -49,8 +49,8 @@ class MetadataClient:
 
     @property
     def dead_brokers(self) -> frozenset[int]:
-        """Those whose processes are proven dead, or seem so for a moment: the image will show them fenced, or
-        the doubt goes."""
+        """Those whose process seems dead: the image will show them fenced, or the suspicion ends with the
+        session."""
         return self._node.dead_brokers
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:

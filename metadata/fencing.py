@@ -38,7 +38,7 @@ class Fencing:
         self._sessions, self._leadership, self._feed = sessions, leadership, feed
         self._clock, self._tasks = clock, tasks
         self._term = -1  # for which the sessions are
-        self._deaths = Deaths(feed)
+        self._deaths = Deaths(feed, clock, 0 if sessions is None else sessions.session_ms)
         self._ended: dict[
             int, int
         ] = {}  # broker -> the epoch of its last process that is certain to have ended

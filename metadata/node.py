@@ -153,7 +153,7 @@ class MetadataNode:
 
     @property
     def dead_brokers(self) -> frozenset[int]:
-        """Those whose processes are proven dead, or are about to be."""
+        """Those whose process seems dead, for a session at most: clients are told of no leader there."""
         return self._fencing.dead | self._peers.suspects if self._fencing is not None else frozenset()
 
     @property

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
 from tierlog.metadata.deaths import Deaths
@@ -43,9 +44,18 @@ class ObserverStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 class MetadataObserver:
     def __init__(
-        self, node_id: int, voters: Mapping[int, str], tasks: TaskGroup, cluster_id: str, *, peers: Peers
+        self,
+        node_id: int,
+        voters: Mapping[int, str],
+        clock: Clock,
+        tasks: TaskGroup,
+        cluster_id: str,
+        *,
+        peers: Peers,
+        session_ms: int,
     ) -> None:
-        """`voters`: id -> URL of some of them; who they all are, they tell."""
+        """`voters`: id -> URL of some of them; who they all are, they tell. `session_ms`:
+        broker.session.timeout.ms."""
         self.node_id, self.cluster_id = node_id, cluster_id
         self.voters = dict(voters)
         self.leader = NOBODY
@@ -60,7 +70,7 @@ class MetadataObserver:
         )
         self._following: asyncio.Task[None] | None = None
         self._paged = asyncio.Event()
-        self._deaths = Deaths(self._feed)
+        self._deaths = Deaths(self._feed, clock, session_ms)
         self._watched: object = None  # brokers that the peers were told to watch
 
     @property
@@ -70,7 +80,7 @@ class MetadataObserver:
 
     @property
     def dead_brokers(self) -> frozenset[int]:
-        """Those whose processes are proven dead, or are about to be."""
+        """Those whose process seems dead, for a session at most: clients are told of no leader there."""
         return self._deaths.brokers | self._peers.suspects
 
     @property

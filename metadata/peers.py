@@ -49,9 +49,10 @@ class Peers(Protocol):
         met: Callable[[int], None],
         answered: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
-        """`unreachable(peer)` is called when messages to it were lost; `died(peer)` when its process is
-        proven dead: a connection to it broke, and its host refuses another. A time-out proves nothing.
-        `met(peer)` when it is connected to (again): who was thought dead is not, or has started anew.
+        """`unreachable(peer)` is called when messages to it were lost; `died(peer)` when its process
+        seems dead: a connection to it broke, and its host refuses another. A time-out says nothing, and a
+        firewall can forge both (ADR 0013). `met(peer)` when it is connected to (again): it is not dead, or
+        has started again.
         `answered`: gets what a peer had to say at once to what was sent to it."""
 
     def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:

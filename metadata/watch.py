@@ -1,10 +1,12 @@
-"""Which processes are proven dead: a connection to one breaks, and its host then refuses another.
+"""Death watch: notices processes that seem dead, as a connection to one breaks and its host refuses another.
 
-The kernel of the host does both within milliseconds when a process is killed, so nobody has to wait for a
-time-out; and since a host that hangs or is cut off does neither, there are no false alarms. One idle
-connection to each watched address; nothing is sent on it, but for the handshake of TLS, without which a
-server that awaits one breaks it after a minute. It is replaced from time to time, the next one made before it
-is given up: servers and what lies in between close what is idle for long.
+The kernel of the host does both within milliseconds when a process is killed, so no timeout has to pass. A
+host that hangs or is cut off does neither. A firewall on the way can do both, so this is evidence and no
+proof (ADR 0013).
+
+There is one idle connection to each watched address. Nothing is sent on it but for the handshake of TLS,
+without which a server that awaits one breaks it after a minute. It is replaced from time to time, the next
+one made before it is given up: servers and what lies in between close what is idle for long.
 """
 
 import asyncio

@@ -82,7 +82,7 @@ class NodeSettings:
     controller_quorum_election_timeout_ms: int = _int(
         1000,
         "A voter that hears of no leader for this long to twice that stands for election; "
-        "a leader whose process is proven dead is not waited for.",
+        "a leader whose process seems dead is not waited for.",
         least=200,
     )
     controller_quorum_fetch_timeout_ms: int = _int(

@@ -155,7 +155,7 @@ class RaftCore:
         return self.is_leader and self.log.matches(self.log.commit, self.term)
 
     def peer_died(self, peer: int) -> None:
-        """Its process is proven dead (its host refuses connections). If it led, the others stand at once, one
+        """Its process seems dead (its host refuses connections). If it led, the others stand at once, one
         after the other so that they do not split the vote; pre-vote still decides whether they may."""
         self.unreachable(peer)
         if peer != self.leader or self.is_leader:

@@ -179,6 +179,33 @@ async def test_only_the_notice_of_its_own_host_fences_a_broker_before_its_sessio
     await observer.wait_for(fenced(9))
 
 
+async def test_a_broker_that_others_cannot_reach_is_named_as_leader_again_after_a_session(
+    quorum: Quorum,
+) -> None:
+    """Its host refuses the connections of others for good, and its own heartbeats arrive."""
+    quorum.session_ms = 1000
+    await started(quorum)
+    met: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(lambda reader, writer: met.put_nowait(writer), "127.0.0.1", 0)
+    await quorum.observe(9, *quorum.voters)
+    observer = quorum.observers[0]
+    beat = await joined(observer.client, 8, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    watchers = [await met.get() for _ in (*quorum.voters, 9)]
+    for member in quorum.running.values():
+        await member.client.wait_for(let_in(8))
+    server.close()
+    for watcher in watchers:
+        watcher.close()
+    watching = [observer.observer._deaths]
+    watching += [member.node._fencing._deaths for member in quorum.running.values()]
+    while any(8 not in deaths._suspicions for deaths in watching):
+        await observer.client.heartbeat(beat, timeout_s=10.0)
+        await happens(asyncio.Event(), 0.01)
+    while any(deaths.brokers for deaths in watching):
+        await observer.client.heartbeat(beat, timeout_s=10.0)
+        await happens(asyncio.Event(), 0.01)
+
+
 async def test_a_broker_that_is_no_voter_hears_of_a_death_though_nobody_decides_on_it(quorum: Quorum) -> None:
     quorum.session_ms = FAR_MS
     await started(quorum)

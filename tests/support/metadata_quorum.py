@@ -94,7 +94,15 @@ class Observing:
         self.tasks = TaskGroup(lambda name, failure: quorum.failures.append(failure))
         peers = HttpPeers(node_id, CLUSTER_ID, SECRET, self.tasks, quorum.certificates.get(node_id))
         urls = {n: quorum.urls[n] for n in voters}
-        self.observer = MetadataObserver(node_id, urls, self.tasks, CLUSTER_ID, peers=peers)
+        self.observer = MetadataObserver(
+            node_id,
+            urls,
+            SystemClock(),
+            self.tasks,
+            CLUSTER_ID,
+            peers=peers,
+            session_ms=quorum.session_ms,
+        )
         self.client = MetadataClient(self.observer)
 
     async def stop(self) -> None:

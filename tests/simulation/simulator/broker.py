@@ -136,7 +136,8 @@ class SimBroker:
             self._tell_others(lambda other: other.hear_end, self.node_id, broker_epoch)
 
     def forge_death(self) -> None:
-        """A firewall resets connections to it, and it lives on."""
+        """A firewall resets connections to it for the rest of the run, and it lives on: its own requests
+        pass, and no node that watches it connects to it again."""
         self._tell_others(lambda other: other.peers.saw_death, self.node_id)
 
     def hear_end(self, broker_id: int, broker_epoch: int) -> None:
@@ -261,7 +262,10 @@ class SimBroker:
     ) -> MetadataNode | MetadataObserver:
         voters = self.settings.voters
         if self.node_id not in voters:
-            return MetadataObserver(self.node_id, voters, tasks, cluster_id, peers=self.peers)
+            session_ms = self.settings.broker_session_timeout_ms
+            return MetadataObserver(
+                self.node_id, voters, self.clock, tasks, cluster_id, peers=self.peers, session_ms=session_ms
+            )
         return MetadataNode(
             self.node_id,
             voters,

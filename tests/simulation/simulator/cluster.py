@@ -445,8 +445,8 @@ class ClusterRun:
     # --- healed
 
     async def _settle(self) -> None:
-        """All serve, all is in sync, every partition takes records and shows them, and the last topic to pass
-        has passed, within HEAL_S."""
+        """All serve, no node takes another for dead, all is in sync, every partition takes records and shows
+        them, and the last topic to pass has passed, within HEAL_S."""
         before, deadline = self._counts(), self.loop.time() + HEAL_S
         while not self._is_settled(before):
             await self._look_after(before, deadline)
@@ -460,6 +460,9 @@ class ClusterRun:
             and all(task.done() for task in self._passing)
             and all(map(lt, before, self._counts()))
             and not self.decay.look()
+            and not any(
+                one.metadata.dead_brokers for one in self.brokers.values() if one.metadata is not None
+            )
         )
 
     async def _look_after(self, before: list[int], deadline: float) -> None:

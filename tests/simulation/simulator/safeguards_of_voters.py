@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from simulator.switches import Patches, safeguard
 from tierlog.metadata.controller.sessions import BrokerSessions
+from tierlog.metadata.deaths import Deaths
 from tierlog.metadata.fencing import Fencing
 from tierlog.metadata.leadership import Leadership
 from tierlog.metadata.raft import messages as m
@@ -75,6 +76,11 @@ def _() -> Patches:
             fencing.ended(node_id, broker.broker_epoch)
 
     yield Fencing, "died", without
+
+
+@safeguard("a suspicion ends with the session", "clients are told of no leader where one serves")
+def _() -> Patches:
+    yield Deaths, "brokers", property(lambda deaths: frozenset(deaths._suspicions))
 
 
 @safeguard("a new controller gives all a session", "a broker serves whose partitions were given to others")

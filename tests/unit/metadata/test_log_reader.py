@@ -5,6 +5,7 @@ import asyncio
 from pump import until
 from structlog.testing import capture_logs
 
+from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.metadata.following import LogReader
 from tierlog.metadata.observer import MetadataObserver
@@ -46,7 +47,7 @@ class _MadeAnew(NoPeers):
 async def test_a_broker_that_is_no_voter_is_to_be_restarted() -> None:
     """It keeps no metadata that could be deleted."""
     tasks = TaskGroup(lambda name, failure: None)
-    observer = MetadataObserver(9, {2: ""}, tasks, "c", peers=_MadeAnew())
+    observer = MetadataObserver(9, {2: ""}, SystemClock(), tasks, "c", peers=_MadeAnew(), session_ms=3000)
     with capture_logs() as told:
         await observer.start()
         await until(lambda: bool(told))

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from pump import turns, until
 
+from tierlog.broker.ports.clock import SystemClock
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller.commands import Heartbeat, HeartbeatReply
@@ -43,7 +44,7 @@ async def observed(voters: Voters) -> AsyncIterator[MetadataObserver]:
     """Once it reads from node 3, which leads."""
     failures: list[BaseException] = []
     tasks = TaskGroup(lambda name, failure: failures.append(failure))
-    observer = MetadataObserver(9, {3: VOTERS[3]}, tasks, "c", peers=voters)
+    observer = MetadataObserver(9, {3: VOTERS[3]}, SystemClock(), tasks, "c", peers=voters, session_ms=3000)
     try:
         await observer.start()
         assert observer.leader == 3
