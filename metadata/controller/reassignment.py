@@ -2,7 +2,8 @@
 
 While it is under way a partition has the new replicas, in their order, and after them those that are to
 leave; `settle` ends it once all of the new ones are in sync. Another one may replace it, or cancel it, at any
-time: the replicas from before it are those that it does not add.
+time, unless that takes replicas off that are needed: the replicas from before it are those that it does not
+add.
 """
 
 from collections.abc import Iterator
@@ -84,13 +85,28 @@ def _moved(
     removing: tuple[int, ...],
     rules: Rules,
 ) -> PartitionImage:
-    """Those that an earlier reassignment was adding may be the only ones in sync: then they must stay."""
+    """Replicas that an earlier reassignment was adding leave at once. Raises Refusal if too few would stay
+    that hold all that is committed."""
     in_sync = tuple(one for one in before.in_sync if one in replicas)
-    if not in_sync and not set(before.eligible) & set(replicas):
-        message = f"only {list(before.in_sync)} are in sync, and none of them would stay"
-        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    _check_holders(before, replicas, rules.effective_min(tuple(set(replicas).difference(removing))))
     wanted = replace(before, replicas=replicas, in_sync=in_sync, adding=adding, removing=removing)
     return settle(before, wanted, rules)
+
+
+def _check_holders(before: PartitionImage, replicas: tuple[int, ...], least: int) -> None:
+    """What was committed while replicas were being added may lie on them and on fewer than
+    min.insync.replicas others, if one of the original replicas is away. Without the added ones the loss of
+    one disk would be enough to lose it. Kafka checks only that one in-sync replica stays.
+    """
+    holders = {*before.in_sync, *before.eligible}
+    staying, leaving = holders.intersection(replicas), sorted(holders.difference(replicas))
+    if len(staying) >= min(len(holders), least):
+        return
+    message = (
+        f"only {sorted(staying)} of the replicas that would stay hold all committed records, which is fewer "
+        f"than min.insync.replicas; wait until more of them are in sync, or keep {leaving}"
+    )
+    raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 def _original(partition: PartitionImage) -> tuple[int, ...]:

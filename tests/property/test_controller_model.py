@@ -223,6 +223,9 @@ class Cluster:
             enough = min(rules.min_in_sync, len(now.replicas))
             assert not now.eligible or len(now.in_sync) < enough
             self.check_leader(number, was, now, rules.unclean)
+            if set(was.replicas) - set(now.replicas) and not rules.unclean:
+                holders = min(len({*was.in_sync, *was.eligible}), enough)
+                assert len({*now.in_sync, *now.eligible}) >= holders, "too few hold what was committed"
             for one in (*now.in_sync, *now.eligible):
                 assert self.lost[number] or self.disks[number].holds_all(one)
 

@@ -44,6 +44,8 @@ class PartitionWitness:
                 self._note_fenced(before, image)
             if before is None or before.topics is not image.topics or before.brokers is not image.brokers:
                 self._check_electable()
+            if before is not None and image.index == before.index + 1:  # else other changes may lie between
+                self._check_taken_off(before, image)
 
     def check(self) -> list[str]:
         """What changed since the last call, a line each, for the trace. Raises Violation."""
@@ -225,6 +227,17 @@ class PartitionWitness:
                 if committed := self._committed[topic.topic_id, number]:
                     for member in (*partition.in_sync, *partition.eligible):
                         self._check_holds(member, topic, number, committed)
+
+    def _check_taken_off(self, before: ClusterImage, image: ClusterImage) -> None:
+        """Who is taken off a partition leaves min.insync.replicas others that hold all that is committed, or
+        as many as there were: with fewer the loss of one disk is enough to lose it."""
+        for topic_id, topic in image.topics.items():
+            old = before.topics.get(topic_id, topic)
+            for was, now in zip(old.partitions, topic.partitions, strict=False):
+                held, holders = {*was.in_sync, *was.eligible}, {*now.in_sync, *now.eligible}
+                least = min(self._least, len(set(now.replicas).difference(now.removing)), len(held))
+                if len(holders) < least and not set(was.replicas) <= set(now.replicas):
+                    raise Violation(f"too few replicas of {topic.name} hold all records: {was} -> {now}")
 
     def _check_holds(self, member: int, topic: TopicImage, number: int, committed: int) -> None:
         partition, broker = topic.partitions[number], self._brokers[member]

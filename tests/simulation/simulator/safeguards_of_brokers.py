@@ -20,7 +20,7 @@ from tierlog.broker.runtime.replica_reports import ReplicaReports
 from tierlog.broker.runtime.replica_roles import ReplicaRoles
 from tierlog.broker.settings.node import NodeSettings
 from tierlog.broker.wire.schema import ZERO_UUID
-from tierlog.metadata.controller import brokers, rules, settle
+from tierlog.metadata.controller import brokers, reassignment, rules, settle
 from tierlog.metadata.controller.rules import ClusterDefaults
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage, PartitionImage
@@ -46,6 +46,16 @@ def _() -> Patches:
         return replace(wanted, replicas=target, in_sync=target, adding=(), removing=())
 
     yield settle, "_completed", without
+
+
+@safeguard("a move leaves enough replicas that hold all", "the loss of one disk loses what was acknowledged")
+def _() -> Patches:
+    def without(before: PartitionImage, replicas: tuple[int, ...], _: int) -> None:
+        """As in Kafka: one that is in sync stays."""
+        check(before, replicas, 1)
+
+    check = reassignment._check_holders
+    yield reassignment, "_check_holders", without
 
 
 @safeguard("an empty disk is told of", "a replica leads that lacks records")

@@ -24,6 +24,14 @@ def pair(world: World) -> World:
     return world
 
 
+@pytest.fixture
+def safe_pair(world: World) -> World:
+    """As `pair`, and min.insync.replicas is 2."""
+    world.brokers(1, 2, 3, 4, 5)
+    world.create("t", assignments=((0, (1, 2)),), configs=(("min.insync.replicas", "2"),))
+    return world
+
+
 def move(world: World, *replicas: int) -> E:
     return world.do(c.Reassign(changes=(("t", 0, replicas),))).partitions[0].error
 
@@ -141,6 +149,34 @@ def test_a_move_is_not_taken_back_from_the_only_replicas_in_sync(pair: World) ->
     assert cancel(pair) == E.INVALID_REPLICA_ASSIGNMENT
     assert move(pair, 1, 5) == E.INVALID_REPLICA_ASSIGNMENT
     assert move(pair, 3, 5) == E.NONE
+
+
+@pytest.mark.parametrize("back", [None, (1, 2), (1, 4)], ids=["cancel", "move back", "move elsewhere"])
+def test_replicas_stay_that_min_insync_replicas_counts_on(
+    safe_pair: World, back: tuple[int, ...] | None
+) -> None:
+    """2 is away, and what 1 and 3 commit meanwhile is nowhere else."""
+    move(safe_pair, 1, 2, 3)
+    safe_pair.fence(2)
+    assert safe_pair.partition().eligible == (2,)
+    safe_pair.in_sync(1, 3)
+    assert (safe_pair.partition().in_sync, safe_pair.partition().eligible) == ((1, 3), ())
+    [outcome] = safe_pair.do(c.Reassign(changes=(("t", 0, back),))).partitions
+    assert outcome.error == E.INVALID_REPLICA_ASSIGNMENT
+    assert "only [1]" in outcome.message and "keep [3]" in outcome.message
+    assert (safe_pair.partition().replicas, safe_pair.partition().in_sync) == ((1, 2, 3), (1, 3))
+    assert move(safe_pair, 1, 3, 4) == E.NONE  # it may go elsewhere if 3 stays
+
+
+def test_replicas_that_are_added_may_leave_while_enough_others_hold_all(safe_pair: World) -> None:
+    move(safe_pair, 1, 2, 3)
+    safe_pair.fence(2)
+    assert cancel(safe_pair) == E.NONE
+    assert (safe_pair.partition().in_sync, safe_pair.partition().eligible) == ((1,), (2,))
+    move(safe_pair, 1, 2, 3)
+    safe_pair.in_sync(1, 3)
+    assert move(safe_pair, 1) == E.NONE  # a partition with one replica counts on that one
+    assert safe_pair.partition().in_sync == (1,)
 
 
 @pytest.mark.parametrize("replicas", [(), (1, 1), (1, 9), tuple(range(100))])
