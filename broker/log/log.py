@@ -397,7 +397,9 @@ class PartitionLog:
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Cuts the log so that no record at or above `offset` remains (a batch that holds it goes whole).
-        Raises OSError; and CorruptLog, before anything is done, where damage hides what would remain.
+        Raises OSError; and CorruptLog where damage hides what would remain. Whatever has to be read is read
+        before anything is done: a log whose producers know batches that it has lost would acknowledge their
+        retries. If it is the disk that refuses the cut, the log ends wherever that has got to.
         """
         if offset >= self.log_end_offset:  # an epoch that began here, and got no record, is not the leader's
             if self.epochs.truncate_from_end(self.log_end_offset):
@@ -407,17 +409,24 @@ class PartitionLog:
         if offset < self._bases[0] or offset == self._bases[0] <= self.log_start_offset:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
-        target = self._segments[max(0, bisect_left(self._bases, offset) - 1)]
-        cut = target.find_cut(offset)
-        remaining = target.indexed_to(cut, self.config.index_interval_bytes)
-        self._reader.forget_hints()
-        count = len(self._segments)
-        while self._bases[-1] >= offset and len(self._segments) > 1:
-            self._drop_last(now_ms)
-        if len(self._segments) < count:
-            self._files.sync_directory(self.directory)  # else they may come back behind what is written next
-        target.cut_at(cut, remaining)
-        self._after_cut(target, now_ms)
+        at = max(0, bisect_left(self._bases, offset) - 1)
+        target, kept = self._segments[at], self._segments[:at]
+        rest = target.up_to(target.find_cut(offset), self.config.index_interval_bytes)
+        try:
+            producers = recovery.producers_of([*kept, rest], now_ms)
+        finally:
+            rest.close()
+        try:
+            self._drop_behind(target, now_ms)
+            target.cut_to(rest)
+        except OSError:
+            self._segments[-1].rolled = False
+            if self._segments[-1].end_offset > rest.end_offset:
+                producers = recovery.producers_of(self._segments, now_ms)
+            raise
+        finally:
+            self.producers = producers
+            self._end_in(self._segments[-1])
         return True
 
     def truncate_fully_and_start_at(
@@ -546,17 +555,19 @@ class PartitionLog:
         self.flushing.cut(self)
         self.epochs.truncate_from_end(self.log_end_offset)
 
-    def _after_cut(self, segment: Segment, now_ms: int) -> None:
-        self._end_in(segment)
-        loaded = recovery.Loaded(self._segments, self.epochs, self.producers)
-        recovery.rebuild_producers(loaded, self._files, self.directory, now_ms)
-        self.producers = loaded.producers
-
-    def _drop_last(self, now_ms: int) -> None:
-        segment = self._segments.pop()
-        self._bases.pop()
-        self._forget(segment)
-        self._bury(segment, now_ms)
+    def _drop_behind(self, last: Segment, now_ms: int) -> None:
+        self._reader.forget_hints()
+        if last is self._segments[-1]:
+            return
+        while (segment := self._segments[-1]) is not last:
+            try:
+                self._bury(segment, now_ms)
+            finally:
+                if not self._files.exists(segment.path()):  # it is gone, even if its indexes are still there
+                    self._segments.pop()
+                    self._bases.pop()
+                    self._forget(segment)
+        self._files.sync_directory(self.directory)  # else they may come back behind what is written next
 
     def _bury(self, segment: Segment, now_ms: int, *, keep_snapshot: bool = False) -> None:
         segment.close()

@@ -244,6 +244,15 @@ def rebuild_producers(
         replay(loaded.producers, segment, start, now_ms, index_aborts=segment.base_offset in loaded.rebuilt)
 
 
+def producers_of(segments: list[Segment], now_ms: int) -> ProducerState:
+    """As of the end of the last one; removes snapshots from behind it, which a start does not need. Raises
+    OSError or CorruptLog.
+    """
+    loaded = Loaded(segments, LeaderEpochs(), ProducerState())
+    rebuild_producers(loaded, segments[-1].files, segments[-1].directory, now_ms)
+    return loaded.producers
+
+
 def drop_snapshots(files: Files, directory: Path, kept: int | None) -> None:
     """Those of a log that begins anew, but one."""
     for name in files.list_directory(directory):

@@ -358,30 +358,31 @@ class Segment:
         """Lets go of the descriptor for good; slices handed out keep it until they are sent."""
         self.files.open_files.let_go(self)
 
-    def indexed_to(self, cut: Cut, interval_bytes: int) -> "Segment":
-        """The totals and indexes of the batches before a boundary, for `cut_at`. Raises CorruptLog if they
-        cannot be walked over.
+    def up_to(self, cut: Cut, interval_bytes: int) -> "Segment":
+        """What is left of it before a boundary, as a description of the same file. Raises OSError, and
+        CorruptLog if the batches cannot be walked over.
         """
-        found = Segment(self.files, self.directory, self.base_offset, self.created_ms)
+        rest = Segment(self.files, self.directory, self.base_offset, self.created_ms)
         for position, header in self.scan(0, cut.position):
-            found.note(position, header, header.base_offset, interval_bytes)
+            rest.note(position, header, header.base_offset, interval_bytes)
         for transaction in decode_txn_index(self.txn_index):
             if transaction.last_offset < cut.end_offset:
-                found.add_aborted(transaction)
-        return found
+                rest.add_aborted(transaction)
+        rest.size, rest.end_offset = cut.position, cut.end_offset
+        rest.damage = tuple(one for one in self.damage if one.position < cut.position)
+        return rest
 
-    def cut_at(self, cut: Cut, found: "Segment") -> None:
-        """Ends the segment at a boundary, active again, with what `indexed_to` found before it."""
+    def cut_to(self, rest: "Segment") -> None:
+        """Ends where `rest` does (`up_to`), active again. Raises OSError: then the bytes beyond are void."""
         self.rolled = False
         self.cuts += 1
-        self.size = cut.position
-        self.damage = tuple(one for one in self.damage if one.position < cut.position)
+        self.size, self.end_offset, self.damage = rest.size, rest.end_offset, rest.damage
+        self.take_indexes(rest.offset_index, rest.time_index, rest.txn_index)
+        self.max_timestamp, self.first_timestamp = rest.max_timestamp, rest.first_timestamp
+        self.has_transactions = rest.has_transactions
+        self.resume_index(rest.size - rest._bytes_since_entry, rest._maximum_offset)
+        self._ragged = True
         self.trim()
-        self.take_indexes(found.offset_index, found.time_index, found.txn_index)
-        self.max_timestamp, self.first_timestamp = found.max_timestamp, found.first_timestamp
-        self.has_transactions = found.has_transactions
-        self.resume_index(cut.position - found._bytes_since_entry, found._maximum_offset)
-        self.end_offset = cut.end_offset
 
     def forget_indexes(self) -> None:
         """Before a rebuild: as if no batch had been seen."""

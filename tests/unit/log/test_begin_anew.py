@@ -1,12 +1,12 @@
 """A log begins anew at an offset: every error, and the power gone, at every file operation of it."""
 
 import contextlib
-import errno
 import random
 from pathlib import Path
 
 import pytest
 from power_loss import KEPT, LOST, TORN, ZEROED, Killed, PowerLoss
+from refusing import Refusing
 
 from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.partition.epochs import EpochEntry
@@ -64,44 +64,6 @@ def begin(log: PartitionLog, start: int, *, tiered: bool) -> None:
         log.active.create()
     else:
         log.truncate_fully_and_start_at(start, NOW)
-
-
-class Refusing(OsFiles):
-    """One operation finds no room, or no descriptor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left: int | None = None
-
-    def _spend(self, code: int) -> None:
-        if self.left is not None:
-            self.left -= 1
-            if self.left == -1:
-                raise OSError(code, "refused")
-
-    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
-        self._spend(errno.EMFILE)
-        return super().open(path, create=create, exclusive=exclusive)
-
-    def writev_at(self, fd, buffers, position):  # type: ignore[no-untyped-def]
-        self._spend(errno.ENOSPC)
-        return OsFiles.writev_at(self, fd, buffers, position)
-
-    def rename(self, source, target):  # type: ignore[no-untyped-def]
-        self._spend(errno.ENOSPC)
-        OsFiles.rename(source, target)
-
-    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
-        self._spend(errno.EIO)
-        super().unlink(path, missing_ok=missing_ok)
-
-    def list_directory(self, path: Path) -> list[str]:
-        self._spend(errno.EMFILE)
-        return super().list_directory(path)
-
-    def sync_directory(self, path: Path) -> None:
-        self._spend(errno.EMFILE)
-        super().sync_directory(path)
 
 
 @pytest.mark.parametrize("start", [4, 50])
