@@ -248,7 +248,7 @@ class SimBroker:
         self.directories = DataDirectories([self.disk.root / name for name in DIRECTORIES], self.files, rng)
         identity = self.directories.claim(self.node_id, settings.cluster_id, metadata=None)
         tasks = TaskGroup(self._report)
-        self.peers = SimPeers(self._network, self.node_id, self._brokers, self._observer.quorum)
+        self.peers = SimPeers(self._network, self.node_id, self._brokers, self._observer.quorum, self.name)
         node = self._metadata_node(tasks, rng, identity.cluster_id)
         node.subscribe(lambda _, image: self._observer.published(image))
         await node.start()

@@ -25,7 +25,7 @@ from simulator.decay import Decay
 from simulator.disk import Disk
 from simulator.faults import KINDS, SKEW_TIMES
 from simulator.groups import OFFSETS_TOPIC, GroupHistory, take_part
-from simulator.identities import RESTORED, TWINS, PutBack, start_twins
+from simulator.identities import RESTORED, TWINS, PutBack, Twins
 from simulator.loop import Process, SimLoop
 from simulator.many_producers import MANY, produce_and_retry
 from simulator.misconfigured import KEPT, misconfigure
@@ -103,6 +103,8 @@ class Outcome:
 
 
 class ClusterRun:
+    _twins: Twins | None = None
+
     def __init__(self, seed: int, directory: Path) -> None:
         self.rng = random.Random(seed)
         self.loop = SimLoop(self._fork())
@@ -275,7 +277,7 @@ class ClusterRun:
 
     def _operate(self, clients: Process) -> None:
         """In some runs more happens beside the writes; what that is, is drawn apart, for the rest to stay."""
-        rng, told = random.Random(f"operators {self.outcome.seed}"), self.outcome.faults
+        rng = random.Random(f"operators {self.outcome.seed}")
         for name, (share, work) in {
             "mover": (MOVED, lambda client: move_partitions(client, PARTITIONS)),
             "passing": (PASSING, self._pass_topics),
@@ -283,7 +285,7 @@ class ClusterRun:
             "decay": (DECAYING, self._decay),
             "splits": (SPLIT, self._split),
             "misconfigured": (self._misconfigured, self._misconfigure),
-            "twins": (TWINS, lambda client: start_twins(client.rng, self.brokers, self.partitions, told)),
+            "twins": (TWINS, self._start_twins),
             "restores": (RESTORED, self._copy_disk),
         }.items():
             draws = random.Random(rng.random())
@@ -320,6 +322,12 @@ class ClusterRun:
     def _split(self, client: Client) -> Coroutine[Any, Any, None]:
         names = [broker.name for broker in self.brokers.values()]
         return split(names, self.network, client.rng, SPLITS_A_SECOND, self.outcome.faults)
+
+    def _start_twins(self, client: Client) -> Coroutine[Any, Any, None]:
+        """Of brokers that live on, are killed just then, or cut off from all others."""
+        self._twins = Twins(self.brokers, client.rng, self.partitions, self.outcome.faults)
+        isolate = lambda real: self.network.isolate(real.name)  # noqa: E731
+        return self._twins.play(self._may_wipe, (lambda real: None, self.faults.kill, isolate))
 
     def _copy_disk(self, client: Client) -> Coroutine[Any, Any, None]:
         self._put_back = PutBack(self.brokers, client.rng, self.outcome.faults)
@@ -400,7 +408,7 @@ class ClusterRun:
         not told yet: then nobody may be left to elect. Of what is not synced, one disk may forget; the next
         one only after the first is in sync again."""
         forgot = self._forgot
-        told = forgot is None or (self.partitions.has_told(forgot) and not self.decay.is_pending(forgot))
+        told = forgot is None or (self.partitions.has_told(forgot) and not self._may_lack_more(forgot))
         if self.flushes and told:
             return list(self.brokers.values()) if self.rng.random() < 0.2 else [struck]
         return [struck] if self._may_forget(struck) else []
@@ -433,8 +441,13 @@ class ClusterRun:
             not broker.disk.fails_at
             and not broker.lacks_directories
             and self.partitions.is_in_sync(broker)
-            and not self.decay.is_pending(broker)
+            and not self._may_lack_more(broker)
         )
+
+    def _may_lack_more(self, broker: SimBroker) -> bool:
+        """Than the controller knows of."""
+        doubled = self._twins is not None and self._twins.of is broker
+        return doubled or self.decay.is_pending(broker)
 
     def _note_whole(self) -> None:
         """Whoever is in sync again holds what it should: it may fall behind as any other may."""

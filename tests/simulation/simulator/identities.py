@@ -8,52 +8,108 @@ directory of the metadata does not: with a voter that forgets its votes no Raft 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
 
-from simulator.broker import SimBroker
+from simulator.broker import DIRECTORIES, SimBroker
+from simulator.disk import Disk
 from simulator.partitions import PartitionWitness
 from tierlog.broker.log.checkpoints import META_PROPERTIES
-from tierlog.metadata.controller.commands import RegisterBroker
+from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.node import MetadataUnavailable
 
 TWINS, RESTORED = 0.3, 0.3
 """Of the runs: the share with second processes of live brokers, and with disks that are put back."""
 
-TWINS_A_SECOND = 2.0
+TWINS_A_SECOND, TWIN_S, EMPTY = 2.0, (0.5, 5.0), 0.5
 COPIED_S, DOWN_S = (0.2, 3.0), (0.0, 0.5)
 LOOK_S = 0.01
 WAYS = ("files", "blocks", "swapped")
 
 
-async def start_twins(
-    rng: random.Random, brokers: Mapping[int, SimBroker], witness: PartitionWitness, told: Counter[str]
-) -> None:
-    """For ever. A twin has a copy of the disk, so that it may take the place of a dead process; it dies then,
-    and does no more."""
-    while True:
-        await asyncio.sleep(rng.expovariate(TWINS_A_SECOND))
-        known, asked = witness.image, brokers[rng.choice(sorted(brokers))].metadata
-        number = rng.choice(sorted(brokers))
-        broker = None if known is None else known.brokers.get(number)
-        if broker is None or asked is None:
-            continue
-        twin = RegisterBroker(
-            broker_id=number,
-            incarnation=UUID(int=rng.getrandbits(128)),
-            host=broker.host,
-            port=broker.port,
-            admin_url=broker.admin_url,
-            start_fenced=True,
-            directories=broker.directories,
-            previous_epoch=broker.broker_epoch,
-            min_in_sync=broker.min_in_sync,
+class Twin(SimBroker):
+    """A second process with the id of a broker, on another host, with a copy of its disk or an empty one.
+
+    It registers as any broker does, so it waits while the other one has a session. Once it has the place it
+    keeps its session, and opens no logs, so it is never let in. It does not vote: a second voter of an id is
+    not heard.
+    """
+
+    def __init__(self, real: SimBroker, rng: random.Random, told: Counter[str]) -> None:
+        disk = Disk(real.disk.copy())
+        if rng.random() < EMPTY:
+            for name in DIRECTORIES:
+                disk.wipe_directory(disk.root / name)
+        others = tuple(
+            voter
+            for voter in real.settings.controller_quorum_voters
+            if not voter.startswith(f"{real.node_id}@")
         )
-        told["twin"] += 1
-        with suppress(MetadataUnavailable):
-            await asked.submit(twin, timeout_s=1.0)
+        settings = replace(real.settings, process_roles=("broker",), controller_quorum_voters=others)
+        run = (real._loop, real._network, real._brokers)
+        super().__init__(real.node_id, settings, disk, *run, rng, real._observer)
+        self.name = f"twin-{real.node_id}"
+        self._told = told
+
+    def kill(self) -> None:
+        """For good. Its session ends by itself."""
+        if self._end():
+            self._network.listen(self.name, None)
+
+    async def _open(self, *_: object) -> None:
+        self._told["twin in the place"] += 1
+        await asyncio.get_running_loop().create_future()
+
+
+class Twins:
+    """Twins of brokers, one at a time. While there is one, and until the broker is in sync again after it,
+    nobody else may lose anything: the twin may take the place at any moment, and with it goes what the
+    broker's replicas are trusted to hold."""
+
+    def __init__(
+        self,
+        brokers: Mapping[int, SimBroker],
+        rng: random.Random,
+        witness: PartitionWitness,
+        told: Counter[str],
+    ) -> None:
+        self._brokers, self._rng, self._witness, self._told = brokers, rng, witness, told
+        self.of: SimBroker | None = None
+        """The broker that may lose its place."""
+
+    async def play(
+        self, may_lose: Callable[[SimBroker], bool], strikes: Sequence[Callable[[SimBroker], None]]
+    ) -> None:
+        """For ever. `may_lose`: whether a disk may lose what it has. `strikes`: what happens to the broker
+        just before its twin starts."""
+        while True:
+            await asyncio.sleep(self._rng.expovariate(TWINS_A_SECOND))
+            real = self._brokers[self._rng.choice(sorted(self._brokers))]
+            await _until(lambda real=real: may_lose(real))  # type: ignore[misc]
+            self.of = real
+            twin = Twin(real, random.Random(self._rng.random()), self._told)
+            self._told["twin"] += 1
+            self._rng.choice(strikes)(real)
+            twin.start()
+            try:
+                await asyncio.sleep(self._rng.uniform(*TWIN_S))
+            finally:
+                twin.kill()
+            await self._all_is_known()
+            await _until(lambda real=real: self._witness.is_in_sync(real))  # type: ignore[misc]
+            self.of = None
+
+    async def _all_is_known(self) -> None:
+        """What the twin asked for is committed by now, or never will be."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for broker in self._brokers.values():
+                if broker.metadata is not None:
+                    with suppress(MetadataUnavailable):
+                        await MetadataClient(broker.metadata).current(timeout_s=1.0)
+                        return
 
 
 class PutBack:

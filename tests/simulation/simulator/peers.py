@@ -44,10 +44,16 @@ class SimPeers:
     """`nodes`: where the metadata node of each node's live process is found; None while there is none."""
 
     def __init__(
-        self, network: Network, node_id: int, nodes: Mapping[int, HasMetadata], witness: QuorumWitness
+        self,
+        network: Network,
+        node_id: int,
+        nodes: Mapping[int, HasMetadata],
+        witness: QuorumWitness,
+        name: str = "",
     ) -> None:
+        """`name`: its host, if that is another than the one that `nodes` are reached by."""
         self._network = network
-        self._node_id = node_id
+        self._node_id, self._name = node_id, name or address(node_id)
         self._nodes = nodes
         self._witness = witness
         self._died: Callable[[int], None] = lambda peer: None
@@ -75,7 +81,7 @@ class SimPeers:
 
     def saw_death(self, peer: int) -> None:
         """The host refuses connections, or a firewall before it: so it is told, if there is a way."""
-        if self._network.connects(address(self._node_id), address(peer)):
+        if self._network.connects(self._name, address(peer)):
             self._died(peer)
 
     def send(self, message: AnyMessage) -> None:
@@ -179,7 +185,7 @@ class SimPeers:
     async def _ask(self, node_id: int, serve: Callable[[], Awaitable[T]]) -> T:
         network = self._network
         try:
-            return await network.call(address(self._node_id), address(node_id), network.connection(), serve)
+            return await network.call(self._name, address(node_id), network.connection(), serve)
         except Refused as failure:
             raise MetadataUnavailable(str(failure), applied_unknown=False) from None
         except Broken as failure:
@@ -194,4 +200,4 @@ class SimPeers:
         await asyncio.sleep(self._network.echo_delay())
         with suppress(MetadataUnavailable, LeadershipLost, Refused, Broken, TimeoutError):
             network = self._network
-            await network.call(address(self._node_id), address(node_id), network.connection(), serve)
+            await network.call(self._name, address(node_id), network.connection(), serve)
