@@ -29,6 +29,7 @@ class SegmentSource:
     last_offset: int
     path: Path
     size_bytes: int
+    log_crc32c: int
     records: int
     first_timestamp: int
     max_timestamp: int
@@ -51,10 +52,7 @@ async def copy_segment(
 ) -> RemoteSegment:
     """Puts `.idx`, then `.log`; the entry to commit. Raises ObjectStoreError; OSError of the local file."""
     index = encode_bundle(source.bundle)
-    log_crc, log_bytes = await asyncio.to_thread(_checksum, source.path)
-    if log_bytes != source.size_bytes:
-        raise CorruptObject(f"{source.path} has {log_bytes} bytes, the log says {source.size_bytes}")
-    entry = _entry(source, attempt, log_crc, index)
+    entry = _entry(source, attempt, index)
     log_key, index_key = keys.log(attempt.partition, entry), keys.index(attempt.partition, entry)
     await store.put(index_key, index, crc32c=entry.index_crc32c)
     await store.put(log_key, source.path, crc32c=entry.log_crc32c)
@@ -78,7 +76,7 @@ async def _verify(store: ObjectStore, key: str, size: int, checksum: int) -> Non
         raise CorruptObject(f"{key}: the store has checksum {stored:08x}, not {checksum:08x}")
 
 
-def _entry(source: SegmentSource, attempt: Attempt, log_crc: int, index: bytes) -> RemoteSegment:
+def _entry(source: SegmentSource, attempt: Attempt, index: bytes) -> RemoteSegment:
     return RemoteSegment(
         uuid=attempt.uuid,
         base_offset=source.base_offset,
@@ -91,7 +89,7 @@ def _entry(source: SegmentSource, attempt: Attempt, log_crc: int, index: bytes) 
         max_timestamp=source.max_timestamp,
         has_transactions=source.has_transactions,
         has_aborts=source.has_aborts,
-        log_crc32c=log_crc,
+        log_crc32c=source.log_crc32c,
         index_crc32c=crc32c.crc32c(index),
         leader_epoch=attempt.leader_epoch,
     )
@@ -102,13 +100,3 @@ def _epochs_within(source: SegmentSource) -> tuple[tuple[int, int], ...]:
     epochs = source.bundle.leader_epochs
     first = max((at for at, (_, start) in enumerate(epochs) if start <= source.base_offset), default=0)
     return tuple(line for line in epochs[first:] if line[1] <= source.last_offset)
-
-
-def _checksum(path: Path) -> tuple[int, int]:
-    """CRC-32C and size of a file, read as it will be read for the upload."""
-    checksum = size = 0
-    with open(path, "rb") as file:
-        while piece := file.read(_READ_BYTES):
-            checksum = crc32c.crc32c(piece, checksum)
-            size += len(piece)
-    return checksum, size

@@ -4,10 +4,11 @@ Called by recovery, by the scrubber, which the check before an upload uses too, 
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from crc32c import crc32c
 
-from tierlog.broker.log.segment import BatchAt, Cut, Segment
+from tierlog.broker.log.segment import Cut, Segment
 from tierlog.broker.partition.continuity import HeaderRules, in_order
 from tierlog.broker.partition.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.ports.open_files import SharedFile
@@ -28,6 +29,14 @@ LARGEST_BATCH = 100 * 1024 * 1024
 _WINDOW_BYTES = 1024 * 1024
 
 
+class CheckedBatch(NamedTuple):
+    """`content`: the very bytes that were checked, in a buffer of up to a window that they keep alive."""
+
+    position: int
+    header: BatchHeader
+    content: memoryview
+
+
 def verified_batches(
     segment: Segment,
     rules: HeaderRules,
@@ -36,7 +45,7 @@ def verified_batches(
     start: Cut | None = None,
     last_epoch: int = NO_EPOCH,
     behind: BatchHeader | None = None,
-) -> Iterator[tuple[BatchAt, BatchHeader]]:
+) -> Iterator[CheckedBatch]:
     """Each batch that is whole, has its CRC, and goes on where offsets and leader epochs may go on; stops at
     the first that is not. An epoch that goes back is damage, or what a follower had cut off and a crash
     brought back behind what it fetched instead. `start`: a batch boundary, and what must not lie above its
@@ -47,7 +56,7 @@ def verified_batches(
     return in_order(whole, offset, rules, last_epoch, behind)
 
 
-def whole_batches(segment: Segment, file: SharedFile, at: int) -> Iterator[tuple[BatchAt, BatchHeader]]:
+def whole_batches(segment: Segment, file: SharedFile, at: int) -> Iterator[CheckedBatch]:
     """From a batch boundary on, whatever they say of their place."""
     window, window_at = b"", 0
     files = segment.files
@@ -65,7 +74,8 @@ def whole_batches(segment: Segment, file: SharedFile, at: int) -> Iterator[tuple
             return
         if header.last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET:
             return
-        yield BatchAt(at, header), header
+        content = memoryview(window)[at - window_at : at - window_at + size]
+        yield CheckedBatch(at, header, content)
         at += size
 
 

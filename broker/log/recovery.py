@@ -511,10 +511,10 @@ def _rebuild(
     segment.forget_indexes()
     good, before = 0, epochs.latest
     last_epoch = NO_EPOCH if before is None else before.epoch
-    for batch, header in verified_batches(segment, rules, last_epoch=last_epoch, behind=behind):
-        segment.note(batch.position, header, header.base_offset, interval_bytes)
+    for position, header, _ in verified_batches(segment, rules, last_epoch=last_epoch, behind=behind):
+        segment.note(position, header, header.base_offset, interval_bytes)
         epochs.note(header.leader_epoch, header.base_offset)
-        good = batch.position + header.size
+        good = position + header.size
     cut = segment.size - good
     if cut:
         _check_epochs(segment, good, rules)
@@ -530,7 +530,7 @@ def _check_epochs(segment: Segment, good: int, rules: HeaderRules) -> None:
     """Raises _EpochsRefuted if the first batch that was not taken is of an epoch that the file does not have
     there, and the one behind it as well: a bit does not flip twice in the same way.
     """
-    pair = [header for _, header in islice(whole_batches(segment, segment.file, good), 2)]
+    pair = [batch.header for batch in islice(whole_batches(segment, segment.file, good), 2)]
     if len({header.leader_epoch for header in pair}) == 1 < len(pair) and all(map(rules.epoch_fault, pair)):
         raise _EpochsRefuted
 

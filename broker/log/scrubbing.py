@@ -11,10 +11,12 @@ runtime: made and judged on the loop, one `step` at a time in a thread.
 from collections.abc import Iterator
 from contextlib import suppress
 
-from tierlog.broker.log.checked_batches import LARGEST_BATCH, verified_batches
+from crc32c import crc32c
+
+from tierlog.broker.log.checked_batches import LARGEST_BATCH, CheckedBatch, verified_batches
 from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.log.names import OFFSET_INDEX
-from tierlog.broker.log.segment import BatchAt, Cut, Damage, Segment
+from tierlog.broker.log.segment import Cut, Damage, Segment
 from tierlog.broker.partition.continuity import HeaderRules
 from tierlog.broker.partition.epochs import LeaderEpochs
 from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
@@ -35,6 +37,8 @@ class SegmentScrub:
         self.found: list[Damage] = []
         self.batches = 0
         self.has_transactions = False
+        self.checksum = 0
+        """CRC-32C of the segment's file, of the very bytes that were checked, if nothing is damaged."""
         self._log = log
         self._rules = HeaderRules(
             gaps=log.may_have_gaps, epochs=LeaderEpochs(log.epochs.entries), end_offset=segment.end_offset
@@ -61,8 +65,9 @@ class SegmentScrub:
             if found is None:
                 self._pass_damage()
                 continue
-            at, header = found
-            self._at = Cut(at.position + header.size, header.next_offset)
+            header = found.header
+            self.checksum = crc32c(found.content, self.checksum)
+            self._at = Cut(found.position + header.size, header.next_offset)
             self.batches += 1
             self.has_transactions = self.has_transactions or header.is_transactional
             if self.batches - batches >= STEP_BATCHES or self._at.position - began >= STEP_BYTES:
@@ -70,7 +75,7 @@ class SegmentScrub:
         self.done = self._at.position >= self._end.position
         return self._at.position - began
 
-    def _from_here(self) -> Iterator[tuple[BatchAt, BatchHeader]]:
+    def _from_here(self) -> Iterator[CheckedBatch]:
         return verified_batches(self.segment, self._rules, file=self._file, start=self._at)
 
     def _pass_damage(self) -> None:

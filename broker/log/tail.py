@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
+from crc32c import crc32c
+
 from tierlog.broker.log.checked_batches import verified_batches
 from tierlog.broker.log.found import SegmentExport
 from tierlog.broker.log.names import LOG
@@ -25,8 +27,11 @@ LEFT_BYTES = 64 << 20
 """What a copy leaves on the disk for appends: tiering is to make room there, not to take the last of it."""
 
 
-def cut_tail(files: Files, whole: SegmentExport, offset: int, interval_bytes: int) -> SegmentExport:
+def cut_tail(
+    files: Files, whole: SegmentExport, offset: int, interval_bytes: int
+) -> tuple[SegmentExport, int]:
     """Of an exported segment, a batch of which begins at the offset; `log_path` is the caller's to remove.
+    With the CRC-32C of the file, of the bytes that were checked.
     Raises CorruptLog if none does, and OSError: ENOSPC while there is little room, and then nothing was done.
     """
     directory, info = whole.log_path.parent, whole.info
@@ -41,7 +46,7 @@ def cut_tail(files: Files, whole: SegmentExport, offset: int, interval_bytes: in
             raise CorruptLog(f"{source.path()}: no batch begins at offset {offset}")
         _require_room(files, source.size - first.position, tail)
         _copy(files, source, first, tail)
-        _index(tail, interval_bytes, whole.leader_epochs)
+        checksum = _index(tail, interval_bytes, whole.leader_epochs)
     except BaseException:
         with suppress(OSError):
             files.unlink(tail.path(), missing_ok=True)
@@ -49,7 +54,7 @@ def cut_tail(files: Files, whole: SegmentExport, offset: int, interval_bytes: in
     finally:
         source.close()
         tail.close()
-    return replace(
+    export = replace(
         whole,
         info=replace(
             info,
@@ -65,6 +70,7 @@ def cut_tail(files: Files, whole: SegmentExport, offset: int, interval_bytes: in
         txn_index=encode_txn_index(find_aborted(whole.txn_index, offset, info.end_offset)),
         has_transactions=bool(tail.has_transactions),
     )
+    return export, checksum
 
 
 def _require_room(files: Files, count: int, tail: Segment) -> None:
@@ -90,11 +96,14 @@ def _copy(files: Files, source: Segment, first: BatchAt, tail: Segment) -> None:
     tail.size = source.size - first.position
 
 
-def _index(tail: Segment, interval_bytes: int, epochs: Iterable[EpochEntry]) -> None:
-    good, rules = 0, HeaderRules(gaps=True, epochs=LeaderEpochs(epochs))  # it may have been compacted once
-    for batch, header in verified_batches(tail, rules):
-        tail.note(batch.position, header, header.base_offset, interval_bytes)
-        good = batch.position + header.size
+def _index(tail: Segment, interval_bytes: int, epochs: Iterable[EpochEntry]) -> int:
+    good, checksum = 0, 0
+    rules = HeaderRules(gaps=True, epochs=LeaderEpochs(epochs))  # it may have been compacted once
+    for position, header, content in verified_batches(tail, rules):
+        tail.note(position, header, header.base_offset, interval_bytes)
+        checksum = crc32c(content, checksum)
+        good = position + header.size
     if good != tail.size:
         raise CorruptLog(f"{tail.path()}: damaged behind offset {tail.end_offset}")
     tail.add_time_entry()
+    return checksum

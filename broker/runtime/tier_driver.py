@@ -38,7 +38,7 @@ from tierlog.broker.runtime.tier_views import (
     find_place,
     local_segments,
 )
-from tierlog.broker.runtime.upload_check import may_be_uploaded
+from tierlog.broker.runtime.upload_check import checksum_to_upload
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
@@ -399,27 +399,28 @@ class TierDriver:
         replica, segment = state.replica, action.segment
         if not self._is_due(where, state):
             return  # lost while it waited for the slot
-        if not await may_be_uploaded(
+        checksum = await checksum_to_upload(
             replica,
             segment.base_offset,
             segment.base_offset if action.start_offset is None else action.start_offset,
             self._found_damage,
             partial(self._is_due, where, state),
             self._manager.check_s,
-        ):
+        )
+        if checksum is None:
             return
         exported = replica.export_segment(segment.base_offset)
         if exported is None:
             return  # dropped meanwhile
         if action.start_offset is None:
-            await self._upload(where, state, _source(exported))
+            await self._upload(where, state, _source(exported, checksum))
             return
         interval_bytes = replica.config.index_interval_bytes
         cut = partial(cut_tail, self._files, exported, action.start_offset, interval_bytes)
         loop, threads = asyncio.get_running_loop(), replica.room.threads
-        tail = await loop.run_in_executor(threads, cut)
+        tail, tail_checksum = await loop.run_in_executor(threads, cut)
         try:
-            await self._upload(where, state, _source(tail))
+            await self._upload(where, state, _source(tail, tail_checksum))
         finally:  # jobs are cancelled when the broker stops alone: what is left then goes with the next start
             drop = partial(self._files.unlink, tail.log_path, missing_ok=True)
             await loop.run_in_executor(threads, drop)
@@ -563,14 +564,15 @@ def _policy(replica: Replica) -> planner.TierPolicy:
     )
 
 
-def _source(export: SegmentExport) -> SegmentSource:
-    """A segment as tiering takes it."""
+def _source(export: SegmentExport, checksum: int) -> SegmentSource:
+    """A segment as tiering takes it, with the CRC-32C of the bytes that were found to be whole."""
     info = export.info
     return SegmentSource(
         base_offset=info.base_offset,
         last_offset=info.end_offset - 1,
         path=export.log_path,
         size_bytes=info.size_bytes,
+        log_crc32c=checksum,
         records=info.records,
         first_timestamp=info.first_timestamp,
         max_timestamp=info.newest_ms,

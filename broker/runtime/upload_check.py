@@ -20,29 +20,33 @@ from tierlog.broker.runtime.scrubber import FoundDamage
 CAUSE = "upload"
 
 
-async def may_be_uploaded(
+async def checksum_to_upload(
     replica: Replica,
     base_offset: int,
     start_offset: int,
     found_damage: FoundDamage,
     goes_on: Callable[[], bool],
     patience_s: float,
-) -> bool:
-    """Whether the rolled segment with that base is whole from `start_offset` on, and what it was when this
-    began. It holds until the caller awaits something. Raises OSError, also where the disk takes longer than
-    `patience_s` for one step: others wait for the slot.
+) -> int | None:
+    """The CRC-32C of the rolled segment with that base, taken from the bytes that were checked. None if it is
+    not whole from `start_offset` on, or is not what it was when this began.
+
+    An answer holds until the caller awaits something. The upload reads the file again, so the checksum goes
+    with it: the object store refuses bytes that have changed since. Raises OSError, also if the disk takes
+    longer than `patience_s` for one step: others wait for the slot.
     """
     segment = _rolled_at(replica.log, base_offset)
     if segment is None:
-        return False
+        return None
     scrub = await _read(replica, segment, goes_on, patience_s)
     if scrub is None:
-        return False
+        return None
     if scrub.found:
         found_damage(replica, segment, scrub.found, CAUSE)
     elif segment.has_transactions is None and not segment.damage:
         segment.has_transactions = scrub.has_transactions  # the export need not look on the event loop
-    return all(one.end_offset <= start_offset for one in segment.damage)
+    is_whole = all(one.end_offset <= start_offset for one in segment.damage)
+    return scrub.checksum if is_whole else None
 
 
 async def _read(

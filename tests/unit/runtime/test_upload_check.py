@@ -18,9 +18,10 @@ from tierlog.broker.log.scrubbing import SegmentScrub
 from tierlog.broker.ports.files import OsFiles
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.tier_views import TierRefused
-from tierlog.broker.runtime.upload_check import may_be_uploaded
+from tierlog.broker.runtime.upload_check import checksum_to_upload
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.manager import TierLimits
 from tierlog.tiering.memory_store import MemoryStore
@@ -255,11 +256,27 @@ async def test_what_turns_out_to_be_damaged_while_it_is_uploaded_is_not_committe
         assert node.driver.status("t")[0].last_error == "the local segment from 0 is damaged"
 
 
+async def test_a_bit_that_flips_between_the_check_and_the_upload_is_not_uploaded(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node)
+
+        def flip_once(_: ClusterImage, image: ClusterImage) -> None:
+            if node.remote(replica).started:  # the segment has been checked, and nothing of it is read yet
+                stop_listening()
+                flip_a_bit(replica, 0)
+
+        stop_listening = node.metadata.subscribe(flip_once)
+        await allow_copies(node)
+        await settled(node)
+        assert node.remote(replica).entries == ()
+        assert replica.log.rolled_below(replica.log_end_offset)[0].damage  # the next check has found it
+
+
 async def test_the_check_tells_whether_there_are_transactions(tmp_path: Path) -> None:
     """After a start nobody knows; to look on the event loop would hold it up."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
         (segment, *_) = replica.log.rolled_below(replica.log_end_offset)
         segment.has_transactions = None
-        check = may_be_uploaded(replica, 0, 0, node.found_damage, lambda: True, 30.0)
-        assert await check and segment.has_transactions is False
+        check = checksum_to_upload(replica, 0, 0, node.found_damage, lambda: True, 30.0)
+        assert await check is not None and segment.has_transactions is False
