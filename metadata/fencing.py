@@ -23,6 +23,9 @@ from tierlog.metadata.peers import MetadataUnavailable
 
 ENDLESS_LEASE_MS = 1 << 52  # where nobody fences anybody
 
+SUSPICION_MS = 9_000
+"""How long a suspicion lasts if brokers have no sessions: the default of broker.session.timeout.ms."""
+
 
 class Fencing:
     """`sessions` None: a quorum of one whose only broker is in the same process; its lease never ends."""
@@ -38,7 +41,8 @@ class Fencing:
         self._sessions, self._leadership, self._feed = sessions, leadership, feed
         self._clock, self._tasks = clock, tasks
         self._term = -1  # for which the sessions are
-        self._deaths = Deaths(feed, clock, 0 if sessions is None else sessions.session_ms)
+        session_ms = SUSPICION_MS if sessions is None else sessions.session_ms
+        self._deaths = Deaths(feed, clock, session_ms)
         self._ended: dict[
             int, int
         ] = {}  # broker -> the epoch of its last process that is certain to have ended

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from remote_segments import remote_segment
 from simulator.loop import Process, SimLoop
 from simulator.object_store import Bucket, SimStore, StoreWeather, at_once
+from simulator.retention import RetentionWitness
 from simulator.tier_witness import TierWitness
 from simulator.witness import Violation
 
@@ -141,8 +142,16 @@ class Housekeeper(NamedTuple):
 
 def _witness(*, keeps_house: bool = False) -> TierWitness:
     brokers: Any = {1: Housekeeper(HOUSEKEEPER)}
+    done: Counter[str] = Counter()
+    nothing_is_deleted = RetentionWitness({}, done)
     witness = TierWitness(
-        brokers, KEYS, Counter(), lambda topic, partition, offset, kind: None, lambda: 0.0, grace_ms=0
+        brokers,
+        KEYS,
+        done,
+        lambda topic, partition, offset, kind: None,
+        lambda: 0.0,
+        grace_ms=0,
+        retention=nothing_is_deleted,
     )
     witness.bucket = _bucket()[1]
     image = ClusterImage(cluster_id="simulated", index=1)

@@ -239,7 +239,7 @@ async def test_thousands_of_entries_are_worked_on_in_turns(
 ) -> None:
     with LoopSteps() as steps:
         await cluster.ask(api, version, **request_)
-    assert steps.most < steps.total / 5
+    assert steps.most < steps.total / 3  # nearly all of it, if it is done in one turn
 
 
 async def test_more_elements_than_are_read_at_once_are_refused_where_the_api_can_say_so(
