@@ -112,8 +112,8 @@ class Dispatcher:
             api, version = APIS[call.context.api], call.context.version
             try:
                 call.request = decode(api.request, version, body)
-            except TooManyElements as fault:
-                call.result = self._refused(call.context, fault)
+            except TooManyElements as too_many:  # another name than below: mypyc gives a name one type
+                call.result = self._refused(call.context, too_many)
                 return
             except MalformedFrame as fault:
                 call.request = decode_quirk(api, version, bytes(body), fault)

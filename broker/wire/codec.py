@@ -81,8 +81,8 @@ def decode_from(
     read = _readers.get((message, version)) or reader(message, version)
     try:
         found: tuple[M, int] = read(memoryview(buffer)[:end], at, end, [elements_max])
-    except TooManyElements as fault:
-        raise TooManyElements(f"{message.__name__} v{version}: {fault}") from None
+    except TooManyElements as too_many:  # another name than below: mypyc gives a name one type
+        raise TooManyElements(f"{message.__name__} v{version}: {too_many}") from None
     except (struct.error, IndexError, UnicodeDecodeError, MalformedFrame) as fault:
         raise MalformedFrame(f"{message.__name__} v{version}: {fault}") from None
     if found[1] > end:
