@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from apart import voter_and_broker
 from confluent_kafka import Producer
 from deliveries import Deliveries
 
 from tierlog.broker.app import Broker
 from tierlog.broker.foundation import Foundation
 from tierlog.broker.settings.node import settings_from
-from tierlog.broker.voter import Voter
 from tierlog.metadata.api import QUORUM_PATH
 from tierlog.metadata.controller import commands as c
 
@@ -68,19 +68,7 @@ async def test_it_follows_the_voter_and_sends_commands_to_it(tmp_path: Path) -> 
 
 
 async def test_a_voter_that_is_no_broker_has_brokers_served_and_is_none(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        place = f"127.0.0.1:{held.getsockname()[1]}"
-    shared = {
-        "cluster.id": "apart",
-        "controller.quorum.voters": f"1@{place}",
-        "controller.quorum.secret": "s",
-        "listeners": "PLAINTEXT://127.0.0.1:0",
-        "offsets.topic.replication.factor": "1",
-    }
-    own = {"node.id": "1", "process.roles": "controller", "admin.listener": place}
-    voter: Foundation = Voter(settings_from({**shared, **own, "log.dirs": str(tmp_path / "1")}))
-    own = {"node.id": "2", "process.roles": "broker", "admin.listener": "127.0.0.1:0"}
-    broker = Broker(settings_from({**shared, **own, "log.dirs": str(tmp_path / "2")}))
+    voter, broker = voter_and_broker(tmp_path)
     async with contextlib.AsyncExitStack() as stack, aiohttp.ClientSession() as session:
 
         async def ask(node: Foundation, path: str) -> tuple[int, Any]:

@@ -2,19 +2,16 @@
 
 import asyncio
 import contextlib
-import socket
 import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from apart import voter_and_broker
 from wire_client import Client, message
 
-from tierlog.broker.app import Broker
 from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.settings.node import settings_from
-from tierlog.broker.voter import Voter
 
 TOPIC = 2  # resource type
 ROUNDS = 5
@@ -24,19 +21,7 @@ class Apart:
     """A voter that is no broker, and a broker that is no voter: it follows a change, then shows it."""
 
     def __init__(self, directory: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as held:
-            place = f"127.0.0.1:{held.getsockname()[1]}"
-        shared = {
-            "cluster.id": "apart",
-            "controller.quorum.voters": f"1@{place}",
-            "controller.quorum.secret": "s",
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "offsets.topic.replication.factor": "1",
-        }
-        own = {"node.id": "1", "process.roles": "controller", "admin.listener": place}
-        self._voter = Voter(settings_from({**shared, **own, "log.dirs": str(directory / "1")}))
-        own = {"node.id": "2", "process.roles": "broker", "admin.listener": "127.0.0.1:0"}
-        self._broker = Broker(settings_from({**shared, **own, "log.dirs": str(directory / "2")}))
+        self._voter, self._broker = voter_and_broker(directory)
 
     async def start(self) -> str:
         await self._voter.start()
