@@ -6,8 +6,8 @@ looked at again when it comes up. A process that was stopped or starved finds ma
 before they fire, the loop gets one round to read what clients sent meanwhile, so that a pause of ours does
 not expire everybody's session. Called by the group service.
 
-A cancelled timer leaves its heap entry, up to a session timeout of its client's choice. At most half of the
-heap is such entries: clients that join and leave all day cost no memory.
+A cancelled timer leaves its heap entry, two numbers, up to a session timeout of its client's choice. At most
+half of the heap is such entries: clients that join and leave all day cost no memory.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ Action = Callable[[], None]
 class _Timer:
     due_ms: int
     entry_ms: int  # where its one valid heap entry stands, at or before due_ms
+    number: int  # of that entry
     action: Action
 
 
@@ -36,7 +37,8 @@ class Timers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._timers: dict[Hashable, _Timer] = {}
-        self._heap: list[tuple[int, int, Hashable]] = []
+        self._heap: list[tuple[int, int]] = []  # when to look, and the number of the entry
+        self._keys: dict[int, Hashable] = {}  # of the valid entries, by number
         self._order = count()
         self._handle: asyncio.TimerHandle | None = None
         self._wakes_ms = 0
@@ -51,19 +53,21 @@ class Timers:
         if known is not None and known.entry_ms <= due_ms:
             known.due_ms, known.action = due_ms, action
             return
-        self._timers[key] = _Timer(due_ms, due_ms, action)
-        self._push(due_ms, key)
+        self.cancel(key)
+        self._timers[key] = _Timer(due_ms, due_ms, self._push(due_ms, key), action)
         self._arm()
 
     def cancel(self, key: Hashable) -> None:
-        self._timers.pop(key, None)
+        if (timer := self._timers.pop(key, None)) is not None:
+            del self._keys[timer.number]
 
     def cancel_where(self, matches: Callable[[Hashable], bool]) -> None:
         for key in [key for key in self._timers if matches(key)]:
-            del self._timers[key]
+            self.cancel(key)
 
     def close(self) -> None:
         self._timers.clear()
+        self._keys.clear()
         self._heap.clear()
         if self._handle is not None:
             self._handle.cancel()
@@ -73,21 +77,14 @@ class Timers:
     def heap_size(self) -> int:
         return len(self._heap)
 
-    def _push(self, at_ms: int, key: Hashable) -> None:
+    def _push(self, at_ms: int, key: Hashable) -> int:
         if len(self._heap) > 2 * len(self._timers) + STALE_SLACK:
-            self._sweep()
-        heapq.heappush(self._heap, (at_ms, next(self._order), key))
-
-    def _sweep(self) -> None:
-        """Drops the entries that no timer is at: half of them at least, so each was pushed since the last
-        sweep.
-        """
-        valid: dict[Hashable, tuple[int, int, Hashable]] = {}
-        for entry in sorted(self._heap):  # a sorted list is a heap
-            timer = self._timers.get(entry[2])
-            if timer is not None and timer.entry_ms == entry[0]:
-                valid.setdefault(entry[2], entry)
-        self._heap = list(valid.values())
+            # At least half of the entries go, so each sweep is paid by the pushes since the last one.
+            self._heap = sorted(entry for entry in self._heap if entry[1] in self._keys)  # sorted is a heap
+        number = next(self._order)
+        self._keys[number] = key
+        heapq.heappush(self._heap, (at_ms, number))
+        return number
 
     def _arm(self, at_least_ms: int = 0) -> None:
         if not self._heap:
@@ -112,13 +109,13 @@ class Timers:
 
     def _fire(self, now_ms: int) -> None:
         while self._heap and self._heap[0][0] <= now_ms:
-            entry_ms, _, key = heapq.heappop(self._heap)
-            timer = self._timers.get(key)
-            if timer is None or timer.entry_ms != entry_ms:
+            _, number = heapq.heappop(self._heap)
+            key = self._keys.pop(number, None)
+            if key is None:
                 continue  # cancelled, or set anew with an entry of its own
+            timer = self._timers[key]
             if timer.due_ms > now_ms:
-                timer.entry_ms = timer.due_ms
-                self._push(timer.due_ms, key)
+                timer.entry_ms, timer.number = timer.due_ms, self._push(timer.due_ms, key)
             else:
                 del self._timers[key]
                 timer.action()
