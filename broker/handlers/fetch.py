@@ -308,7 +308,8 @@ class _Fetcher:
             item.log_start_offset,
         ):
             self._deps.isr_due(replica)
-        if self._chooses_by_rack and _awaits_commit(asked.scope, item, replica, follower):
+        awaits_commit = self._chooses_by_rack and _awaits_commit(asked.scope, item, replica, follower)
+        if awaits_commit or _awaits_log_start(asked.scope, item, replica):
             reading.at_once = True
 
     # -- answering --
@@ -452,6 +453,14 @@ def _awaits_commit(scope: FetchScope, item: SessionPartition, replica: Replica, 
     """
     behind = scope.session is not None and item.told_high_watermark < replica.high_watermark
     return behind and follower.broker_id in replica.in_sync  # no other is named to consumers
+
+
+def _awaits_log_start(scope: FetchScope, item: SessionPartition, replica: Replica) -> bool:
+    """Whether the leader's log start is news to the follower: DeleteRecords waits until it has taken it, and
+    if it led before that, deleted records would be back. Once for each session, or it would never end.
+    """
+    start = replica.log_start_offset
+    return item.log_start_offset < start and scope.session is not None and item.told_log_start_offset < start
 
 
 def _throttled(meter: Meter, scope: FetchScope, reading: _Reading) -> FetchResponse | None:

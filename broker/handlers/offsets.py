@@ -1,25 +1,17 @@
-"""Offsets: ListOffsets (v1-11) over both tiers, OffsetForLeaderEpoch (v2-4), DeleteRecords (v0-2)."""
+"""Offsets: ListOffsets (v1-11) over both tiers, OffsetForLeaderEpoch (v2-4)."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Coroutine
 from typing import Any, NamedTuple
 
-from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.log.found import FoundTimestamp, TimestampSearch
 from tierlog.broker.log.segment import CorruptLog
-from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.delete_records import (
-    DeleteRecordsPartitionResult,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopicResult,
-)
 from tierlog.broker.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -34,7 +26,6 @@ from tierlog.broker.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from tierlog.metadata.controller.commands import MoveLogStart
 from tierlog.metadata.image import RemotePartition
 from tierlog.tiering.object_store import ObjectStoreError
 
@@ -287,59 +278,3 @@ def _epoch_end(deps: Dependencies, topic: str, asked: OffsetForLeaderPartition) 
     end = replica.end_offset_for_epoch(asked.leader_epoch)
     answer.leader_epoch, answer.end_offset = end.epoch, end.end_offset
     return answer
-
-
-def delete_records_handler(deps: Dependencies) -> Handler:
-    async def handle(context: RequestContext, request: DeleteRecordsRequest) -> Reply:
-        response = DeleteRecordsResponse()
-        for topic in request.topics:
-            results = []
-            for asked in topic.partitions:
-                outcome = await _delete_records(deps, topic.name, asked.partition_index, asked.offset)
-                failed = isinstance(outcome, ErrorCode)
-                results.append(
-                    DeleteRecordsPartitionResult(
-                        partition_index=asked.partition_index,
-                        low_watermark=-1 if failed else outcome,
-                        error_code=outcome if failed else 0,
-                    )
-                )
-            response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
-        # What a client was told is gone stays gone over a crash (guarantee 6).
-        named = {
-            TopicPartition(t.name, each.partition_index) for t in response.topics for each in t.partitions
-        }
-        unwritten = await deps.replicas.checkpoints.write_for(named)
-        for topic_result in response.topics:
-            for result in topic_result.partitions:
-                if result.error_code == 0 and (topic_result.name, result.partition_index) in unwritten:
-                    result.error_code, result.low_watermark = ErrorCode.KAFKA_STORAGE_ERROR, -1
-        return response
-
-    return handle
-
-
-async def _delete_records(deps: Dependencies, topic: str, partition: int, offset: int) -> ErrorCode | int:
-    replica = deps.find_replica(topic, partition)
-    if not isinstance(replica, Replica):
-        return replica
-    if topic in INTERNAL_TOPICS:
-        return ErrorCode.INVALID_TOPIC_EXCEPTION
-    if "delete" not in replica.config.cleanup_policy:
-        return ErrorCode.POLICY_VIOLATION
-    target = replica.high_watermark if offset == LATEST else offset
-    if not 0 <= target <= replica.high_watermark:
-        return ErrorCode.OFFSET_OUT_OF_RANGE
-    if replica.config.remote_storage_enable:
-        # The log start of a tiered partition lives in the quorum, which decides what objects go.
-        reply = await deps.metadata.submit(
-            MoveLogStart(
-                topic_id=replica.topic_id,
-                partition=partition,
-                leader_epoch=replica.leader_epoch,
-                log_start_offset=target,
-            )
-        )
-        if reply.error is not ErrorCode.NONE:
-            return reply.error
-    return replica.delete_records(target)

@@ -17,17 +17,14 @@ from tierlog.broker.handlers.configs import (
     incremental_alter_configs_handler,
 )
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.delete_records import delete_records_handler
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.describe_configs import describe_configs_handler
 from tierlog.broker.handlers.elections import elect_leaders_handler
 from tierlog.broker.handlers.features import features_of, update_features_handler
 from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.log_dirs import alter_replica_log_dirs_handler, describe_log_dirs_handler
-from tierlog.broker.handlers.offsets import (
-    delete_records_handler,
-    list_offsets_handler,
-    offset_for_leader_epoch_handler,
-)
+from tierlog.broker.handlers.offsets import list_offsets_handler, offset_for_leader_epoch_handler
 from tierlog.broker.handlers.ordering import ORDERS
 from tierlog.broker.handlers.produce import produce_handler
 from tierlog.broker.handlers.producers import init_producer_id_handler

@@ -57,6 +57,7 @@ class Follower:
         self.end_offset: int = NO_OFFSET
         """It has everything below, as durable as its flush.messages asks; -1: not known yet."""
         self.log_start_offset = 0
+        """As its last fetch reported it."""
         self.asked_again = 0
         """How often in a row it came back for what was there for it the time before: it cannot take it."""
         self.caught_up_ms = caught_up_ms

@@ -266,6 +266,20 @@ class LeaderCore:
             self.isr_due = True
         return self._advance()
 
+    def low_watermark(self, log_start_offset: int) -> int:
+        """The smallest log start of all replicas that are alive or in sync: no leader elected from them
+        serves a record below it (Kafka's `Partition.lowWatermarkIfLeader`). `log_start_offset` is that of
+        this replica. A process that has not fetched yet may begin at 0.
+        """
+        lowest = log_start_offset
+        for broker_id, follower in self._followers.items():
+            epoch = self._live.get(broker_id)
+            if epoch not in (None, follower.broker_epoch):
+                lowest = 0
+            elif epoch is not None or broker_id in self._in_sync.maximal:
+                lowest = min(lowest, follower.log_start_offset)
+        return lowest
+
     def knows(self, follower: int, broker_epoch: int) -> bool:
         """Whether that is one of the other replicas, and not a process that has been replaced."""
         known = self._followers.get(follower)

@@ -97,6 +97,8 @@ class SessionPartition:
             or error != self.told_error
             or high_watermark != self.told_high_watermark
             or log_start_offset != self.told_log_start_offset
+            # Until a follower has it: it takes a log start only as far as it knows of commits.
+            or 0 <= self.log_start_offset < log_start_offset
         )
         self.told_error = error
         self.told_high_watermark = high_watermark

@@ -1,4 +1,5 @@
-"""Requests that wait: a fetch for enough bytes, a produce for the high watermark. One timer, no tasks.
+"""Requests that wait: a fetch for enough bytes, a produce for the high watermark, DeleteRecords for the low
+watermark. One timer, no tasks.
 
 A waiting operation is tried again when a key that it watches is touched, all touches of one turn of the event
 loop together, so that a produce of many partitions wakes a fetch once. One that is `patient` is tried a turn
@@ -23,8 +24,8 @@ PATIENT_TURNS = 3
 """In a busy loop a turn is long: what the sockets bring in so many is most of what a producer has in flight.
 More of them, and the first record of all would wait for ever later ones.
 """
-FETCH, PRODUCE = "Fetch", "Produce"
-DELAYED_OPERATIONS = (FETCH, PRODUCE)
+FETCH, PRODUCE, DELETE_RECORDS = "Fetch", "Produce", "DeleteRecords"
+DELAYED_OPERATIONS = (FETCH, PRODUCE, DELETE_RECORDS)
 """What waits here, under Kafka's names; a label of metrics."""
 
 WATCHED_MAX = 1_000_000
@@ -111,15 +112,17 @@ class Purgatory:
         wait_ms: int,
         attempt: Callable[[], T | None],
         expire: Callable[[], T],
+        kind: str = FETCH,
     ) -> "T | asyncio.Future[T]":
-        """Of a Fetch: the answer, if there is no room or no time to wait; else a future of it.
+        """The answer, if there is no room or no time to wait; else a future of it. `kind`: one of
+        DELAYED_OPERATIONS.
 
         The caller has tried already: `attempt` is first called after a touch. Cancelling is allowed.
         """
         watched = tuple(keys)
-        if not self._has_room(FETCH, wait_ms, len(watched)):
+        if not self._has_room(kind, wait_ms, len(watched)):
             return expire()
-        return self._watch(Waiting(FETCH, watched, self._loop.create_future(), expire, attempt), wait_ms)
+        return self._watch(Waiting(kind, watched, self._loop.create_future(), expire, attempt), wait_ms)
 
     def wait_patiently(
         self,

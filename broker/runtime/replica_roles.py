@@ -228,14 +228,22 @@ class ReplicaRoles(ABC):
         if the in-sync set may have to change: ask `isr_proposal`. `now_ms` is monotonic.
         """
         core = self._core
+        known = core.followers.get(follower)
+        log_start_before = log_start_offset if known is None else known.log_start_offset
         if core.follower_fetched(follower, broker_epoch, offset, now_ms, log_start_offset):
             self._moved()
-        elif not core.may_commit:
-            self._tell()  # too few are in sync, and they have what is waited for
+        elif not core.may_commit or log_start_offset > log_start_before:
+            # Too few are in sync, and they have what is waited for; or DeleteRecords waits for the log start.
+            self._tell()
         if core.asked_again is not None:
             at, core.asked_again = core.asked_again, None
             self.suspect(at, f"broker {follower} asks for it again and again")
         return core.isr_due
+
+    @property
+    def low_watermark(self) -> int:
+        """Of a leader: no leader elected after it serves a record below. Listeners hear when it rises."""
+        return self._core.low_watermark(self.log.log_start_offset)
 
     def has_no_more_than(self, offset: int, last_epoch: int) -> bool:
         """Whether a replica whose last record before that offset is of that epoch has all that is here:
@@ -253,8 +261,11 @@ class ReplicaRoles(ABC):
 
     def set_live(self, live: Mapping[int, int]) -> None:
         """Brokers came or went: broker id to epoch of those that may be in sync."""
+        before = self.low_watermark
         if self._core.set_live(live):
             self._moved()
+        elif self.low_watermark > before:
+            self._tell()
 
     def isr_proposal(self, now_ms: int, lag_max_ms: int, live: Mapping[int, int]) -> IsrProposal | None:
         before = self._core.high_watermark

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from deliveries import Deliveries
 from waiting import until
@@ -139,3 +139,22 @@ def test_every_node_tells_the_same_of_the_cluster(cluster: LocalCluster) -> None
         with urllib.request.urlopen(f"{broker.admin_url}/v1/cluster", timeout=10) as answer:
             told.append(json.load(answer))
     assert len({one["cluster_id"] for one in told}) == 1
+
+
+def test_deleted_records_stay_deleted_under_the_next_leader(cluster: LocalCluster) -> None:
+    create(cluster, "orders")
+    client = producer(cluster)
+    for number in range(150):
+        client.produce("orders", b"%d record" % number)
+    assert client.flush(60) == 0
+    until(lambda: in_sync(cluster, "orders") == {1, 2, 3}, "all are in sync")
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    leader, next_leader, _ = admin.list_topics("orders", timeout=30).topics["orders"].partitions[0].replicas
+    assert leader == leader_of(cluster, "orders")
+    cluster.nodes[next_leader].signal(signal.SIGSTOP)  # the answer waits until it could not lead any more
+    [deleted] = admin.delete_records([TopicPartition("orders", 0, 100)]).values()
+    assert deleted.result(60).low_watermark == 100
+    cluster.nodes[next_leader].signal(signal.SIGCONT)
+    cluster.nodes[leader].kill()
+    until(lambda: leader_of(cluster, "orders") not in (-1, leader), "another leads")
+    assert read_all(cluster, "orders", 50)[0] == b"100 record"

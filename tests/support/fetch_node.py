@@ -82,14 +82,17 @@ class Node:
         self.client = client
         self.purgatory = deps.purgatory
         self.throttles = deps.throttles
-        self._deps = deps
+        self.deps = deps
+
+    async def ask(self, request: fetch.FetchRequest) -> Any:
+        return await self.client.ask(FETCH_KEY, NEWEST, request)
 
     @property
     def image(self) -> ClusterImage:
-        return self._deps.metadata.image
+        return self.deps.metadata.image
 
     def replica(self, partition: int) -> Replica:
-        found = self._deps.replicas.get(TOPIC, partition)
+        found = self.deps.replicas.get(TOPIC, partition)
         assert found is not None
         return found
 
@@ -102,8 +105,8 @@ class Node:
         """The quorum has made this broker its leader, in that epoch."""
         old = self.image
         new = evolve_all(old, [_partition(partition, 1, epoch)])
-        self._deps.metadata.image = new  # type: ignore[misc]
-        self._deps.replicas.follow(old, new)
+        self.deps.metadata.image = new  # type: ignore[misc]
+        self.deps.replicas.follow(old, new)
 
     def hear(self, follower: int, offset: int, log_start_offset: int = 0) -> None:
         now_ms = SystemClock().monotonic_ms()

@@ -406,3 +406,18 @@ def test_a_cut_log_takes_the_high_watermark_with_it() -> None:
     core.become_leader(5, 8, [2], [2], 0, min_in_sync=1)
     with pytest.raises(InvariantViolation):
         core.truncated(50)
+
+
+def test_the_low_watermark_is_the_smallest_log_start_of_those_that_could_lead() -> None:
+    core = leader(1, 2, end=10)
+    assert core.low_watermark(6) == 0, "a follower in sync that has not told yet"
+    core.follower_fetched(2, 12, 10, 0, 6)
+    assert core.low_watermark(6) == 6, "3 is not in sync, and not known to live"
+    core.set_live(LIVE)
+    assert core.low_watermark(6) == 0, "3 lives and may come into the in-sync set"
+    core.follower_fetched(3, 13, 10, 0, 4)
+    assert core.low_watermark(6) == 4
+    core.set_live({1: 11, 2: 22})
+    assert core.low_watermark(6) == 0, "another process of 2, which may begin anywhere"
+    core.follower_fetched(2, 22, 10, 0, 6)
+    assert core.low_watermark(6) == 6

@@ -238,3 +238,17 @@ def test_one_session_has_a_share_of_the_partitions() -> None:
     assert isinstance(step(sessions, session_id, 1, 2, forget=(0,)), FetchScope)
     assert step(sessions, session_id, 2, 3) is SessionFault.ID_NOT_FOUND
     assert (sessions.partitions, sessions.refused) == (0, 2)
+
+
+def test_a_log_start_is_told_again_until_the_follower_begins_there() -> None:
+    follower = SessionPartition("t", 0, 10, 1000, log_start_offset=0)
+    told = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "noteworthy": False}
+    assert follower.tell(**told) and follower.tell(**told)
+    follower.ask(SessionPartition("t", 0, 10, 1000, log_start_offset=6))
+    assert not follower.tell(**told)
+
+
+def test_a_consumer_is_told_of_a_log_start_once() -> None:
+    consumer = SessionPartition("t", 0, 10, 1000)
+    told = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "noteworthy": False}
+    assert consumer.tell(**told) and not consumer.tell(**told)

@@ -1,0 +1,133 @@
+"""DeleteRecords (v0-2): moves log starts, and answers once no later leader can bring the records back.
+
+The leader moves its log start and writes its checkpoint. Followers learn the log start from a Fetch response,
+and report theirs with the next Fetch. As Kafka's DelayedDeleteRecords, the request waits until the smallest
+log start of all live replicas has reached each offset, or until its time is up. REQUEST_TIMED_OUT then comes
+with the low watermark so far; followers still take the new log start. The log start of a tiered partition is
+committed by the quorum, and every later leader begins there: such a partition is not waited for.
+"""
+
+import asyncio
+
+from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.runtime.purgatory import DELETE_RECORDS
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from tierlog.metadata.controller.commands import MoveLogStart
+
+HIGH_WATERMARK = -1
+"""As an offset: all that is committed."""
+NO_LOW_WATERMARK = -1
+
+
+class _Deletion:
+    """One partition of a request."""
+
+    def __init__(self, deps: Dependencies, name: TopicPartition) -> None:
+        self.name = name
+        self.result = DeleteRecordsPartitionResult(partition_index=name.partition)
+        self._deps = deps
+        self._replica: Replica | None = None
+        self._target = 0
+
+    async def begin(self, offset: int) -> None:
+        """Moves the log start of this broker's replica."""
+        replica = self._deps.find_replica(self.name.topic, self.name.partition)
+        if not isinstance(replica, Replica):
+            return self.fail(replica)
+        if self.name.topic in INTERNAL_TOPICS:
+            return self.fail(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if "delete" not in replica.config.cleanup_policy:
+            return self.fail(ErrorCode.POLICY_VIOLATION)
+        self._replica = replica
+        self._target = replica.high_watermark if offset == HIGH_WATERMARK else offset
+        if not 0 <= self._target <= replica.high_watermark:
+            return self.fail(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if replica.config.remote_storage_enable and (error := await self._commit_log_start(replica)):
+            return self.fail(error)
+        moved = replica.delete_records(self._target)
+        if isinstance(moved, ErrorCode):
+            return self.fail(moved)
+        self.result.low_watermark = moved
+        return None
+
+    async def _commit_log_start(self, replica: Replica) -> ErrorCode:
+        """The quorum decides which objects of a tiered partition go."""
+        command = MoveLogStart(
+            topic_id=replica.topic_id,
+            partition=self.name.partition,
+            leader_epoch=replica.leader_epoch,
+            log_start_offset=self._target,
+        )
+        return (await self._deps.metadata.submit(command)).error
+
+    def fail(self, error: ErrorCode) -> None:
+        self.result.error_code, self.result.low_watermark = error, NO_LOW_WATERMARK
+
+    def is_done(self) -> bool:
+        """Whether nothing is left to wait for; `result` says what is known."""
+        replica = self._replica
+        if self.result.error_code or replica is None or replica.config.remote_storage_enable:
+            return True
+        found = self._deps.find_replica(self.name.topic, self.name.partition)
+        if found is not replica:
+            self.fail(found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return True
+        self.result.low_watermark = replica.low_watermark
+        return self.result.low_watermark >= self._target
+
+    def expire(self) -> None:
+        if not self.is_done():
+            self.result.error_code = ErrorCode.REQUEST_TIMED_OUT
+
+
+def delete_records_handler(deps: Dependencies) -> Handler:
+    async def handle(context: RequestContext, request: DeleteRecordsRequest) -> Reply:
+        response, deletions = DeleteRecordsResponse(), list[_Deletion]()
+        for topic in request.topics:
+            of_topic = []
+            for asked in topic.partitions:
+                deletion = _Deletion(deps, TopicPartition(topic.name, asked.partition_index))
+                await deletion.begin(asked.offset)
+                of_topic.append(deletion)
+            results = [deletion.result for deletion in of_topic]
+            response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+            deletions += of_topic
+        # What a client was told is gone stays gone over a crash (guarantee 6).
+        unwritten = await deps.replicas.checkpoints.write_for({deletion.name for deletion in deletions})
+        for deletion in deletions:
+            if deletion.result.error_code == 0 and deletion.name in unwritten:
+                deletion.fail(ErrorCode.KAFKA_STORAGE_ERROR)
+        answer = _when_deleted(deps, deletions, response, request.timeout_ms)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    return handle
+
+
+def _when_deleted(
+    deps: Dependencies, deletions: list[_Deletion], response: DeleteRecordsResponse, timeout_ms: int
+) -> "DeleteRecordsResponse | asyncio.Future[DeleteRecordsResponse]":
+    """The answer once no replica that could lead has the records."""
+    waiting = [deletion for deletion in deletions if not deletion.is_done()]
+    if not waiting:
+        return response
+
+    def attempt() -> DeleteRecordsResponse | None:
+        return response if all(deletion.is_done() for deletion in waiting) else None
+
+    def expire() -> DeleteRecordsResponse:
+        for deletion in waiting:
+            deletion.expire()
+        return response
+
+    keys = {deletion.name: None for deletion in waiting}
+    return deps.purgatory.wait(keys, timeout_ms, attempt, expire, DELETE_RECORDS)

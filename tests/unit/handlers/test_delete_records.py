@@ -1,0 +1,109 @@
+"""DeleteRecords waits for the replicas that could lead next (Kafka's DelayedDeleteRecords)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fetch_node import EPOCH, LED, TOPIC, Node, fetch_node
+from pump import until
+
+from tierlog.broker.handlers.context import Connection, RequestContext
+from tierlog.broker.handlers.delete_records import delete_records_handler
+from tierlog.broker.runtime.purgatory import DELETE_RECORDS
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages import delete_records, fetch
+
+LONG_MS = 600_000
+RECORDS, DELETED = 10, 6
+ALIVE = (2, 3, 4)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """Broker 1 leads ten records that all others have; 4 is alive and not in sync."""
+    async with fetch_node(tmp_path) as made:
+        made.lead(RECORDS)
+        for follower in ALIVE:
+            made.hear(follower, RECORDS)
+        yield made
+
+
+def asked_to_delete(node: Node, timeout_ms: int = LONG_MS) -> "asyncio.Task[Any]":
+    asked = delete_records.DeleteRecordsPartition(partition_index=LED, offset=DELETED)
+    topic = delete_records.DeleteRecordsTopic(name="t", partitions=[asked])
+    context = RequestContext(21, 2, 1, "test", Connection(1, "127.0.0.1", 5000, "127.0.0.1", 9092))
+    request = delete_records.DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
+    return asyncio.ensure_future(delete_records_handler(node.deps)(context, request))  # type: ignore[arg-type]
+
+
+def answer_of(task: "asyncio.Task[Any]") -> tuple[int, int]:
+    result = task.result().topics[0].partitions[0]
+    return result.error_code, result.low_watermark
+
+
+async def waits(node: Node) -> None:
+    await until(lambda: node.purgatory.waiting[DELETE_RECORDS] == 1)
+
+
+async def test_it_is_answered_once_all_live_replicas_begin_there(node: Node) -> None:
+    answer = asked_to_delete(node)
+    await waits(node)
+    assert node.replica(LED).log_start_offset == DELETED
+    for follower in ALIVE:
+        await asyncio.sleep(0)
+        assert not answer.done(), f"broker {follower} may lead next and has the records"
+        node.hear(follower, RECORDS, DELETED)
+    await answer
+    assert answer_of(answer) == (ErrorCode.NONE, DELETED)
+
+
+async def test_when_its_time_is_up_it_says_how_far_the_replicas_are(node: Node) -> None:
+    for follower in ALIVE:
+        node.hear(follower, RECORDS, 2)
+    answer = asked_to_delete(node, timeout_ms=1)
+    await answer
+    assert answer_of(answer) == (ErrorCode.REQUEST_TIMED_OUT, 2)
+
+
+async def test_a_broker_that_dies_is_not_waited_for(node: Node) -> None:
+    answer = asked_to_delete(node)
+    await waits(node)
+    node.hear(2, RECORDS, DELETED)
+    node.hear(3, RECORDS, DELETED)
+    node.replica(LED).set_live({1: 1, 2: 2, 3: 3})
+    await answer
+    assert answer_of(answer) == (ErrorCode.NONE, DELETED)
+
+
+async def test_who_leads_no_more_knows_no_low_watermark(node: Node) -> None:
+    answer = asked_to_delete(node)
+    await waits(node)
+    node.replica(LED).become_follower(2, EPOCH + 1, 1)
+    await answer
+    assert answer_of(answer) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+async def test_a_follower_in_a_session_is_told_of_a_new_log_start_at_once(node: Node) -> None:
+    def request(epoch: int, session: int, wait_ms: int) -> fetch.FetchRequest:
+        place = fetch.FetchPartition(
+            partition=LED, fetch_offset=RECORDS, partition_max_bytes=1000, current_leader_epoch=EPOCH
+        )
+        topics = [fetch.FetchTopic(topic_id=TOPIC, partitions=[place])]
+        return fetch.FetchRequest(
+            session_id=session,
+            session_epoch=epoch,
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            topics=[] if session else topics,
+            replica_state=fetch.ReplicaState(replica_id=2, replica_epoch=2),
+        )
+
+    opened = await node.ask(request(0, 0, 0))
+    waiting = asyncio.ensure_future(node.ask(request(1, opened.session_id, LONG_MS)))
+    await until(lambda: len(node.purgatory) == 1)
+    deletion = asked_to_delete(node)
+    told = await waiting
+    assert told.responses[0].partitions[0].log_start_offset == DELETED
+    deletion.cancel()
