@@ -93,6 +93,8 @@ class GroupService:
         self._timers = Timers(clock)
         self._shards: dict[int, GroupShard] = {}
         self._creating = asyncio.Lock()
+        self._noted: object = None
+        """Why the topic could not be made, as the log last said."""
         self._unsubscribe: Callable[[], None] | None = None
 
     # ---- life ----
@@ -185,9 +187,12 @@ class GroupService:
         return CoordinatorAddress(ErrorCode.NONE, broker)
 
     async def create_topic(self) -> None:
-        """Makes `__consumer_offsets`; who comes meanwhile waits for the same. Errors are logged."""
+        """Makes `__consumer_offsets`, as in Kafka not before there are brokers for all of its replicas: else
+        one lost disk could take the offsets of all groups. Concurrent calls wait for the same. Errors are
+        logged.
+        """
         async with self._creating:
-            if self._partitions():
+            if self._partitions() or self._lacks_brokers():
                 return
             command = CreateTopics(topics=(self._offsets_topic(),))
             try:
@@ -196,20 +201,38 @@ class GroupService:
             except (
                 Exception
             ) as error:  # whatever it was, the client is told to ask again, and then we try again
-                _log.warning("cannot create the topic of the groups", topic=OFFSETS_TOPIC, error=str(error))
+                self._note_refusal(str(error))
                 return
             outcome = reply.topics[0]
             if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                _log.warning(
-                    "cannot create the topic of the groups", topic=OFFSETS_TOPIC, error=outcome.message
-                )
+                self._note_refusal(outcome.message or outcome.error.name)
+
+    @property
+    def _replication_factor(self) -> int:
+        """A node that stands alone has no other to replicate to."""
+        return 1 if self._lease is None else self._settings.offsets_topic_replication_factor
+
+    def _lacks_brokers(self) -> bool:
+        """Whether fewer are registered than the topic has replicas."""
+        needed, known = self._replication_factor, len(self.image.brokers)
+        if known < needed:
+            self._note_refusal(
+                f"{known} of the {needed} brokers are registered that its replicas need: start the others, "
+                "or set offsets.topic.replication.factor lower on every broker"
+            )
+        return known < needed
+
+    def _note_refusal(self, why: str) -> None:
+        """Clients ask again several times a second: the log says it once, until the reason is another."""
+        if why != self._noted:
+            self._noted = why
+            _log.warning("cannot create the topic of the groups, which wait", topic=OFFSETS_TOPIC, why=why)
 
     def _offsets_topic(self) -> NewTopic:
-        brokers = sum(not broker.fenced for broker in self.image.brokers.values())
         return NewTopic(
             name=OFFSETS_TOPIC,
             partitions=self._settings.offsets_topic_num_partitions,
-            replication_factor=max(min(self._settings.offsets_topic_replication_factor, brokers), 1),
+            replication_factor=self._replication_factor,
             configs=(
                 ("cleanup.policy", "compact"),
                 ("compression.type", "producer"),

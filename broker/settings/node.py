@@ -335,7 +335,10 @@ class NodeSettings:
     )
     offsets_topic_num_partitions: int = _int(50, "Partitions of __consumer_offsets.", least=1)
     offsets_topic_replication_factor: int = _int(
-        3, "Replicas of __consumer_offsets, at most one per broker.", least=1
+        3,
+        "Replicas of __consumer_offsets. Groups wait until so many brokers have registered. A node without "
+        "controller.quorum.secret stands alone and makes one replica.",
+        least=1,
     )
     offsets_topic_segment_bytes: int = _int(100 * MIB, "Segment size of __consumer_offsets.", least=1)
 

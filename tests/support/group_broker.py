@@ -32,7 +32,12 @@ from tierlog.metadata.controller.commands import (
 )
 from tierlog.metadata.node import MetadataNode
 
-SETTINGS = NodeSettings(node_id=1, group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=2)
+SETTINGS = NodeSettings(
+    node_id=1,
+    group_initial_rebalance_delay_ms=0,
+    offsets_topic_num_partitions=2,
+    offsets_topic_replication_factor=1,
+)
 INCARNATION = uuid.UUID(int=9)
 METADATA = b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
 
@@ -74,15 +79,7 @@ class OneBroker:
 
     async def __aenter__(self) -> "OneBroker":
         await self.node.start()
-        await self.metadata.submit(
-            RegisterBroker(
-                broker_id=1,
-                incarnation=INCARNATION,
-                host="127.0.0.1",
-                port=9092,
-                admin_url="http://127.0.0.1:1",
-            )
-        )
+        await self.register(1)
         self.metadata.subscribe(lambda old, new: self._open_replicas())
         self._open_replicas()
         self.service.start()
@@ -95,6 +92,17 @@ class OneBroker:
         for replica in self.replicas.values():
             replica.close(clean=False)
         assert not self.failures
+
+    async def register(self, broker_id: int) -> None:
+        await self.metadata.submit(
+            RegisterBroker(
+                broker_id=broker_id,
+                incarnation=uuid.UUID(int=INCARNATION.int + broker_id - 1),
+                host="127.0.0.1",
+                port=9091 + broker_id,
+                admin_url=f"http://127.0.0.1:{broker_id}",
+            )
+        )
 
     async def create(self, name: str) -> None:
         reply = await self.metadata.submit(CreateTopics(topics=(NewTopic(name=name, partitions=1),)))

@@ -10,6 +10,7 @@ from group_broker import (
     INCARNATION,
     METADATA,
     SETTINGS,
+    Lease,
     OneBroker,
     commit_request,
     fetched,
@@ -66,6 +67,32 @@ async def test_a_member_id_is_a_string_of_the_protocol(broker, client_id):
     assert len(member_id.encode()) <= 32_767
     assert member_id[:5] == client_id[:5] and member_id[-37] == "-"
     assert member_id != broker.service.fresh_member_id(client_id)
+
+
+async def test_groups_wait_until_there_are_brokers_for_all_replicas_of_their_topic(tmp_path):
+    settings = dataclasses.replace(SETTINGS, offsets_topic_replication_factor=3)
+    request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
+    async with OneBroker(tmp_path, settings, Lease()) as broker:
+        with capture_logs() as logs:
+            for registered in (1, 2):
+                for _ in range(5):
+                    answer = await broker.call("FindCoordinator", 6, request)
+                    assert answer.coordinators[0].error_code == E.COORDINATOR_NOT_AVAILABLE
+                await broker.register(registered + 1)
+        told = [line["why"] for line in logs if line["log_level"] == "warning"]
+        assert [why[:27] for why in told] == ["1 of the 3 brokers are regi", "2 of the 3 brokers are regi"]
+        assert "offsets.topic.replication.factor" in told[0]
+        await broker.service.create_topic()
+        partitions = broker.metadata.image.topic(OFFSETS_TOPIC).partitions
+        assert [sorted(each.replicas) for each in partitions] == [[1, 2, 3]] * 2
+
+
+async def test_a_node_that_stands_alone_makes_one_replica(tmp_path):
+    async with OneBroker(
+        tmp_path, dataclasses.replace(SETTINGS, offsets_topic_replication_factor=3)
+    ) as broker:
+        await broker.service.create_topic()
+        assert broker.metadata.image.topic(OFFSETS_TOPIC).partitions[0].replicas == (1,)
 
 
 @pytest.mark.parametrize("version", range(7))
