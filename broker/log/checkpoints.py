@@ -59,6 +59,8 @@ def read_offsets(files: Files, path: Path) -> dict[TopicPartition, int]:
         offsets = {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
     except ValueError as error:
         raise MalformedCheckpoint(f"{path.name}: {error}") from None
+    if len(offsets) != len(rows):
+        raise MalformedCheckpoint(f"{path.name}: a partition has two lines")
     if version != str(_VERSION) or count != str(len(rows)):
         raise MalformedCheckpoint(
             f"{path.name}: version {version}, {count} lines announced, {len(rows)} there"

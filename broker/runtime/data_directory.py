@@ -526,21 +526,35 @@ class DataDirectory:
         mark_clean_shutdown(self.files, self.path, self._broker_epoch)
 
     def _read_starts(self) -> Offsets:
-        """From the copy where the file is damaged or gone: without either, as in Kafka, a log begins with its
-        first segment, and deleted records that are still in it come back.
+        """Without either file, as in Kafka, a log begins with its first segment, and deleted records that are
+        still in it come back.
         """
-        return self._read_either(LOG_STARTS, LOG_STARTS_COPY, "logs begin with their first segments")
+        return self._read_both(LOG_STARTS, LOG_STARTS_COPY, "logs begin with their first segments")
 
     def _read_high_watermarks(self) -> Offsets:
         """Without either, what is committed is known again once a leader has told."""
-        return self._read_either(HIGH_WATERMARKS, HIGH_WATERMARKS_COPY, "leaders tell them again")
+        return self._read_both(HIGH_WATERMARKS, HIGH_WATERMARKS_COPY, "leaders tell them again")
 
-    def _read_either(self, name: str, copy: str, without: str) -> Offsets:
+    def _read_both(self, name: str, copy: str, without: str) -> Offsets:
+        """A file and its copy, or the one of them that is readable. Neither has a checksum. Where they
+        differ, a bit has flipped in one, or a crash came between the two writes. The smaller offset is taken:
+        it hides no record, and calls none committed that is not. It undoes nothing that was answered, as
+        DeleteRecords is answered after both were written.
+        """
         is_there = self.files.exists(self.path / name)
         offsets = self._read(name, "its copy is taken") if is_there else None
-        if offsets is None:
-            offsets = self._read(copy, without)
-        return offsets or {}
+        others = self._read(copy, without if offsets is None else "the other file is taken")
+        if not offsets or not others:
+            return offsets or others or {}
+        differ = sorted(each for each in offsets.keys() & others.keys() if offsets[each] != others[each])
+        if differ:
+            _log.warning(
+                "a checkpoint and its copy differ: the smaller offsets are taken",
+                file=str(self.path / name),
+                partitions=len(differ),
+                first=str(differ[0]),
+            )
+        return {**offsets, **others, **{each: min(offsets[each], others[each]) for each in differ}}
 
     def _read(self, name: str, instead: str) -> dict[TopicPartition, int] | None:
         """None if it is unreadable, and the operator is told what that means; empty if there is none."""

@@ -173,6 +173,57 @@ def test_deleted_records_stay_deleted_though_the_file_that_says_so_is_damaged(
     assert opened(tmp_path).take_checkpoints().log_starts == {NAME: 10}
 
 
+OTHER = TopicPartition("orders", 4)
+
+
+@pytest.mark.parametrize("damaged", [STARTS, COPY])
+@pytest.mark.parametrize(
+    ("whole", "flipped"),
+    [("orders 3 10", "orders 3 90"), ("orders 3 10", "orders 4 10"), ("orders 3 10", "ordess 3 10")],
+)
+def test_a_flipped_bit_in_one_file_hides_no_record(
+    tmp_path: Path, damaged: str, whole: str, flipped: str
+) -> None:
+    rows = [CheckpointRow(NAME, 200, 10), CheckpointRow(OTHER, 200, 0)]
+    opened(tmp_path).write_checkpoints(lambda: rows)
+    text = (tmp_path / damaged).read_text()
+    assert whole in text
+    (tmp_path / damaged).write_text(text.replace(whole, flipped))
+    again = opened(tmp_path)
+    starts = again.take_checkpoints().log_starts
+    assert (starts[NAME], starts[OTHER]) == (10, 0)
+    again.write_checkpoints(lambda: rows)
+    assert (tmp_path / STARTS).read_bytes() == (tmp_path / COPY).read_bytes()
+
+
+class Crash(Exception):
+    pass
+
+
+class CrashingFiles(OsFiles):
+    """The process is killed before a file gets its name."""
+
+    before = ""
+
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name == self.before:
+            raise Crash
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize("before", [STARTS, COPY])
+def test_a_crash_between_the_two_files_undoes_no_deletion_that_was_answered(
+    tmp_path: Path, before: str
+) -> None:
+    files = CrashingFiles()
+    directory = DataDirectory(tmp_path, files, random.Random(1))
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])  # and then DeleteRecords is answered
+    files.before = before
+    with pytest.raises(Crash):
+        directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 15), CheckpointRow(OTHER, 20, 5)])
+    assert opened(tmp_path).take_checkpoints().log_starts[NAME] >= 10
+
+
 def test_without_either_file_logs_begin_with_their_first_segment(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
