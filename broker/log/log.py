@@ -65,7 +65,7 @@ class PartitionLog:
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.recovered_cut_bytes, self.recovered_dropped_segments = loaded.cut_bytes, loaded.dropped
-        self.was_damaged = loaded.damaged
+        self.was_damaged, self.missing_end = loaded.damaged, loaded.missing_end
         self.damage: tuple[Damage, ...] = ()
         """What is known of it, in all segments; it is not read."""
         self._files = files
@@ -107,6 +107,7 @@ class PartitionLog:
         *,
         log_start_offset: int = 0,
         recovery_point: int | None = 0,
+        high_watermark: int = 0,
         clean: bool,
         may_have_lost: bool = False,
         rng: random.Random,
@@ -122,15 +123,15 @@ class PartitionLog:
             config.index_interval_bytes,
             start_offset=log_start_offset,
             recovery_point=recovery_point,
+            high_watermark=high_watermark,
             clean=clean,
             may_have_lost=may_have_lost,
             gaps="compact" in config.cleanup_policy or cleaned_to is not None,
         )
         first, end = loaded.segments[0].base_offset, loaded.segments[-1].end_offset
-        start = log_start_offset if config.remote_storage_enable else max(first, log_start_offset)
-        recovery_point = end if clean else recovery_point or 0
+        start = min(end, log_start_offset if config.remote_storage_enable else max(first, log_start_offset))
+        recovery_point = max(recovery_point or 0, end if clean else 0)
         clean = clean and not loaded.rebuilt and loaded.snapshot_offset == end
-        start = min(start, end)
         return cls(directory, config, files, loaded, start, recovery_point, rng, cleaned_to, clean=clean)
 
     # -- what there is --
@@ -498,9 +499,7 @@ class PartitionLog:
         self._used(cleaned)
 
     def take_due(self, now_ms: int) -> list[Path]:
-        """Files of deleted segments whose file.delete.delay.ms has passed; the caller unlinks them off the
-        loop.
-        """
+        """Files of deleted segments whose file.delete.delay.ms has passed, to be unlinked off the loop."""
         return self._graveyard.take_due(now_ms)
 
     def export_segment(self, base_offset: int) -> SegmentExport | None:

@@ -69,7 +69,7 @@ class Loaded:
     """`cut_bytes` and `dropped` say what recovery had to give up; the log reports them. `damaged`: it was
     more than the batch that a killed process was writing. `rebuilt`: base offsets of the segments whose
     indexes were made anew. `snapshot_offset`: of the producer snapshot that could be used, -1 if there was
-    none.
+    none. `missing_end`: the log end offset that the checkpoints prove, if the log ends below it; else 0.
     """
 
     segments: list[Segment]
@@ -80,6 +80,7 @@ class Loaded:
     damaged: bool = False
     rebuilt: list[int] = field(default_factory=list)
     snapshot_offset: int = -1
+    missing_end: int = 0
 
     def unsynced(self, recovery_point: int) -> list[Segment]:
         """Rolled segments of which some file may not be on the disk; a rebuilt one's indexes are not."""
@@ -100,14 +101,17 @@ def load(
     *,
     start_offset: int,
     recovery_point: int | None,
+    high_watermark: int = 0,
     clean: bool,
     may_have_lost: bool = False,
     gaps: bool,
 ) -> Loaded:
-    """`_load`; where the file of leader epochs is found to be wrong, the batches tell them."""
+    """`_load`; where the file of leader epochs is found to be wrong, the batches tell them. A log that ends
+    below what its checkpoints prove is damaged, and marked so before anybody lowers them.
+    """
     for use_epochs in (True, False):
         try:
-            return _load(
+            loaded = _load(
                 files,
                 directory,
                 now_ms,
@@ -121,6 +125,12 @@ def load(
             )
         except _EpochsRefuted:
             continue
+        is_exact = clean or (loaded.cut_bytes > 0 and not may_have_lost)
+        loaded.missing_end = _missing_end(loaded, recovery_point or 0 if is_exact else 0, high_watermark)
+        if loaded.missing_end and not loaded.damaged:
+            loaded.damaged = True
+            _mark_damaged(files, directory)
+        return loaded
     raise CorruptLog(f"{directory}: the leader epochs of its batches contradict each other")
 
 
@@ -194,6 +204,18 @@ def _load(
     loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
     rebuild_producers(loaded, files, directory, now_ms, None if loaded.rebuilt else names)
     return loaded
+
+
+def _missing_end(loaded: Loaded, recovery_point: int, high_watermark: int) -> int:
+    """The log end offset that the checkpoints prove, if the log ends below it; else 0.
+
+    The high watermark is written down only as far as it is on disk, and no in-sync replica is truncated below
+    it. The recovery point proves as much after a clean stop, which writes it last. After a crash it does not:
+    a follower truncates first and lowers it afterwards. But that leaves whole batches, so a batch that a
+    killed process left torn below the recovery point was cut by something else.
+    """
+    proven = max(recovery_point, high_watermark)
+    return proven if proven > loaded.segments[-1].end_offset else 0
 
 
 def _first_segment(files: Files, directory: Path, start_offset: int, now_ms: int) -> Segment:

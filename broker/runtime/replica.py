@@ -187,6 +187,7 @@ class Replica(ReplicaRoles):
             now_ms,
             log_start_offset=log_start_offset,
             recovery_point=recovery_point,
+            high_watermark=high_watermark,
             clean=clean,
             may_have_lost=may_have_lost,
             cleaned_to=cleaned_to,

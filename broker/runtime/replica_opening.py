@@ -98,6 +98,16 @@ class ReplicaOpening:
         cut, dropped = replica.log.recovered_cut_bytes, replica.log.recovered_dropped_segments
         if cut or dropped:
             _log.warning("cut a damaged end off a log", partition=str(name), bytes=cut, segments=dropped)
+        if replica.log.missing_end:
+            _log.error(
+                "a log ends before the end that its checkpoints record: files were lost or put back to an older "
+                "copy; this replica leaves the in-sync set and fetches from the leader; if no other replica "
+                "has its records, stop the broker at once and put the newer files back",
+                partition=str(name),
+                directory=str(replica.log.directory),
+                log_end_offset=replica.log_end_offset,
+                expected_end_offset=replica.log.missing_end,
+            )
         return replica
 
     def skip_remote(self, image: ClusterImage, replica: Replica) -> None:
