@@ -121,9 +121,18 @@ def read_partition_metadata(files: Files, directory: Path) -> uuid.UUID | None:
         pairs = dict(line.split(": ", 1) for line in content.decode().splitlines())
         if pairs["version"] != str(_VERSION):
             raise MalformedCheckpoint(f"{path.name}: version {pairs['version']}")
-        return decode_uuid(pairs["topic_id"])
+        topic_id = decode_uuid(pairs["topic_id"])
     except (KeyError, ValueError) as error:
         raise MalformedCheckpoint(f"{path.name}: {error}") from None
+    if encode_uuid(topic_id) != pairs["topic_id"]:
+        raise MalformedCheckpoint(f"{path.name}: no topic id is written as {pairs['topic_id']}")
+    return topic_id
+
+
+def is_flipped_id(found: uuid.UUID, expected: uuid.UUID) -> bool:
+    """Whether one bit of the text of an id makes the other one of it: ids are random, so the text is damaged."""
+    pairs = zip(encode_uuid(found).encode(), encode_uuid(expected).encode(), strict=True)
+    return sum((one ^ other).bit_count() for one, other in pairs) == 1
 
 
 def _is_torn(content: bytes) -> bool:

@@ -17,7 +17,13 @@ from pathlib import Path
 
 import structlog
 
-from tierlog.broker.log.checkpoints import MalformedCheckpoint, NeverSynced, encode_uuid
+from tierlog.broker.log.checkpoints import (
+    PARTITION_METADATA,
+    MalformedCheckpoint,
+    NeverSynced,
+    encode_uuid,
+    is_flipped_id,
+)
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.runtime.data_directory import (
@@ -147,7 +153,7 @@ class DataDirectories:
             try:
                 for name, targets in directory.departures().items():
                     left[name][directory] = targets
-                for name, topic_id in directory.partitions().items():
+                for name, topic_id in _identified(directory, wanted):
                     if topic_id is None and directory.remove_begun(name):
                         continue
                     if isinstance(topic_id, NeverSynced):
@@ -369,6 +375,26 @@ class DataDirectories:
             directory.note(failure)
             return False, 0, 0
         return not directory.is_full, usable // PLACEMENT_UNIT_BYTES, -len(self._held[directory])
+
+
+def _identified(
+    directory: DataDirectory, wanted: Mapping[TopicPartition, uuid.UUID]
+) -> Iterator[tuple[TopicPartition, uuid.UUID | MalformedCheckpoint | None]]:
+    """`partitions` of a directory. A topic id with a flipped bit is damage: the directory is not set aside as
+    that of an older topic, which would let the partition begin from scratch."""
+    for name, found in directory.partitions().items():
+        expected = wanted.get(name)
+        if isinstance(found, uuid.UUID) and expected is not None and is_flipped_id(found, expected):
+            yield name, MalformedCheckpoint(_flipped(found, expected))
+        else:
+            yield name, found
+
+
+def _flipped(found: uuid.UUID, expected: uuid.UUID) -> str:
+    return (
+        f"{PARTITION_METADATA} has topic id {encode_uuid(found)}, which is that of the topic "
+        f"({encode_uuid(expected)}) but for one flipped bit: stop the node, write the latter, and start it again"
+    )
 
 
 def _may_have_gone(name: TopicPartition, directory: DataDirectory, gone: Sequence[str]) -> str:

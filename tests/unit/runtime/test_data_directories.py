@@ -345,6 +345,25 @@ async def test_a_log_that_cannot_be_read_is_offline_alone_and_keeps_its_log_star
     await run.stop()
 
 
+@pytest.mark.parametrize("at", range(len("version: 0\ntopic_id: "), len("version: 0\ntopic_id: ") + 22))
+async def test_a_flipped_bit_in_a_topic_id_begins_no_log_from_scratch(tmp_path: Path, at: int) -> None:
+    run = await Run(tmp_path).start(topic(1, 1))
+    append(run.replica(0))
+    metadata = tmp_path / run.place(0) / "t1-0" / "partition.metadata"
+    await run.stop()
+    kept = metadata.read_bytes()
+    for bit in range(8):
+        metadata.write_bytes(kept[:at] + bytes([kept[at] ^ 1 << bit]) + kept[at + 1 :])
+        run = await Run(tmp_path).start(topic(1, 1))
+        assert run.is_offline(0), (at, bit)
+        await run.stop()
+        assert not list(tmp_path.glob("?/*-stray"))
+    metadata.write_bytes(kept)
+    run = await Run(tmp_path).start(topic(1, 1))
+    assert run.replica(0).log_end_offset == 1
+    await run.stop()
+
+
 async def test_a_full_directory_refuses_appends_only_until_there_is_room(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 2))
     full, other = (run.replica(number) for number in sorted(range(2), key=run.place))

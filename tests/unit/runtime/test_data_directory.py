@@ -109,6 +109,7 @@ def test_a_metadata_file_that_was_not_written_whole_was_never_synced(tmp_path: P
         whole[:-1] + b"!",
         b"version: 1\n",
         whole.replace(b"0", b"7", 1),
+        whole[:-1] + bytes([whole[-1] + 1]),  # bits that no id has
     ):
         file.write_bytes(content)
         assert type(directory.partitions()[NAME]) is MalformedCheckpoint, content
