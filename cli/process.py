@@ -20,7 +20,10 @@ from typing import IO
 from tierlog.broker.settings.sources import ENVIRONMENT_PREFIX
 
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 90.0
+"""Longer than a node takes at most by its defaults: `controlled.shutdown.timeout.ms` to hand over, and twice
+`log.dirs.stop.timeout.ms` to close its logs."""
+
 LOG_TAIL_BYTES = 16_384
 
 

@@ -34,6 +34,11 @@ REGISTER_SESSIONS = 2
 """A broker whose last process may be alive waits until the session of that one has ended, and a new
 controller gives it a whole one. It waits for this many sessions, or REGISTER_TIMEOUT_S if that is longer."""
 
+STOP_SESSIONS = 2
+"""A broker that stops hands over as long as a controller answers it. After so many sessions without an answer
+there is nothing left to hand over: either no quorum exists, or its controller has fenced this broker, and a
+new controller first gave it a whole session again."""
+
 ANSWER_TIMEOUT_S = 2.0
 ANSWER_TIMES = 4
 FIRST_LEASE_MS = 4_000
@@ -94,6 +99,9 @@ class BrokerLifecycle:
         self._registration: Registration | None = None
         self._interval_s = interval_ms / 1000
         self._register_ms = max(int(REGISTER_TIMEOUT_S * 1000), REGISTER_SESSIONS * session_ms)
+        self._stop_ms = STOP_SESSIONS * session_ms
+        self._answered_ms = 0  # when it began to leave, or the controller answered last
+        self._unanswered = False  # it stops, and no controller answers
         self._timeout_s = ANSWER_TIMEOUT_S
         self._lease_ms = FIRST_LEASE_MS  # of the last one
         self._alone = alone
@@ -171,9 +179,11 @@ class BrokerLifecycle:
             await self._let_in.wait()
 
     async def leave(self, timeout_s: float) -> bool:
-        """Has the controller move its leaderships away; False if that was not done in time."""
+        """Has the controller move its leaderships away; False if that was not done in time, or if no
+        controller answers."""
         if self._alone or self._beating is None:
             return True
+        self._answered_ms = self._clock.monotonic_ms()
         self._wants_out = True
         self._beat_now.set()
         try:
@@ -182,7 +192,9 @@ class BrokerLifecycle:
         except TimeoutError:
             _log.warning("stops while it leads: no other took over in time", waited_s=timeout_s)
             return False
-        return True
+        if self._unanswered:
+            _log.warning("stops without handing over: no controller answers, so no broker can take over")
+        return not self._unanswered
 
     async def stop(self) -> None:
         if self._beating is not None:
@@ -237,6 +249,9 @@ class BrokerLifecycle:
         except MetadataUnavailable as failure:
             self._allow_s(self._timeout_s * 2)
             _log.info("no controller answers", error=str(failure), holds_lease=self.holds_lease())
+            if self._wants_out and self._clock.monotonic_ms() - self._answered_ms >= self._stop_ms:
+                self._unanswered = True
+                self._may_stop.set()
             return False
         except RegistrationRefused as failure:
             _log.error("not registered", error=str(failure))
@@ -244,6 +259,7 @@ class BrokerLifecycle:
         if reply.error is not ErrorCode.NONE:
             _log.warning("the controller refuses heartbeats", error=reply.error.name, why=reply.message)
             return False
+        self._answered_ms = self._clock.monotonic_ms()
         self._take(reply, sent_ms)
         return True
 

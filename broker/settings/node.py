@@ -107,7 +107,10 @@ class NodeSettings:
         least=200,
     )
     controlled_shutdown_timeout_ms: int = _int(
-        30_000, "A broker that stops waits so long for others to lead what it leads; 0: not at all.", least=0
+        30_000,
+        "A broker that stops waits so long for others to lead what it leads, but not if no controller answers "
+        "it for two sessions; 0: not at all.",
+        least=0,
     )
 
     auto_leader_rebalance_enable: bool = _boolean(

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import random
 import uuid
 
@@ -11,6 +12,7 @@ from simulator.loop import SimLoop
 
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.runtime.lifecycle import (
+    STOP_SESSIONS,
     BrokerLifecycle,
     Registration,
     RegistrationRefused,
@@ -168,6 +170,38 @@ def test_a_broker_that_leaves_asks_until_it_leads_nothing() -> None:
 
     assert bench.loop.run_for(main())
     assert sum(beat.want_stop for _, beat in bench.controller.heard) == 3
+
+
+def test_a_broker_that_no_controller_answers_does_not_wait_to_hand_over() -> None:
+    """The last node of a cluster to stop: nobody is left to lead."""
+    bench = Bench(500, session_ms=3000)
+
+    async def main() -> bool:
+        await bench.enter()
+        bench.controller.takes_s = math.inf
+        began_ms = bench.clock.monotonic_ms()
+        left = await bench.lifecycle.leave(3600)
+        await bench.lifecycle.stop()
+        assert bench.clock.monotonic_ms() - began_ms <= 2 * STOP_SESSIONS * 3000, "of virtual time"
+        return left
+
+    assert not bench.loop.run_for(main())
+
+
+def test_a_broker_that_stops_waits_for_a_new_controller() -> None:
+    """It is elected, and gives each broker a whole session."""
+    bench = Bench(500, session_ms=3000)
+    bench.controller.leads = 12
+
+    async def main() -> bool:
+        await bench.enter()
+        bench.controller.takes_s = math.inf
+        asyncio.get_running_loop().call_later(4, setattr, bench.controller, "takes_s", 0.0)
+        left = await bench.lifecycle.leave(3600)
+        await bench.lifecycle.stop()
+        return left
+
+    assert bench.loop.run_for(main())
 
 
 def test_a_broker_from_which_nobody_takes_over_stops_in_time() -> None:
