@@ -130,7 +130,7 @@ def read_partition_metadata(files: Files, directory: Path) -> uuid.UUID | None:
 
 
 def is_flipped_id(found: uuid.UUID, expected: uuid.UUID) -> bool:
-    """Whether one bit of the text of an id makes the other one of it: ids are random, so the text is damaged."""
+    """Whether the texts of two ids differ by one bit: ids are random, so one of them is damaged."""
     pairs = zip(encode_uuid(found).encode(), encode_uuid(expected).encode(), strict=True)
     return sum((one ^ other).bit_count() for one, other in pairs) == 1
 

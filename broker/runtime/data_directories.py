@@ -393,7 +393,8 @@ def _identified(
 def _flipped(found: uuid.UUID, expected: uuid.UUID) -> str:
     return (
         f"{PARTITION_METADATA} has topic id {encode_uuid(found)}, which is that of the topic "
-        f"({encode_uuid(expected)}) but for one flipped bit: stop the node, write the latter, and start it again"
+        f"({encode_uuid(expected)}) but for one flipped bit: stop the node, write the latter there, and "
+        "start the node again"
     )
 
 

@@ -100,7 +100,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """`clean`: the last stop closed every log; then each ends at its recovery point, and needs no recovery."""
+    """`clean`: the last stop closed every log; each ends at its recovery point and needs no recovery."""
 
     clean: bool = False
     recovery_points: Mapping[TopicPartition, int] | None = field(default_factory=dict)

@@ -100,9 +100,9 @@ class ReplicaOpening:
             _log.warning("cut a damaged end off a log", partition=str(name), bytes=cut, segments=dropped)
         if replica.log.missing_end:
             _log.error(
-                "a log ends before the end that its checkpoints record: files were lost or put back to an older "
-                "copy; this replica leaves the in-sync set and fetches from the leader; if no other replica "
-                "has its records, stop the broker at once and put the newer files back",
+                "a log ends before the end that its checkpoints record: files were lost or put back to an "
+                "older copy; this replica leaves the in-sync set and fetches from the leader; if no other "
+                "replica has its records, stop the broker at once and put the newer files back",
                 partition=str(name),
                 directory=str(replica.log.directory),
                 log_end_offset=replica.log_end_offset,

@@ -108,8 +108,8 @@ class NodeSettings:
     )
     controlled_shutdown_timeout_ms: int = _int(
         30_000,
-        "A broker that stops waits so long for others to lead what it leads, but not if no controller answers "
-        "it for two sessions; 0: not at all.",
+        "A broker that stops waits so long for others to lead what it leads, but not if no controller "
+        "answers it for two sessions; 0: not at all.",
         least=0,
     )
 

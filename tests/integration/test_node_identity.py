@@ -1,5 +1,5 @@
 """Processes and directories that are not what their node id says: a second process with a live broker's id,
-and a data directory that was put back to an older copy."""
+and a data directory, or one partition's, that was put back to an older copy."""
 
 import json
 import shutil
@@ -119,6 +119,38 @@ def test_a_directory_that_was_put_back_does_not_lead(cluster: LocalCluster, tmp_
     until(lambda: standing(cluster)[0] == {2}, "broker 2 is let in")
     assert standing(cluster)[1] == -1, "it leads with an older copy of its log"
     assert b"an older copy was put back" in cluster.nodes[2].log_path.read_bytes()
+    cluster.start([1, 3])
+    check_all_have_all(cluster, 100)
+
+
+@pytest.mark.parametrize("is_put_back", [True, False])
+def test_a_log_that_is_shorter_than_its_checkpoints_does_not_lead(
+    cluster: LocalCluster, tmp_path: Path, is_put_back: bool
+) -> None:
+    """One partition's directory was put back to an older copy, or its segment files were removed."""
+    node = cluster.nodes[2]
+    partition = node.data_dir / "orders-0"
+    produce(cluster, 0, 10)
+    await_in_sync(cluster, 1, 2, 3)
+    node.stop()
+    shutil.copytree(partition, tmp_path / "backup")
+    node.start()
+    await_in_sync(cluster, 1, 2, 3)
+    produce(cluster, 10, 90)
+    cluster.nodes[3].stop()
+    await_in_sync(cluster, 1, 2)
+    node.stop()  # with two in sync at the least: 2 is eligible still
+    cluster.nodes[1].kill()
+    if is_put_back:
+        shutil.rmtree(partition)
+        shutil.copytree(tmp_path / "backup", partition)
+    else:
+        for file in partition.glob("0*"):
+            file.unlink()
+    node.start()
+    until(lambda: standing(cluster)[0] == {2}, "broker 2 is let in")
+    assert standing(cluster)[1] == -1, "it leads with a log that has lost its end"
+    assert b"a log ends before the end that its checkpoints record" in node.log_path.read_bytes()
     cluster.start([1, 3])
     check_all_have_all(cluster, 100)
 

@@ -80,7 +80,7 @@ def test_the_unit_leaves_time_and_descriptors_enough() -> None:
     service, defaults = unit()["Service"], NodeSettings()
     stop_ms = defaults.controlled_shutdown_timeout_ms + 2 * defaults.log_dirs_stop_timeout_ms
     assert int(service["TimeoutStopSec"]) * 1000 > stop_ms
-    assert process.STOP_TIMEOUT_S * 1000 > stop_ms
+    assert stop_ms < process.STOP_TIMEOUT_S * 1000
     wanted = defaults.log_max_open_files + defaults.max_connections + TURNED_AWAY_MAX + descriptors.OTHERS
     assert int(service["LimitNOFILE"]) >= wanted
     assert (service["KillSignal"], service["Restart"]) == ("SIGTERM", "on-failure")

@@ -254,9 +254,10 @@ class ClusterRun:
             operator.cancel()
         await self._settle()
         if self._put_back is not None:
-            async with asyncio.timeout(HEAL_S):
-                await self._put_back.put_back(self.partitions)
-            await self._settle()
+            for strike in (self._put_back.put_back, self._put_back.shorten_one):
+                async with asyncio.timeout(HEAL_S):
+                    await strike(self.partitions)
+                await self._settle()
         clients.kill()
         await asyncio.sleep(LATE_S)
         await self._end_tiering()

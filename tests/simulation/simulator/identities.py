@@ -2,11 +2,13 @@
 
 Data directories of one node a run go back to an earlier image: as a copy of their files, as a snapshot of
 their blocks, which keeps inodes and change times, or after another disk was in their place for a while. The
-directory of the metadata does not: with a voter that forgets its votes no Raft keeps its promises.
+directory of the metadata does not: with a voter that forgets its votes no Raft keeps its promises. In part of
+those runs one partition loses its end later: its directory alone is put back, or its last segment removed.
 """
 
 import asyncio
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,15 +18,29 @@ from pathlib import Path
 from simulator.broker import DIRECTORIES, SimBroker
 from simulator.disk import Disk
 from simulator.partitions import PartitionWitness
-from tierlog.broker.log.checkpoints import META_PROPERTIES
+from tierlog.broker.log.checkpoints import (
+    HIGH_WATERMARKS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    read_offsets,
+)
+from tierlog.broker.ports.files import OsFiles
+from tierlog.broker.records.batch import iter_batches
+from tierlog.broker.records.errors import RecordsError
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.node import MetadataUnavailable
 
 TWINS, RESTORED = 0.3, 0.3
 """Of the runs: the share with second processes of live brokers, and with disks that are put back."""
 
+ONE_PARTITION = 0.7
+"""Of the runs with disks that are put back: the share in which one partition loses its end later."""
+
 TWINS_A_SECOND, TWIN_S, EMPTY = 2.0, (0.5, 5.0), 0.5
 COPIED_S, DOWN_S = (0.2, 3.0), (0.0, 0.5)
+CHECKPOINTED_S = 3.0
+"""`log.flush.offset.checkpoint.interval.ms`: what was committed before is written down after that time."""
+
 LOOK_S = 0.01
 WAYS = ("files", "blocks", "swapped")
 
@@ -135,24 +151,81 @@ class PutBack:
         self._broker.start()
 
     async def put_back(self, witness: PartitionWitness) -> None:
-        """When most depends on it, as one of two in sync; not at all if it is that nowhere, or alone."""
         if self._copy is None:
             return
         if self._way == "blocks":  # and it serves under another epoch than when it was copied
             self._broker.kill()
             self._broker.start()
+        await self._strike(witness, self._restore)
+
+    async def shorten_one(self, witness: PartitionWitness) -> None:
+        """The same for one partition, whose directory is put back, or whose last segment is removed. The
+        checkpoints that lie beside it stay: only a log that they prove to be too short is noticed."""
+        if self._copy is not None and self._rng.random() < ONE_PARTITION:
+            await asyncio.sleep(CHECKPOINTED_S)
+            await self._strike(witness, self._shorten)
+
+    def _restore(self, copy: Path) -> None:
+        self._told["restored"] += 1
+        self._broker.put_back(copy, keeps=META_PROPERTIES if self._way == "blocks" else "")
+
+    def _shorten(self, copy: Path) -> None:
+        self._broker.kill()
+        root = self._broker.disk.root
+        found: list[tuple[Path, Path | None]] = []  # a directory, and a copy of it that is too short
+        for name in DIRECTORIES:
+            proven = read_offsets(OsFiles(), root / name / HIGH_WATERMARKS)
+            for partition, end in sorted(proven.items()):
+                path, older = root / name / str(partition), copy / name / str(partition)
+                if not path.is_dir():
+                    continue
+                if older.is_dir() and _end(older) < end and _is_of_one_topic(path, older):
+                    found.append((path, older))
+                if segments := _segments(path):
+                    found += [(path, None)] if int(segments[-1].stem) < end else []
+        if found:
+            path, replaced_by = self._rng.choice(found)
+            self._told["shortened"] += 1
+            if replaced_by is not None:
+                self._broker.disk.wipe_directory(path)
+                shutil.copytree(replaced_by, path)
+            else:
+                for file in path.glob(f"{_segments(path)[-1].stem}.*"):
+                    file.unlink()
+
+    async def _strike(self, witness: PartitionWitness, strike: Callable[[Path], None]) -> None:
+        """When most depends on it, as one of two in sync; not at all if it is that nowhere, or alone."""
         await _until(lambda: witness.is_in_sync(self._broker))
         self._other.kill()
         await _until(lambda: witness.is_fenced(self._other))
-        if witness.is_one_of_two(self._broker):
-            self._told["restored"] += 1
-            self._broker.put_back(self._copy, keeps=META_PROPERTIES if self._way == "blocks" else "")
+        if self._copy is not None and witness.is_one_of_two(self._broker):
+            strike(self._copy)
             self._broker.start()
             await asyncio.sleep(self._rng.uniform(*DOWN_S))
             self._third.kill()
             await asyncio.sleep(self._rng.uniform(*DOWN_S))
         self._third.start()
         self._other.start()
+
+
+def _segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.log"))
+
+
+def _end(directory: Path) -> int:
+    """The log end offset in it. Not all of it need be whole, as it was copied while it was written."""
+    segments = _segments(directory)
+    end = int(segments[-1].stem) if segments else 0
+    with suppress(RecordsError):
+        for _, header in iter_batches(segments[-1].read_bytes()) if segments else ():
+            end = header.next_offset
+    return end
+
+
+def _is_of_one_topic(one: Path, other: Path) -> bool:
+    """Not a namesake's."""
+    texts = [path / PARTITION_METADATA for path in (one, other)]
+    return all(text.exists() for text in texts) and texts[0].read_bytes() == texts[1].read_bytes()
 
 
 async def _until(holds: Callable[[], bool]) -> None:

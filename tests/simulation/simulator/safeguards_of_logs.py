@@ -1,6 +1,7 @@
 """Safeguards against bits that flip on disks, where no CRC covers them too."""
 
 from simulator.switches import Patches, safeguard
+from tierlog.broker.log import recovery
 from tierlog.broker.partition.continuity import HeaderRules
 from tierlog.broker.partition.epochs import LeaderEpochs
 from tierlog.broker.runtime.log_repair import LogRepair
@@ -25,3 +26,8 @@ def _() -> Patches:
         return repair._cut(replica) if replica.follows else await go_on(repair, replica)
 
     yield LogRepair, "_go_on", without
+
+
+@safeguard("a log that ends below its checkpoints is damaged", "a replica leads that lacks records")
+def _() -> Patches:
+    yield recovery, "_missing_end", lambda *_: 0

@@ -1,4 +1,4 @@
-"""A log that ends below what its checkpoints prove is damaged: files were lost, cut, or put back from a copy."""
+"""A log that ends below what its checkpoints prove is damaged: files were lost, cut, or put back."""
 
 import random
 import shutil
