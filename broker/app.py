@@ -205,6 +205,7 @@ class Broker(Foundation):
             self.clock,
             self.tasks,
             None if self._is_alone else self.reports.tell_empty,
+            None if self._is_alone else self.network,
         )
 
     async def _start_replicas(self) -> None:

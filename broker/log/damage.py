@@ -20,6 +20,18 @@ def damage_of(segments: Sequence[Segment]) -> tuple[Damage, ...]:
     return tuple(damage for segment in segments for damage in segment.damage)
 
 
+def segments_of(log: "PartitionLog") -> tuple[Segment, ...]:
+    """All of them, as they are now."""
+    return (*log.rolled_below(log.log_end_offset), log.active)
+
+
+def mended(log: "PartitionLog", segment: Segment, damage: Damage) -> None:
+    """A range is whole again, in place: what was copied or looked at before does not count."""
+    segment.damage = tuple(one for one in segment.damage if one != damage)
+    segment.cuts += 1
+    log.damage = damage_of(segments_of(log))
+
+
 def is_known(damage: Sequence[Damage], offset: int) -> bool:
     """Whether an offset lies in one of them."""
     return lies_in(damage, offset, offset)

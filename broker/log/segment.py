@@ -123,11 +123,11 @@ class Segment:
         self.has_transactions: bool | None = False
         self.has_aborts = False
         self.cuts = 0
-        """How often bytes were taken from its end: what was copied of it before holds only if this is as it
-        was.
+        """How often bytes were taken from its end, or put back where they were damaged: what was copied of it
+        before holds only if this is as it was.
         """
         self.damage: tuple[Damage, ...] = ()
-        """As far as it is known, growing: reads go around it."""
+        """As far as it is known: reads go around it."""
         self.open_file: SharedFile | None = None
         """As long as there are not too many: take it by `file`."""
         self._offset_index: bytearray | None = bytearray()

@@ -1,16 +1,17 @@
 """What happens to a log once damage is found in it: nobody gets the damaged batches from then on, and the
-replica repairs itself as soon as another one has them.
+replica takes them from another one that has them, and nothing else.
 
-Kept safe: nothing is cut before the controller has taken this replica out of the in-sync set, and out of
-those that are eligible, and that only where another one that lives is in it. So
+The range is read from any replica that serves it whole, the leader first, and written over what the disk has
+changed (`log/mending.py`). The replica keeps its role, its place in the in-sync set and all that it has
+beside the range: so several replicas that are damaged at different places mend each other. Where nobody
+serves the range nothing is changed; it is tried again, less often each time, until somebody does, retention
+drops it, or an operator decides. Reads of it are refused with CORRUPT_MESSAGE, all else is served.
 
-- a follower is reported as one that has lost its log, cuts it at the damage, and fetches from there;
-- a leader is reported so too, with which the controller elects another (as after a start that found damage),
-  and goes on as a follower;
-- the only one that has all that is committed keeps what it has: reads of the damaged range are refused with
-  CORRUPT_MESSAGE, all else is served, behind the damage too, until another one is in sync, retention drops
-  the range, or somebody decides what to do about it.
-
+The last resort is to cut the log at the damage and fetch all from there again. It is for what cannot be put
+back in place: compaction left other batches on the others, or the range is not committed and stays so. Before
+it another replica, in sync, must have been seen to serve all that is committed of what is cut; and before
+that the controller must have taken this one out of the in-sync set, and out of those that are eligible: a
+follower is reported as one that has lost its log, and a leader too, with which the controller elects another.
 From before the report until the cut a follower does not fetch: its fetch offset would tell the leader that it
 has what it is about to give up, and the leader would take it in again. What it had told before, a leader
 forgets with the image that marks it, before which the controller takes no proposal of that leader.
@@ -24,15 +25,26 @@ from uuid import UUID
 
 import structlog
 
+from tierlog.broker.log.mending import Mending, mendings_of, rules_of
 from tierlog.broker.log.segment import CorruptLog, Damage, Segment
 from tierlog.broker.ports.clock import Clock
+from tierlog.broker.ports.network import Network
 from tierlog.broker.ports.tasks import TaskGroup
+from tierlog.broker.runtime.range_reader import NotThere, RangeReader
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
-from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage
 
 RETRY_S = 0.5
-"""Until the image has what was told, a flush is through, or another replica is in sync."""
+"""Until the image has what was told, a flush is through, or another replica serves the range; twice as long
+each time,
+"""
+
+RETRY_MAX_S = 8.0
+"""but not longer: whoever comes back is asked soon."""
+
+MEND_TRIES = 3
+"""Before a log may be cut: what is not committed yet is so by then, and whoever was restarted is back."""
 
 TellLost = Callable[[Sequence[tuple[UUID, int]]], Awaitable[None]]
 _log = structlog.get_logger("tierlog.repair")
@@ -47,9 +59,10 @@ class LogRepair:
         clock: Clock,
         tasks: TaskGroup,
         tell_lost: TellLost | None,
+        network: Network | None,
     ) -> None:
         """`tell_lost` returns once the controller takes a replica of this broker for one that lost its log.
-        None: of a broker that is alone.
+        Both None: of a broker that is alone.
         """
         self._broker_id = broker_id
         self._image = image
@@ -57,6 +70,9 @@ class LogRepair:
         self._clock = clock
         self._tasks = tasks
         self._tell_lost = tell_lost
+        self._reader = None if network is None else RangeReader(broker_id, network)
+        self._one_range = asyncio.Lock()
+        """One range at a time is in memory."""
         self._repairing: dict[Replica, asyncio.Task[None]] = {}
         self._damaged: set[Replica] = set()  # some of them are whole again, or gone
         self.found_count = self.repaired = 0
@@ -95,21 +111,103 @@ class LogRepair:
         await asyncio.gather(*self._repairing.values(), return_exceptions=True)
 
     async def _repair(self, replica: Replica) -> None:
+        tries = 0
         try:
             while replica.log.damage and self._replicas.holds(replica) and replica.failed is None:
-                if not await self._go_on(replica):
-                    await asyncio.sleep(RETRY_S)
+                if await self._go_on(replica, tries):
+                    tries = 0
+                else:
+                    wait_s = RETRY_S if replica.holds_still else RETRY_S * 2**tries
+                    await asyncio.sleep(min(wait_s, RETRY_MAX_S))
+                    tries = min(tries + 1, 2 * MEND_TRIES)
         finally:
             del self._repairing[replica]
             self._let_move(replica)
 
-    async def _go_on(self, replica: Replica) -> bool:
+    async def _go_on(self, replica: Replica, tries: int) -> bool:
         """The next step, if there is one now."""
+        if await self._mend_all(replica):
+            return True
+        return tries >= MEND_TRIES and await self._give_up(replica)
+
+    # -- in place --
+
+    async def _mend_all(self, replica: Replica) -> bool:
+        """Whether a range of it is whole again."""
+        any_mended = False
+        for mending in mendings_of(replica.log):
+            async with self._one_range:
+                if await self._mend(replica, mending):
+                    any_mended = True
+        return any_mended
+
+    async def _mend(self, replica: Replica, mending: Mending) -> bool:
+        where = mending.damage
+        rules, reader = rules_of(replica.log, where.end_offset), self._reader
+        if reader is None:
+            return False
+        for source in self._sources(replica):
+            try:
+                content = await reader.read(
+                    source, replica, where.start_offset, where.end_offset, rules, mending.size
+                )
+                if not self._is_here(replica) or not mending.holds:
+                    return False  # it was mended by another, cut, moved or deleted
+                if not mending.fits(content):
+                    raise NotThere("other batches")
+                mending.write(content)
+                await asyncio.get_running_loop().run_in_executor(replica.room.threads, mending.sync)
+            except NotThere as why:
+                _log.info(
+                    "a replica does not have what is damaged here",
+                    partition=str(replica.name),
+                    first_offset=where.start_offset,
+                    end_offset=where.end_offset,
+                    replica=source.broker_id,
+                    why=str(why),
+                )
+                continue
+            except OSError as failure:  # the directory has noted it
+                _log.error("cannot repair a log", partition=str(replica.name), error=str(failure))
+                return False
+            if not self._is_here(replica) or not mending.finish():
+                return False
+            self._tell_repaired(replica, where, source)
+            return True
+        return False
+
+    def _tell_repaired(self, replica: Replica, damage: Damage, source: BrokerImage) -> None:
+        self.repaired += 1
+        _log.warning(
+            "repaired a log from another replica",
+            partition=str(replica.name),
+            first_offset=damage.start_offset,
+            end_offset=damage.end_offset,
+            replica=source.broker_id,
+        )
+
+    def _sources(self, replica: Replica) -> list[BrokerImage]:
+        """The replicas that can be asked, in sync or not: what one serves is committed. The leader first."""
+        image = self._image()
+        partition = image.partition(replica.topic_id, replica.name.partition)
+        if partition is None:
+            return []
+        asked = sorted(partition.replicas, key=lambda one: one != partition.leader)
+        brokers = [image.brokers.get(one) for one in asked if one != self._broker_id]
+        return [broker for broker in brokers if broker is not None and not broker.fenced]
+
+    def _is_here(self, replica: Replica) -> bool:
+        return self._replicas.holds(replica) and replica.failed is None
+
+    # -- the last resort --
+
+    async def _give_up(self, replica: Replica) -> bool:
+        """The next step on the way to a cut, if there is one now."""
         partition = self._image().partition(replica.topic_id, replica.name.partition)
         if partition is None or self._tell_lost is None:
             return False
         counts = self._broker_id in (*partition.in_sync, *partition.eligible)
-        if counts and not self._others(partition):
+        if not await self._is_elsewhere(replica, partition):
             self._let_move(replica)  # it may be all that there is
             return False
         if not replica.holds_still:
@@ -120,6 +218,22 @@ class LogRepair:
             await self._tell_lost([(replica.topic_id, replica.name.partition)])
             return False
         return replica.follows and self._cut(replica)
+
+    async def _is_elsewhere(self, replica: Replica, partition: PartitionImage) -> bool:
+        """Whether one that is in sync serves all that is committed of what a cut gives up."""
+        log, brokers = replica.log, self._image().brokers
+        if self._reader is None or not log.damage:
+            return False
+        first, end = log.damage[0], replica.high_watermark
+        start = max(first.start_offset, log.log_start_offset)
+        others = self._others(partition)
+        for one in sorted(others, key=lambda one: one != partition.leader):
+            try:
+                await self._reader.has(brokers[one], replica, start, end, rules_of(log))
+            except NotThere:
+                continue
+            return self._is_here(replica) and log.damage[:1] == (first,)
+        return False
 
     def _others(self, partition: PartitionImage) -> list[int]:
         """Those that have all that is committed, and can serve it."""

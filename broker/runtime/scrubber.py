@@ -19,8 +19,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from tierlog.broker.log.damage import is_known
-from tierlog.broker.log.log import PartitionLog
+from tierlog.broker.log.damage import is_known, segments_of
 from tierlog.broker.log.scrubbing import SegmentScrub
 from tierlog.broker.log.segment import Damage, Segment
 from tierlog.broker.ports.tasks import TaskGroup
@@ -101,7 +100,7 @@ class Scrubber:
             return
         now = asyncio.get_running_loop().time()
         self._trusted = {segment: until for segment, until in self._trusted.items() if until > now}
-        segments = _segments(replica.log)
+        segments = segments_of(replica.log)
         at = max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
         for segment in segments[at : at + 2]:
             if segment not in self._trusted and len(self._suspects) < SUSPECTS_MAX:
@@ -129,7 +128,7 @@ class Scrubber:
 
     async def scrub(self, replica: Replica) -> None:
         """All segments that it has now."""
-        for segment in _segments(replica.log):
+        for segment in segments_of(replica.log):
             await self._read(replica, segment, "scrubbed")
 
     async def _turn(self) -> None:
@@ -195,7 +194,3 @@ class Scrubber:
 
     def _is_here(self, replica: Replica) -> bool:
         return self._replicas.holds(replica) and replica.failed is None
-
-
-def _segments(log: PartitionLog) -> tuple[Segment, ...]:
-    return (*log.rolled_below(log.log_end_offset), log.active)

@@ -99,7 +99,7 @@ class TierNode:
         )
         self.causes: list[str] = []
         """How damage was noticed that was told."""
-        self.repair = LogRepair(1, lambda: self.metadata.image, self, self.clock, self.tasks, None)
+        self.repair = LogRepair(1, lambda: self.metadata.image, self, self.clock, self.tasks, None, None)
         self.driver = TierDriver(
             broker_id=1,
             metadata=self.metadata,

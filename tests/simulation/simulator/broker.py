@@ -324,7 +324,7 @@ class SimBroker:
             roles=PartitionRoles(self.node_id, self.clock, fetchers),
         )
         reports = ReplicaReports(self.node_id, metadata, replicas, tasks, broker_epoch=broker_epoch)
-        scrubber, found_damage = self._build_scrubber(metadata, replicas, tasks, reports)
+        scrubber, found_damage = self._build_scrubber(metadata, replicas, tasks, reports, network)
         tiering = self._build_tiering(node, replicas, network, rng, found_damage)
         updater = IsrUpdater(settings, metadata, replicas, self.clock, tasks, broker_epoch=broker_epoch)
         dependencies = Dependencies(
@@ -352,10 +352,15 @@ class SimBroker:
         return reply.error, reply.first_id, reply.count
 
     def _build_scrubber(
-        self, metadata: MetadataClient, replicas: ReplicaManager, tasks: TaskGroup, reports: ReplicaReports
+        self,
+        metadata: MetadataClient,
+        replicas: ReplicaManager,
+        tasks: TaskGroup,
+        reports: ReplicaReports,
+        network: SimDialler,
     ) -> tuple[Scrubber, FoundDamage]:
         lost = reports.tell_empty
-        repair = LogRepair(self.node_id, lambda: metadata.image, replicas, self.clock, tasks, lost)
+        repair = LogRepair(self.node_id, lambda: metadata.image, replicas, self.clock, tasks, lost, network)
 
         def found_damage(replica: Replica, segment: Segment, damage: Sequence[Damage], cause: str) -> None:
             self._observer.found_damage(self, segment, cause)

@@ -14,16 +14,23 @@ from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.partition.epochs import EpochEnd
 from tierlog.broker.partition.follower import Fetched, Retry
 from tierlog.broker.ports.files import FileSlice, OsFiles
+from tierlog.broker.ports.network import Unreachable
 from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.records.batch import HEADER_SIZE, read_header
+from tierlog.broker.records.batch import HEADER_SIZE, assign, iter_batches, read_header
 from tierlog.broker.records.writer import NewRecord, encode_batch
 from tierlog.broker.runtime.data_directories import DataDirectories
-from tierlog.broker.runtime.log_repair import LogRepair
+from tierlog.broker.runtime.log_repair import MEND_TRIES, LogRepair
 from tierlog.broker.runtime.replica import ReadResult, Replica
 from tierlog.broker.runtime.replica_manager import ReplicaManager
 from tierlog.broker.runtime.scrubber import Scrubber
 from tierlog.broker.settings.node import settings_from
 from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage
@@ -38,21 +45,60 @@ OFFSET_OR_EPOCH = [0, 7, EPOCH_AT, EPOCH_AT + 3]
 """Bytes of them, the largest and the smallest."""
 
 
-class Node:
-    """Broker 1 leads one partition, alone; or with broker 2 in a cluster, whose controller `told` is."""
+class Peers:
+    """The other brokers: each serves, from the batches it has, what a consumer would get."""
 
-    def __init__(self, path: Path, in_sync: tuple[int, ...] = ()) -> None:
+    is_open = True
+
+    def __init__(self) -> None:
+        self.batches: dict[str, dict[int, bytes]] = {}
+        """By the host of the broker, and the offset."""
+        self.asked: list[tuple[str, int]] = []
+        self._host = ""
+
+    async def connect(self, host: str, port: int, client_id: str) -> "Peers":
+        if host not in self.batches:
+            raise Unreachable(host)
+        self._host = host
+        return self
+
+    async def call(
+        self, api_key: int, version: int, request: FetchRequest, timeout_s: float, again: Any = None
+    ) -> FetchResponse:
+        [topic] = request.topics
+        [asked] = topic.partitions
+        offset, answer = asked.fetch_offset, PartitionData(partition_index=0, records=b"")
+        self.asked.append((self._host, offset))
+        has = self.batches[self._host]
+        if offset not in has:
+            answer.error_code = ErrorCode.CORRUPT_MESSAGE
+        content = b""
+        while offset in has and len(content) < 500:
+            content += has[offset]
+            offset = read_header(has[offset]).next_offset
+        answer.records = memoryview(content)
+        return FetchResponse(responses=[FetchableTopicResponse(topic_id=topic.topic_id, partitions=[answer])])
+
+    def close(self) -> None:
+        return
+
+
+class Node:
+    """Broker 1 leads one partition, alone; or with others in a cluster, whose controller `told` is."""
+
+    def __init__(self, path: Path, in_sync: tuple[int, ...] = (), **config: str) -> None:
         settings, rng, self.clock = settings_from({"log.dirs": str(path)}), random.Random(1), Hands()
         self.told: list[Any] = []
+        self.in_sync, self.peers = in_sync, Peers()
         self.image = evolve_all(
             ClusterImage(cluster_id="c"),
             [
-                *(change for broker_id in in_sync for change in registered(broker_id)),
+                *(change for broker_id in in_sync and (1, 2, 3) for change in registered(broker_id)),
                 r.CreateTopic(topic_id=TOPIC_ID, name="t"),
-                partition(1, in_sync or (1,), replicas=(1, 2) if in_sync else (1,)),
+                partition(1, in_sync or (1,), replicas=(1, 2, 3) if in_sync else (1,)),
                 *(
                     r.ConfigRecord(scope=r.ConfigScope.TOPIC, name="t", key=key, value=value)
-                    for key, value in CONFIG.items()
+                    for key, value in (CONFIG | config).items()
                 ),
             ],
         )
@@ -64,7 +110,10 @@ class Node:
             settings, self.directories, self.clock, self.tasks, rng, moved=lambda _: None
         )
         tell_lost = self._tell_lost if in_sync else None
-        self.repair = LogRepair(1, lambda: self.image, self.replicas, self.clock, self.tasks, tell_lost)
+        network = self.peers if in_sync else None
+        self.repair = LogRepair(
+            1, lambda: self.image, self.replicas, self.clock, self.tasks, tell_lost, network
+        )
         self.scrubber = Scrubber(settings, self.replicas, self.tasks, rng, self._found)
         self.found = asyncio.Event()
 
@@ -77,16 +126,32 @@ class Node:
         self.told += keys
         self.log_end_when_told = self.replica.log_end_offset
         before = self.image
-        self.image = evolve_all(before, [partition(2, (2,), replicas=(1, 2), epoch=1)])
+        self.image = evolve_all(before, [partition(2, (2,), replicas=(1, 2, 3), epoch=1)])
         self.replicas.follow(before, self.image)
 
     async def start(self) -> "Node":
         await self.replicas.open_all(self.image)
         self.scrubber.start()
         for number in range(BATCHES):
-            batch = encode_batch([NewRecord(self.clock.now, None, b"value %03d" % number * 5)])
+            batch = encode_batch([NewRecord(self.clock.now, b"k", b"value %03d" % number * 5)])
             assert not self.replica.append(memoryview(batch), self.clock.now).error
+        if self.in_sync:
+            self.replica.become_leader(0, 0, self.in_sync, (1, 2, 3), self.clock.now)
+            for one in self.in_sync[1:]:
+                self.replica.follower_fetched(one, one, BATCHES, self.clock.now)
+            assert self.replica.high_watermark == BATCHES
+        for host in ("h2", "h3"):
+            self.peers.batches[host] = self.batches()
         return self
+
+    def batches(self) -> dict[int, bytes]:
+        """Those of its log, as they are on the disk."""
+        found = {}
+        for path in sorted(self.replica.log.directory.glob("*.log")):
+            content = path.read_bytes()
+            for at, header in iter_batches(content):
+                found[header.base_offset] = content[at : at + header.size]
+        return found
 
     async def stop(self) -> None:
         await self.scrubber.stop()
@@ -103,10 +168,9 @@ class Node:
         return found
 
     async def whole(self) -> None:
-        cut = asyncio.Event()
-        self.replica.listeners.append(lambda replica: replica.log.damage or cut.set())
-        await cut.wait()
-        await asyncio.sleep(0)  # and it fetches again
+        """What repairs it has ended."""
+        await asyncio.gather(*self.repair._repairing.values())
+        assert self.replica.log.damage == ()
 
     def damage(self, offset: int, at: int = HEADER_SIZE + 5) -> None:
         """Flips a bit of the batch that holds an offset."""
@@ -130,7 +194,7 @@ class Node:
 
 
 def registered(broker_id: int) -> list[r.AnyRecord]:
-    at = {"incarnation": uuid.UUID(int=broker_id), "host": "h", "port": 1, "admin_url": ""}
+    at = {"incarnation": uuid.UUID(int=broker_id), "host": f"h{broker_id}", "port": 1, "admin_url": ""}
     return [
         r.RegisterBroker(broker_id=broker_id, broker_epoch=broker_id, **at),  # type: ignore[arg-type]
         r.FenceBroker(broker_id=broker_id, broker_epoch=broker_id, fenced=False),
@@ -325,28 +389,100 @@ async def test_a_pass_begins_when_it_is_asked_for(node: Node) -> None:
     assert node.repair.damaged == [node.replica]
 
 
-@pytest.mark.parametrize("at", [HEADER_SIZE + 5, *OFFSET_OR_EPOCH], ids=str)
-async def test_a_leader_hands_over_before_it_cuts_its_log_at_the_damage(tmp_path: Path, at: int) -> None:
-    node = await Node(tmp_path, in_sync=(1, 2)).start()
-    node.damage(13, at)
+@pytest.mark.parametrize("at", [HEADER_SIZE + 5, LENGTH_AT + 3, *OFFSET_OR_EPOCH], ids=str)
+@pytest.mark.parametrize("offset", [4, 13, BATCHES - 1])
+async def test_a_leader_puts_back_what_another_has_and_leads_on(tmp_path: Path, offset: int, at: int) -> None:
+    node = await Node(tmp_path, in_sync=(1, 2, 3)).start()
+    whole = node.batches()
+    node.damage(offset, at)
     await node.scrubber.scrub_all()
     await asyncio.wait_for(node.whole(), 30)
-    assert node.told == [(TOPIC_ID, 0)]
-    assert node.log_end_when_told == BATCHES
-    assert (node.replica.log_end_offset, node.repair.repaired) == (13, 1)
-    position = node.replica.fetch_position()
+    assert node.batches() == whole and node.repair.repaired == 1
+    assert node.told == [] and node.replica.leads and node.replica.log_end_offset == BATCHES
+    assert {host for host, _ in node.peers.asked} == {"h2"}
+    node.replica.check()
+    await node.scrubber.scrub_all()
+    assert node.repair.found_count == 1
+    await node.stop()
+
+
+async def test_replicas_that_are_damaged_at_different_places_mend_each_other(tmp_path: Path) -> None:
+    """Neither of the others is whole either, and one is not in sync; the range is asked for, no more."""
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    whole = node.batches()
+    del node.peers.batches["h2"][13], node.peers.batches["h3"][4], node.peers.batches["h3"][20]
+    node.damage(4)
+    node.damage(13)
+    await node.scrubber.scrub_all()
+    await asyncio.wait_for(node.whole(), 30)
+    assert node.batches() == whole and node.repair.repaired == 2
+    assert set(node.peers.asked) == {("h2", 4), ("h2", 13), ("h3", 13)}
+    assert node.told == []
+    await node.stop()
+
+
+@pytest.mark.parametrize("at", [HEADER_SIZE + 5, 3, EPOCH_AT + 3], ids=str)
+async def test_what_another_serves_is_checked_before_it_is_taken(tmp_path: Path, at: int) -> None:
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    del node.peers.batches["h3"][13]
+    wrong = bytearray(node.peers.batches["h2"][13])
+    wrong[at] ^= 1
+    node.peers.batches["h2"][13] = bytes(wrong)
+    node.damage(13)
+    damaged = node.batches()
+    await node.scrubber.scrub_all()
+    await node.repair.stop()
+    assert not await node.repair._mend_all(node.replica)
+    assert node.batches() == damaged and node.read(13).error is ErrorCode.CORRUPT_MESSAGE
+    await node.stop()
+
+
+async def test_where_nobody_has_the_range_nothing_is_cut_until_somebody_has(tmp_path: Path) -> None:
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    whole = node.batches()
+    lost = [node.peers.batches[host].pop(13) for host in ("h2", "h3")]
+    node.damage(13)
+    await node.scrubber.scrub_all()
+    await node.repair.stop()
+    for tries in range(2 * MEND_TRIES):
+        assert not await node.repair._go_on(node.replica, tries)
+    assert node.told == [] and node.replica.leads
+    assert offsets_served(node) == [one for one in range(BATCHES) if one != 13]
+    node.peers.batches["h3"][13] = lost[0]
+    assert await node.repair._go_on(node.replica, 2 * MEND_TRIES)
+    assert node.batches() == whole and offsets_served(node) == list(range(BATCHES))
+    await node.stop()
+
+
+async def test_a_log_is_cut_only_after_another_was_seen_to_serve_the_rest(tmp_path: Path) -> None:
+    """Of a compacted topic, where others have other batches: a leader hands over before that."""
+    node = await Node(tmp_path, in_sync=(1, 2), **{"cleanup.policy": "compact"}).start()
+    replica = node.replica
+    del node.peers.batches["h3"]
+    batches = node.peers.batches["h2"]
+    batches[13] = longer(node, 13)
+    last = batches.pop(BATCHES - 1)
+    node.damage(13)
+    await node.scrubber.scrub_all()
+    await node.repair.stop()
+    assert not await node.repair._go_on(replica, MEND_TRIES)
+    assert node.told == [] and replica.leads, "the other lacks a batch behind the damage"
+    batches[BATCHES - 1] = last
+    assert not await node.repair._go_on(replica, MEND_TRIES)
+    assert node.told == [(TOPIC_ID, 0)] and not replica.leads
+    assert node.log_end_when_told == replica.log_end_offset == BATCHES
+    assert await node.repair._go_on(replica, MEND_TRIES)
+    assert (replica.log_end_offset, replica.log.damage) == (13, ())
+    node.repair._let_move(replica)
+    position = replica.fetch_position()
     assert position is not None and position.offset == 13
     await node.stop()
 
 
-async def test_the_only_one_in_sync_cuts_nothing_and_leads_on(tmp_path: Path) -> None:
-    node = await Node(tmp_path, in_sync=(1,)).start()
-    node.damage(13)
-    await node.scrubber.scrub_all()
-    await asyncio.sleep(0)  # the repair looks
-    assert node.told == [] and node.replica.leads
-    assert offsets_served(node) == [one for one in range(BATCHES) if one != 13]
-    await node.stop()
+def longer(node: Node, offset: int) -> bytes:
+    batch = bytearray(encode_batch([NewRecord(node.clock.now, None, b"v" * 100)]))
+    assign(batch, 0, offset, read_header(node.peers.batches["h2"][offset]).leader_epoch)
+    return bytes(batch)
 
 
 async def test_a_bug_met_in_one_log_ends_the_pass_of_no_other(

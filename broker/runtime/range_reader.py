@@ -1,0 +1,111 @@
+"""Reads a range of a partition's log from another replica, whichever has it, and checks every batch.
+
+Over the ordinary Fetch API, as a consumer does: any replica serves what it knows to be committed (KIP-392),
+and of a tiered partition what is remote too. Each batch is held to its CRC, to the batches before it, and to
+the leader epochs of the log that is repaired. Called by `LogRepair`.
+"""
+
+import asyncio
+from functools import partial
+from uuid import UUID
+
+from tierlog.broker.log.mending import Whole, begin, check
+from tierlog.broker.log.segment import CorruptLog
+from tierlog.broker.partition.continuity import HeaderRules
+from tierlog.broker.ports.network import Caller, Network, Unreachable
+from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.wire import replica_fetch
+from tierlog.broker.wire.api import FETCH_KEY
+from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tierlog.metadata.image import BrokerImage
+
+PART_BYTES = 1 << 20
+"""Asked for at a time: it is checked in a thread within a few milliseconds."""
+
+WAIT_MS = 500
+"""How long the other may wait for the range to be committed, or to come from the object store."""
+
+ANSWER_TIMEOUT_S = 10.0
+"""Beyond it; then another replica is asked."""
+
+
+class NotThere(Exception):
+    """Another replica does not serve the range whole; why."""
+
+
+class RangeReader:
+    def __init__(self, broker_id: int, network: Network) -> None:
+        self._client_id = f"repair-{broker_id}"
+        self._network = network
+
+    async def read(
+        self, source: BrokerImage, replica: Replica, start: int, end: int, rules: HeaderRules, most: int
+    ) -> bytes:
+        """The batches in [start, end), which are `most` bytes at most. Raises NotThere."""
+        found = bytearray()
+        await self._through(source, replica, start, end, rules, found, most)
+        return bytes(found)
+
+    async def has(
+        self, source: BrokerImage, replica: Replica, start: int, end: int, rules: HeaderRules
+    ) -> None:
+        """Reads the range and keeps nothing of it. Raises NotThere."""
+        await self._through(source, replica, start, end, rules, None, 0)
+
+    async def _through(
+        self,
+        source: BrokerImage,
+        replica: Replica,
+        start: int,
+        end: int,
+        rules: HeaderRules,
+        found: bytearray | None,
+        most: int,
+    ) -> None:
+        whole = begin(start)
+        if start >= end:
+            return
+        try:
+            caller = await self._network.connect(source.host, source.port, self._client_id)
+        except Unreachable as failure:
+            raise NotThere(str(failure)) from None
+        try:
+            while whole.next_offset < end:
+                before = whole
+                part = await self._fetch(caller, replica.topic_id, replica.name.partition, whole.next_offset)
+                whole = await _in_thread(replica, part, whole, end, rules)
+                if found is not None:
+                    found += part[: whole.size - before.size]
+                    if len(found) > most:
+                        raise NotThere(f"other batches: more than {most} bytes")
+                if whole.next_offset == before.next_offset:
+                    raise NotThere(f"nothing at offset {whole.next_offset}")
+        except (Unreachable, CorruptLog) as failure:
+            raise NotThere(str(failure)) from None
+        finally:
+            caller.close()
+
+    async def _fetch(self, caller: Caller, topic_id: UUID, partition: int, offset: int) -> bytes:
+        asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=PART_BYTES)
+        request = FetchRequest(
+            max_wait_ms=WAIT_MS,
+            min_bytes=1,
+            max_bytes=PART_BYTES,
+            topics=[FetchTopic(topic_id=topic_id, partitions=[asked])],
+        )
+        timeout_s = WAIT_MS / 1000 + ANSWER_TIMEOUT_S
+        response: FetchResponse = await caller.call(FETCH_KEY, replica_fetch.VERSION, request, timeout_s)
+        if response.error_code:
+            raise NotThere(ErrorCode(response.error_code).name)
+        for topic in response.responses:
+            for answer in topic.partitions:
+                if answer.error_code:
+                    raise NotThere(ErrorCode(answer.error_code).name)
+                return bytes(answer.records or b"")  # type: ignore[arg-type]
+        raise NotThere("no answer")
+
+
+async def _in_thread(replica: Replica, part: bytes, start: Whole, end: int, rules: HeaderRules) -> Whole:
+    work = partial(check, part, start, end, rules)
+    return await asyncio.get_running_loop().run_in_executor(replica.room.threads, work)
