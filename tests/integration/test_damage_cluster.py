@@ -1,5 +1,5 @@
-"""A bit of a log changes under a running broker: it is fetched again, and nobody gets what it was, nor does
-the object store.
+"""A bit of a log changes under a running broker: it takes the range from another replica, and nobody gets
+what it was, nor does the object store.
 """
 
 import json
@@ -54,11 +54,11 @@ def content(broker: TierlogBroker) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(broker.data_dir.glob("orders-0/*.log")))
 
 
-def flip(broker: TierlogBroker, at: int | None = None) -> None:
-    """A bit of a byte of the first segment, which is rolled; of the one in its middle if none is given."""
-    first = min(broker.data_dir.glob("orders-0/*.log"))
-    with first.open("r+b") as file:
-        file.seek(first.stat().st_size // 2 if at is None else at)
+def flip(broker: TierlogBroker, at: int | None = None, segment: int = 0) -> None:
+    """A bit of a byte of a rolled segment; of the one in its middle if none is given."""
+    path = sorted(broker.data_dir.glob("orders-0/*.log"))[segment]
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2 if at is None else at)
         [byte] = file.read(1)
         file.seek(-1, 1)
         file.write(bytes([byte ^ 2]))
@@ -101,8 +101,8 @@ def read_all(cluster: LocalCluster) -> list[bytes | None]:
 def test_a_wiped_follower_gets_whole_batches_though_its_leader_has_a_wrong_header(
     cluster: LocalCluster, field: str, byte: int
 ) -> None:
-    """No CRC covers it. The leader notices when it reads the batch for the follower; another replica has it
-    whole, leads, and both others get it from there.
+    """No CRC covers it. The leader notices when it reads the batch for the follower, and puts back what a
+    third replica has.
     """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     small = {"segment.bytes": "100000", "flush.messages": "1"}
@@ -131,11 +131,43 @@ def test_a_wiped_follower_gets_whole_batches_though_its_leader_has_a_wrong_heade
     wiped.start()
     until(is_whole, "all have the same bytes again, without help")
     assert scrub(cluster.nodes[leader])["repaired"] == 1
-    assert state()[0] != leader
+    assert state()[0] == leader
     assert read_all(cluster) == values
 
 
-def test_a_damaged_follower_and_a_damaged_leader_are_fetched_again(cluster: LocalCluster) -> None:
+def test_three_replicas_that_are_damaged_at_different_places_mend_each_other(cluster: LocalCluster) -> None:
+    """Every record is whole on two of them."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    small = {"segment.bytes": "50000", "flush.messages": "1", "min.insync.replicas": "2"}
+    admin.create_topics([NewTopic("orders", 1, 3, config=small)])["orders"].result(30)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "batch.num.messages": 10})
+    values = [b"%d" % number + b"v" * 1000 for number in range(COUNT)]
+    for value in values:
+        producer.produce("orders", value)
+    assert producer.flush(60) == 0
+
+    def state() -> tuple[int, set[int]]:
+        found = admin.list_topics("orders", timeout=30).topics["orders"].partitions[0]
+        return found.leader, set(found.isrs)
+
+    def is_whole() -> bool:
+        return state()[1] == {1, 2, 3} and {content(broker) for broker in cluster} == {whole}
+
+    leader = state()[0]
+    whole = content(cluster.nodes[leader])
+    until(is_whole, "all have the same bytes")
+    order = [node for node in cluster.nodes if node != leader] + [leader]
+    for number, node in enumerate(order):
+        flip(cluster.nodes[node], segment=2 * number)
+    for node in order:
+        scrub(cluster.nodes[node], "POST")
+    until(lambda: [scrub(broker)["repaired"] for broker in cluster] == [1, 1, 1], "each took its range")
+    until(is_whole, "all have the same bytes again")
+    assert state()[0] == leader
+    assert read_all(cluster) == values
+
+
+def test_a_damaged_follower_and_a_damaged_leader_put_back_what_the_other_has(cluster: LocalCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("orders", 1, 3, config=TIERED)])["orders"].result(30)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "batch.num.messages": 10})
@@ -159,18 +191,17 @@ def test_a_damaged_follower_and_a_damaged_leader_are_fetched_again(cluster: Loca
         broker = cluster.nodes[damaged]
         flip(broker)
         scrub(broker, "POST")
-        until(lambda at=broker: scrub(at)["repaired"] == 1, "it has cut its log at the damage")
-        until(is_whole, "it has fetched the rest again, and is in sync")
+        until(lambda at=broker: scrub(at)["repaired"] == 1, "it has taken the range from another")
+        until(is_whole, "all have the same bytes again")
         assert scrub(broker)["damaged"] == []
         assert read_all(cluster) == values
-    assert state()[0] != leader, "it handed over before it gave anything up"
+    assert state()[0] == leader, "it gave nothing up, and led on"
 
-    leader = state()[0]
     flip(cluster.nodes[leader])
     before = scrub(cluster.nodes[leader])["repaired"]
     allow_copies(admin)
     until(lambda: scrub(cluster.nodes[leader])["repaired"] > before, "it has read it before an upload")
-    until(is_whole, "it has fetched the rest again, and is in sync")
-    assert state()[0] != leader
+    until(is_whole, "all have the same bytes again")
+    assert state()[0] == leader
     AdminApi(cluster.nodes[state()[0]].admin_url).post("/v1/tier/flush", {"topic": "orders"})
     assert remote(cluster) == whole

@@ -6,6 +6,7 @@ from tierlog.broker.partition.continuity import HeaderRules
 from tierlog.broker.partition.epochs import LeaderEpochs
 from tierlog.broker.runtime.log_repair import LogRepair
 from tierlog.broker.runtime.replica import Replica
+from tierlog.metadata.image import PartitionImage
 
 
 @safeguard("a batch has the leader epoch that its log knows", "a flipped epoch is served and replicated")
@@ -22,8 +23,8 @@ def _() -> Patches:
 def _() -> Patches:
     go_on = LogRepair._go_on
 
-    async def without(repair: LogRepair, replica: Replica) -> bool:
-        return repair._cut(replica) if replica.follows else await go_on(repair, replica)
+    async def without(repair: LogRepair, replica: Replica, tries: int) -> bool:
+        return repair._cut(replica) if replica.follows else await go_on(repair, replica, tries)
 
     yield LogRepair, "_go_on", without
 
@@ -31,3 +32,17 @@ def _() -> Patches:
 @safeguard("a log that ends below its checkpoints is damaged", "a replica leads that lacks records")
 def _() -> Patches:
     yield recovery, "_missing_end", lambda *_: 0
+
+
+@safeguard("repair leaves what is whole", "replicas that are damaged at different places lose each other's")
+def _() -> Patches:
+    """All from the damage on is given up, as soon as another one is in sync."""
+
+    async def is_elsewhere(repair: LogRepair, replica: Replica, partition: PartitionImage) -> bool:
+        return bool(repair._others(partition))
+
+    async def without(repair: LogRepair, replica: Replica, tries: int) -> bool:
+        return await repair._give_up(replica)
+
+    yield LogRepair, "_is_elsewhere", is_elsewhere
+    yield LogRepair, "_go_on", without
