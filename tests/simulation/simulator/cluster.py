@@ -410,7 +410,7 @@ class ClusterRun:
         one only after the first is in sync again."""
         forgot = self._forgot
         told = forgot is None or (self.partitions.has_told(forgot) and not self._may_lack_more(forgot))
-        if self.flushes and told:
+        if self.flushes and told and not self.decay.is_pending_elsewhere(struck):
             return list(self.brokers.values()) if self.rng.random() < 0.2 else [struck]
         return [struck] if self._may_forget(struck) else []
 
@@ -424,7 +424,8 @@ class ClusterRun:
 
     def _may_forget(self, struck: SimBroker) -> bool:
         """Whether one disk may lose what it has, now that all others that did, or failed, have caught up."""
-        if all(map(self._is_whole, {self._forgot, *self._failed} - {None, struck})):
+        whole = all(map(self._is_whole, {self._forgot, *self._failed} - {None, struck}))
+        if whole and not self.decay.is_pending_elsewhere(struck):
             self._forgot = struck
             return True
         return False
@@ -432,7 +433,8 @@ class ClusterRun:
     def _may_fail(self, struck: SimBroker) -> bool:
         """Whether a disk may fail and come back as it was, or its broker leave for good, after which nothing
         there counts either: no other one has lost what it had."""
-        if self._forgot in (None, struck) or self._is_whole(self._forgot):
+        whole = self._forgot in (None, struck) or self._is_whole(self._forgot)
+        if whole and not self.decay.is_pending_elsewhere(struck):
             self._failed.add(struck)
             return True
         return False
@@ -447,8 +449,7 @@ class ClusterRun:
 
     def _may_lack_more(self, broker: SimBroker) -> bool:
         """Than the controller knows of."""
-        doubled = self._twins is not None and self._twins.of is broker
-        return doubled or self.decay.is_pending(broker)
+        return self.decay.is_pending(broker) or (self._twins is not None and self._twins.of is broker)
 
     def _note_whole(self) -> None:
         """Whoever is in sync again holds what it should: it may fall behind as any other may."""

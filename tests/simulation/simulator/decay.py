@@ -1,10 +1,12 @@
-"""Bits that flip on a disk at rest, on one replica at a time: anywhere in a batch, from its first byte on.
+"""Bits that flip on disks at rest: anywhere in a batch, from its first byte on.
 
 Some flip in what a start reads: in the segment that a partition appends to. The node is killed in the same
 moment, so nothing of it was read before; in part of the cases all others with it, so that it is still in sync
 as far as anybody knows when it comes back. Others flip under a running process, in what is synced and
 committed, old segments too: whoever reads there may meet them, or the scrubber, which is asked to look later.
-A flip is pending until the batch is not there any more as it left it.
+In part of these cases they flip on every replica, each time in another batch: all records are whole
+somewhere, and repair must not give them up. A flip is pending until the batch is not there any more as it
+left it.
 """
 
 import asyncio
@@ -17,14 +19,20 @@ from typing import NamedTuple
 
 from simulator.broker import DIRECTORIES, SimBroker
 from simulator.disk import Disk
+from tierlog.broker.log.checkpoints import RECOVERY_POINTS, read_offsets
 from tierlog.broker.records.batch import BatchHeader, iter_batches
 from tierlog.broker.records.errors import RecordsError
+from tierlog.broker.runtime.replica import Replica
 
 FLIPS_A_SECOND = 2.0
 UNDER_A_PROCESS = 0.6
 ALL_KILLED = 0.5
+ON_ALL_REPLICAS = 0.5
 LOOKED_AT_S = 3.0
 """The scrubber of a running process is asked to begin within that time."""
+
+LENGTH = range(8, 12)
+"""The bytes of a batch's length: where that is wrong, batches behind it may count as damaged with it."""
 
 LEAST_OF_EPOCH = 15
 """The byte of a batch with the least bits of its leader epoch. Above the recovery point nothing but the
@@ -60,6 +68,10 @@ class Decay:
         """Whether something on its disk is not as it was written."""
         return any(flip.is_pending for flip in self._flips.get(broker.node_id, ()))
 
+    def is_pending_elsewhere(self, broker: SimBroker) -> bool:
+        """Whether bits have flipped on another disk: this one may be all that has those records."""
+        return any(self.is_pending(one) for one in self._brokers.values() if one is not broker)
+
     def look(self) -> bool:
         """Has those scrubbers begin a pass that would find something; False if nothing is left to find."""
         pending = [broker for broker in self._brokers.values() if self.is_pending(broker)]
@@ -88,11 +100,37 @@ class Decay:
             if under_a_process:
                 self._flip(number, path, at, header, where, rng)
                 self._told["flipped under a process"] += 1
+                if where - at not in LENGTH and rng.random() < ON_ALL_REPLICAS:
+                    self._flip_others(number, path, header, rng)
                 asyncio.get_running_loop().call_later(rng.uniform(0, LOOKED_AT_S), self.look)
             elif where - at != LEAST_OF_EPOCH:
                 self._flip(number, path, at, header, where, rng)
                 for one in sorted(self._brokers) if rng.random() < ALL_KILLED else (number,):
                     stop(one)
+
+    def _flip_others(self, first: int, path: Path, header: BatchHeader, rng: random.Random) -> None:
+        """Of the same partition, unless the first one may be cut by a start: those that give up what no
+        start reads, and what none of the others lost.
+        """
+        if header.next_offset > _unread_by_a_start(self._brokers[first], path.parent.name):
+            return
+        flipped = {header.base_offset}
+        for number in sorted(self._brokers):
+            broker = self._brokers[number]
+            end = _unread_by_a_start(broker, path.parent.name)
+            batches = [
+                (other, batch)
+                for other, batch in (self._settled(broker) if broker.is_up and number != first else ())
+                if other.parent.name == path.parent.name
+                and batch[1].next_offset <= end
+                and batch[1].base_offset not in flipped
+            ]
+            if batches:
+                other, (at, lost) = rng.choice(batches)
+                flipped.add(lost.base_offset)
+                where = at + rng.randrange(LENGTH.stop, lost.size)
+                self._flip(number, other, at, lost, where, rng)
+                self._told["flipped on another replica too"] += 1
 
     def _flip(
         self, number: int, path: Path, at: int, header: BatchHeader, where: int, rng: random.Random
@@ -122,6 +160,17 @@ class Decay:
                     for path, batch in _batches(part.path_log) if part.size_bytes else ():
                         if batch[1].next_offset <= min(replica.high_watermark, replica.recovery_point):
                             yield path, batch
+
+
+def _unread_by_a_start(broker: SimBroker, name: str) -> int:
+    """Below that offset a start does not look for damage: where the segment begins that it reads first."""
+    found: list[Replica] = [one for one in broker.replicas or () if str(one.name) == name]
+    if not found or found[0].failed is not None:
+        return 0
+    log = found[0].log
+    points = read_offsets(broker.files, log.directory.parent / RECOVERY_POINTS)
+    point = points.get(found[0].name, 0)
+    return max((part.base_offset for part in log.segments if part.base_offset < point), default=0)
 
 
 def _batches(path: Path) -> Iterator[tuple[Path, tuple[int, BatchHeader]]]:
