@@ -239,7 +239,9 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _counter("tierlog_log_scrub_passes_total", "Times that it went through all logs"),
         _gauge("tierlog_log_scrub_progress_ratio", "Share of the logs that its pass has read; 1: none runs"),
         _counter("tierlog_log_damage_found_total", "Damaged ranges that were found in logs"),
-        _counter("tierlog_log_damage_repaired_total", "Logs that were cut at damage, to be fetched again"),
+        _counter(
+            "tierlog_log_damage_repaired_total", "Damaged ranges put back from another replica, or cut off"
+        ),
         _gauge("tierlog_log_damaged_partitions", "Logs of which a range is damaged, and refused to readers"),
         _gauge(
             "kafka_server_replicaalterlogdirsmanager_maxlag",

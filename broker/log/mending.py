@@ -41,8 +41,9 @@ def rules_of(log: PartitionLog, end_offset: int = MAX_OFFSET) -> HeaderRules:
 
 
 def check(content: Buffer, start: Whole, end_offset: int, rules: HeaderRules) -> Whole:
-    """The batches in `content` that begin below an offset; behind them, where a gap reaches beyond it, that
-    offset. `start`: what was checked before. Raises CorruptLog.
+    """The batches in `content` that begin below an offset; `start`: what was checked before. Raises
+    CorruptLog. Where the rules end there too, a gap may reach beyond it: then that offset is behind them. A
+    base offset that a flipped bit raised looks the same, so it counts only where `fits` compares the length.
     """
     size, offset, epoch = start
     at = 0
@@ -52,7 +53,7 @@ def check(content: Buffer, start: Whole, end_offset: int, rules: HeaderRules) ->
             if header.size > len(content) - at:
                 break
             if header.base_offset >= end_offset:
-                offset = end_offset if rules.gaps else offset
+                offset = end_offset if rules.gaps and rules.end_offset == end_offset else offset
                 break
             check_batch(content, at)
         except RecordsError as damage:

@@ -22,7 +22,6 @@ from simulator.disk import Disk
 from tierlog.broker.log.checkpoints import RECOVERY_POINTS, read_offsets
 from tierlog.broker.records.batch import BatchHeader, iter_batches
 from tierlog.broker.records.errors import RecordsError
-from tierlog.broker.runtime.replica import Replica
 
 FLIPS_A_SECOND = 2.0
 UNDER_A_PROCESS = 0.6
@@ -93,6 +92,9 @@ class Decay:
             broker, under_a_process = self._brokers[number], rng.random() < UNDER_A_PROCESS
             found = self._settled(broker) if under_a_process else self._appended_to(broker.disk)
             batches = list(found) if broker.is_up else []
+            on_all = under_a_process and rng.random() < ON_ALL_REPLICAS
+            if on_all:
+                batches = [one for one in batches if self._is_unread_by_a_start(broker, *one)]
             if not batches or not may_decay(broker):
                 continue
             path, (at, header) = rng.choice(batches)
@@ -100,37 +102,40 @@ class Decay:
             if under_a_process:
                 self._flip(number, path, at, header, where, rng)
                 self._told["flipped under a process"] += 1
-                if where - at not in LENGTH and rng.random() < ON_ALL_REPLICAS:
-                    self._flip_others(number, path, header, rng)
+                if on_all and where - at not in LENGTH:
+                    self._flip_others(number, path.parent.name, header, rng)
                 asyncio.get_running_loop().call_later(rng.uniform(0, LOOKED_AT_S), self.look)
             elif where - at != LEAST_OF_EPOCH:
                 self._flip(number, path, at, header, where, rng)
                 for one in sorted(self._brokers) if rng.random() < ALL_KILLED else (number,):
                     stop(one)
 
-    def _flip_others(self, first: int, path: Path, header: BatchHeader, rng: random.Random) -> None:
-        """Of the same partition, unless the first one may be cut by a start: those that give up what no
-        start reads, and what none of the others lost.
-        """
-        if header.next_offset > _unread_by_a_start(self._brokers[first], path.parent.name):
-            return
+    def _flip_others(self, first: int, name: str, header: BatchHeader, rng: random.Random) -> None:
+        """Of the same partition, in batches that none of the others lost."""
         flipped = {header.base_offset}
         for number in sorted(self._brokers):
             broker = self._brokers[number]
-            end = _unread_by_a_start(broker, path.parent.name)
+            found = self._settled(broker) if broker.is_up and number != first else ()
             batches = [
-                (other, batch)
-                for other, batch in (self._settled(broker) if broker.is_up and number != first else ())
-                if other.parent.name == path.parent.name
-                and batch[1].next_offset <= end
+                (path, batch)
+                for path, batch in found
+                if path.parent.name == name
                 and batch[1].base_offset not in flipped
+                and self._is_unread_by_a_start(broker, path, batch)
             ]
             if batches:
-                other, (at, lost) = rng.choice(batches)
+                path, (at, lost) = rng.choice(batches)
                 flipped.add(lost.base_offset)
-                where = at + rng.randrange(LENGTH.stop, lost.size)
-                self._flip(number, other, at, lost, where, rng)
+                self._flip(number, path, at, lost, at + rng.randrange(LENGTH.stop, lost.size), rng)
                 self._told["flipped on another replica too"] += 1
+
+    def _is_unread_by_a_start(self, broker: SimBroker, path: Path, batch: tuple[int, BatchHeader]) -> bool:
+        """What a start reads it would cut at the damage, whatever the others have."""
+        replica = next(one for one in broker.replicas or () if one.log.directory == path.parent)
+        points = read_offsets(broker.files, path.parent.parent / RECOVERY_POINTS)
+        point = points.get(replica.name, 0)
+        read_from = max((one.base_offset for one in replica.segments if one.base_offset < point), default=0)
+        return batch[1].next_offset <= read_from
 
     def _flip(
         self, number: int, path: Path, at: int, header: BatchHeader, where: int, rng: random.Random
@@ -160,17 +165,6 @@ class Decay:
                     for path, batch in _batches(part.path_log) if part.size_bytes else ():
                         if batch[1].next_offset <= min(replica.high_watermark, replica.recovery_point):
                             yield path, batch
-
-
-def _unread_by_a_start(broker: SimBroker, name: str) -> int:
-    """Below that offset a start does not look for damage: where the segment begins that it reads first."""
-    found: list[Replica] = [one for one in broker.replicas or () if str(one.name) == name]
-    if not found or found[0].failed is not None:
-        return 0
-    log = found[0].log
-    points = read_offsets(broker.files, log.directory.parent / RECOVERY_POINTS)
-    point = points.get(found[0].name, 0)
-    return max((part.base_offset for part in log.segments if part.base_offset < point), default=0)
 
 
 def _batches(path: Path) -> Iterator[tuple[Path, tuple[int, BatchHeader]]]:
