@@ -21,7 +21,7 @@ from typing import Any
 
 from simulator.broker import SimBroker
 from simulator.cluster_faults import ClusterFaults
-from simulator.decay import Decay
+from simulator.decay import Decay, short_segments
 from simulator.disk import Disk
 from simulator.faults import KINDS, SKEW_TIMES
 from simulator.groups import OFFSETS_TOPIC, GroupHistory, take_part
@@ -113,7 +113,7 @@ class ClusterRun:
         self.network.responses = Responses(seed, self.outcome.done)
         self.history = History()
         self.flushes = self.rng.random() < 0.5
-        self._configs = (("flush.messages", "1"),) if self.flushes else ()
+        self._configs = (*((("flush.messages", "1"),) if self.flushes else ()), *short_segments(seed))
         drawn = random.Random(f"settings {seed}").random()  # drawn apart, for the rest to stay
         self._misconfigured = float(drawn < MISCONFIGURED)
         if self._misconfigured:

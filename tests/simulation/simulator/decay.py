@@ -4,8 +4,8 @@ Some flip in what a start reads: in the segment that a partition appends to. The
 moment, so nothing of it was read before; in part of the cases all others with it, so that it is still in sync
 as far as anybody knows when it comes back. Others flip under a running process, in what is synced and
 committed, old segments too: whoever reads there may meet them, or the scrubber, which is asked to look later.
-In part of these cases they flip on every replica, each time in another batch: all records are whole
-somewhere, and repair must not give them up. A flip is pending until the batch is not there any more as it
+In part of the runs they flip on every replica, each time in another batch: all records are whole somewhere,
+and repair must not give them up. A flip is pending until the batch is not there any more as it
 left it.
 """
 
@@ -27,8 +27,16 @@ FLIPS_A_SECOND = 2.0
 UNDER_A_PROCESS = 0.6
 ALL_KILLED = 0.5
 ON_ALL_REPLICAS = 0.5
+"""Of the runs: in these no bit flips otherwise, since a disk may lose something only when all are whole."""
+
+TRIED_A_SECOND = 8.0
+"""Then: seldom are all whole, and settled."""
+
 LOOKED_AT_S = 3.0
 """The scrubber of a running process is asked to begin within that time."""
+
+SHORT_SEGMENTS = 0.3
+"""Of the runs: a start reads the segments from the recovery point on, so it reads little in these."""
 
 LENGTH = range(8, 12)
 """The bytes of a batch's length: where that is wrong, batches behind it may count as damaged with it."""
@@ -36,6 +44,12 @@ LENGTH = range(8, 12)
 LEAST_OF_EPOCH = 15
 """The byte of a batch with the least bits of its leader epoch. Above the recovery point nothing but the
 batches tells the epochs, so a start believes one that is plausible."""
+
+
+def short_segments(seed: int) -> tuple[tuple[str, str], ...]:
+    """What the topic of a run sets for that; drawn apart, for other runs to stay."""
+    short = random.Random(f"segments {seed}").random() < SHORT_SEGMENTS
+    return (("segment.bytes", "300"),) if short else ()
 
 
 class Flip(NamedTuple):
@@ -86,13 +100,13 @@ class Decay:
         stop: Callable[[int], None],
     ) -> None:
         """For ever. `may_decay`: whether a disk may lose what it has."""
+        on_all = rng.random() < ON_ALL_REPLICAS
         while True:
-            await asyncio.sleep(rng.expovariate(FLIPS_A_SECOND))
+            await asyncio.sleep(rng.expovariate(TRIED_A_SECOND if on_all else FLIPS_A_SECOND))
             number = rng.choice(sorted(self._brokers))
-            broker, under_a_process = self._brokers[number], rng.random() < UNDER_A_PROCESS
+            broker, under_a_process = self._brokers[number], on_all or rng.random() < UNDER_A_PROCESS
             found = self._settled(broker) if under_a_process else self._appended_to(broker.disk)
             batches = list(found) if broker.is_up else []
-            on_all = under_a_process and rng.random() < ON_ALL_REPLICAS
             if on_all:
                 batches = [one for one in batches if self._is_unread_by_a_start(broker, *one)]
             if not batches or not may_decay(broker):
@@ -126,7 +140,8 @@ class Decay:
             if batches:
                 path, (at, lost) = rng.choice(batches)
                 flipped.add(lost.base_offset)
-                self._flip(number, path, at, lost, at + rng.randrange(LENGTH.stop, lost.size), rng)
+                end = rng.choice((LEAST_OF_EPOCH + 1, lost.size))
+                self._flip(number, path, at, lost, at + rng.randrange(LENGTH.stop, end), rng)
                 self._told["flipped on another replica too"] += 1
 
     def _is_unread_by_a_start(self, broker: SimBroker, path: Path, batch: tuple[int, BatchHeader]) -> bool:
