@@ -6,7 +6,7 @@ Until the file is synced the range stays refused. So a crash in between leaves w
 what is whole, and nothing else. Compaction may have left other batches on each replica: those do not fit,
 and the runtime falls back on a cut (`runtime/log_repair.py`).
 
-`check` is pure and `sync` waits for the disk: both run in threads; all else is called on the event loop.
+`sync` waits for the disk, in a thread; all else is called on the event loop.
 """
 
 from collections.abc import Sequence

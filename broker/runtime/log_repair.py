@@ -136,27 +136,18 @@ class LogRepair:
         """Whether a range of it is whole again."""
         any_mended = False
         for mending in mendings_of(replica.log):
-            async with self._one_range:
-                if await self._mend(replica, mending):
-                    any_mended = True
+            if mending.holds and await self._mend(replica, mending):
+                any_mended = True  # and others of that segment have to be looked at anew
         return any_mended
 
     async def _mend(self, replica: Replica, mending: Mending) -> bool:
         where = mending.damage
-        rules, reader = rules_of(replica.log, where.end_offset), self._reader
-        if reader is None:
-            return False
         for source in self._sources(replica):
             try:
-                content = await reader.read(
-                    source, replica, where.start_offset, where.end_offset, rules, mending.size
-                )
-                if not self._is_here(replica) or not mending.holds:
-                    return False  # it was mended by another, cut, moved or deleted
-                if not mending.fits(content):
-                    raise NotThere("other batches")
-                mending.write(content)
-                await asyncio.get_running_loop().run_in_executor(replica.room.threads, mending.sync)
+                async with self._one_range:
+                    written = await self._write(replica, mending, source)
+                if written:
+                    await asyncio.get_running_loop().run_in_executor(replica.room.threads, mending.sync)
             except NotThere as why:
                 _log.info(
                     "a replica does not have what is damaged here",
@@ -170,11 +161,27 @@ class LogRepair:
             except OSError as failure:  # the directory has noted it
                 _log.error("cannot repair a log", partition=str(replica.name), error=str(failure))
                 return False
-            if not self._is_here(replica) or not mending.finish():
+            if not written or not self._is_here(replica) or not mending.finish():
                 return False
             self._tell_repaired(replica, where, source)
             return True
         return False
+
+    async def _write(self, replica: Replica, mending: Mending, source: BrokerImage) -> bool:
+        """False if the log is not what it was: mended by another, cut, moved or deleted. Raises NotThere and
+        OSError.
+        """
+        if self._reader is None:
+            return False
+        start, end = mending.damage.start_offset, mending.damage.end_offset
+        rules = rules_of(replica.log, end)
+        content = await self._reader.read(source, replica, start, end, rules, mending.size)
+        if not self._is_here(replica) or not mending.holds:
+            return False
+        if not mending.fits(content):
+            raise NotThere("other batches")
+        mending.write(content)
+        return True
 
     def _tell_repaired(self, replica: Replica, damage: Damage, source: BrokerImage) -> None:
         self.repaired += 1
@@ -206,18 +213,21 @@ class LogRepair:
         partition = self._image().partition(replica.topic_id, replica.name.partition)
         if partition is None or self._tell_lost is None:
             return False
-        counts = self._broker_id in (*partition.in_sync, *partition.eligible)
+        held_still = replica.holds_still
         if not await self._is_elsewhere(replica, partition):
             self._let_move(replica)  # it may be all that there is
             return False
-        if not replica.holds_still:
+        partition = self._image().partition(replica.topic_id, replica.name.partition)  # it took a while
+        if partition is None:
+            return False
+        if not held_still:
             replica.holds_still = True
             if replica.follows:
                 self._replicas.fetch_anew(replica)
-        if counts:
+        if self._broker_id in (*partition.in_sync, *partition.eligible):
             await self._tell_lost([(replica.topic_id, replica.name.partition)])
             return False
-        return replica.follows and self._cut(replica)
+        return held_still and replica.follows and self._cut(replica)
 
     async def _is_elsewhere(self, replica: Replica, partition: PartitionImage) -> bool:
         """Whether one that is in sync serves all that is committed of what a cut gives up."""
