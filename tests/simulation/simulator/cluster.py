@@ -417,10 +417,8 @@ class ClusterRun:
     def _may_wipe(self, struck: SimBroker) -> bool:
         """Not what may be all that is left to elect: who lost power is not eligible, whatever it has. Nor
         will be who is down by it and still counted as in sync, since no controller has noticed."""
-        settled = self.partitions.all_in_sync() and all(
-            map(self.partitions.is_in_sync, self.brokers.values())
-        )
-        return settled and self._may_forget(struck)
+        everywhere = map(self.partitions.is_in_sync, self.brokers.values())
+        return self.partitions.all_in_sync() and all(everywhere) and self._may_forget(struck)
 
     def _may_forget(self, struck: SimBroker) -> bool:
         """Whether one disk may lose what it has, now that all others that did, or failed, have caught up."""
