@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from apart import voter_and_broker
 from confluent_kafka import Producer
 from deliveries import Deliveries
+from voter_and_broker import voter_and_broker
 
 from tierlog.broker.app import Broker
 from tierlog.broker.foundation import Foundation

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apart import voter_and_broker
+from voter_and_broker import voter_and_broker
 from wire_client import Client, message
 
 from tierlog.broker.records.writer import NewRecord, encode_batch
