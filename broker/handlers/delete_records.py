@@ -122,7 +122,9 @@ def _when_deleted(
         return response
 
     def attempt() -> DeleteRecordsResponse | None:
-        return response if all(deletion.is_done() for deletion in waiting) else None
+        while waiting and waiting[-1].is_done():  # each is looked at once more: a request may have thousands
+            waiting.pop()
+        return None if waiting else response
 
     def expire() -> DeleteRecordsResponse:
         for deletion in waiting:

@@ -228,12 +228,13 @@ class ReplicaRoles(ABC):
         if the in-sync set may have to change: ask `isr_proposal`. `now_ms` is monotonic.
         """
         core = self._core
-        known = core.followers.get(follower)
-        log_start_before = log_start_offset if known is None else known.log_start_offset
+        known, told = core.followers.get(follower), (broker_epoch, log_start_offset)
+        is_news = known is not None and told != (known.broker_epoch, known.log_start_offset)
         if core.follower_fetched(follower, broker_epoch, offset, now_ms, log_start_offset):
             self._moved()
-        elif not core.may_commit or log_start_offset > log_start_before:
-            # Too few are in sync, and they have what is waited for; or DeleteRecords waits for the log start.
+        elif not core.may_commit or is_news:
+            # Too few are in sync, and they have what is waited for; or DeleteRecords waits for the log start
+            # of a process that lives.
             self._tell()
         if core.asked_again is not None:
             at, core.asked_again = core.asked_again, None

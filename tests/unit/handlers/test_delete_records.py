@@ -1,16 +1,16 @@
 """DeleteRecords waits for the replicas that could lead next (Kafka's DelayedDeleteRecords)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fetch_node import EPOCH, LED, TOPIC, Node, fetch_node
+from fetch_node import EPOCH, FOLLOWED, LED, TOPIC, Node, fetch_node
 from pump import until
 
 from tierlog.broker.handlers.context import Connection, RequestContext
-from tierlog.broker.handlers.delete_records import delete_records_handler
+from tierlog.broker.handlers.delete_records import _Deletion, delete_records_handler
 from tierlog.broker.runtime.purgatory import DELETE_RECORDS
 from tierlog.broker.wire.errors import ErrorCode
 from tierlog.broker.wire.messages import delete_records, fetch
@@ -30,9 +30,11 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         yield made
 
 
-def asked_to_delete(node: Node, timeout_ms: int = LONG_MS) -> "asyncio.Task[Any]":
-    asked = delete_records.DeleteRecordsPartition(partition_index=LED, offset=DELETED)
-    topic = delete_records.DeleteRecordsTopic(name="t", partitions=[asked])
+def asked_to_delete(
+    node: Node, timeout_ms: int = LONG_MS, partitions: Sequence[int] = (LED,)
+) -> "asyncio.Task[Any]":
+    asked = [delete_records.DeleteRecordsPartition(partition_index=one, offset=DELETED) for one in partitions]
+    topic = delete_records.DeleteRecordsTopic(name="t", partitions=asked)
     context = RequestContext(21, 2, 1, "test", Connection(1, "127.0.0.1", 5000, "127.0.0.1", 9092))
     request = delete_records.DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
     return asyncio.ensure_future(delete_records_handler(node.deps)(context, request))  # type: ignore[arg-type]
@@ -75,6 +77,44 @@ async def test_a_broker_that_dies_is_not_waited_for(node: Node) -> None:
     node.replica(LED).set_live({1: 1, 2: 2, 3: 3})
     await answer
     assert answer_of(answer) == (ErrorCode.NONE, DELETED)
+
+
+async def test_a_follower_that_was_restarted_and_begins_there_is_heard(node: Node) -> None:
+    """Its log start is what its last process had, so only the broker epoch of its fetch is new."""
+    for follower in ALIVE:
+        node.hear(follower, RECORDS, DELETED)
+    node.replica(LED).set_live({1: 1, 2: 22, 3: 3, 4: 4})
+    answer = asked_to_delete(node)
+    await waits(node)
+    node.replica(LED).follower_fetched(2, 22, RECORDS, 0, DELETED)
+    await until(answer.done)
+    assert answer_of(answer) == (ErrorCode.NONE, DELETED)
+
+
+async def test_what_is_done_of_a_large_request_is_not_looked_at_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request may name ten thousand partitions, and each fetch of a follower may have moved one."""
+    node.take_lead(FOLLOWED, EPOCH + 1)
+    other = node.replica(FOLLOWED)
+    node.lead(RECORDS, FOLLOWED)
+    for follower in ALIVE:
+        other.follower_fetched(follower, follower, RECORDS, 0)
+    answer = asked_to_delete(node, partitions=[FOLLOWED, *[LED] * 100])
+    await waits(node)
+    for follower in ALIVE:
+        node.hear(follower, RECORDS, DELETED)
+    await asyncio.sleep(0)
+    looked = list[_Deletion]()
+    is_done = _Deletion.is_done
+    monkeypatch.setattr(_Deletion, "is_done", lambda self: looked.append(self) or is_done(self))
+    for follower in ALIVE:
+        other.follower_fetched(follower, follower, RECORDS, 0, DELETED)
+        await asyncio.sleep(0)
+    await until(answer.done)
+    assert len(looked) <= len(ALIVE)
+    results = answer.result().topics[0].partitions
+    assert {(one.error_code, one.low_watermark) for one in results} == {(ErrorCode.NONE, DELETED)}
 
 
 async def test_who_leads_no_more_knows_no_low_watermark(node: Node) -> None:
