@@ -356,7 +356,12 @@ class ReplicaRoles(ABC):
         core, log = self._core, self.log
         if core.leads or leader_epoch != core.leader_epoch:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if self.failed is not None or self.room.refusal is not None:
+        if self.failed is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self.room.refusal is not None:
+            if core.told(high_watermark):
+                self._moved()
+            self.raise_log_start(log_start_offset)  # without room too: what was deleted goes, and makes some
             return ErrorCode.KAFKA_STORAGE_ERROR
         if records:
             latest = log.epochs.latest

@@ -527,3 +527,28 @@ def test_a_follower_knows_how_far_it_is_behind(pair: tuple[Replica, Replica]) ->
         memoryview(b""), leader_epoch=0, high_watermark=9, log_start_offset=0, now_ms=NOW
     )
     assert (follower.high_watermark, follower.offset_lag) == (6, 3)
+
+
+class FullDisk:
+    refusal: str | None = None
+    threads = None
+
+    def found_hanging(self, patience_s: float) -> None:
+        return
+
+
+def test_a_follower_without_room_gives_up_what_was_deleted(tmp_path: Path) -> None:
+    """Its records go by that, which may make room; and DeleteRecords waits for it."""
+    leader, follower, disk = replica(tmp_path, 1), replica(tmp_path, 2), FullDisk()
+    lead(leader, 0, follower)
+    leader.append(batch(4), NOW)
+    fetch(follower, leader)
+    fetch(follower, leader)
+    leader.append(batch(1), NOW)
+    follower.room, disk.refusal = disk, "full"
+    assert leader.delete_records(4) == 4
+    assert fetch(follower, leader) == Retry(ErrorCode.KAFKA_STORAGE_ERROR)
+    assert (follower.log_start_offset, follower.log_end_offset) == (4, 4)
+    disk.refusal = None
+    fetch(follower, leader)
+    assert whole(follower) == whole(leader)
