@@ -9,7 +9,9 @@ and the runtime falls back on a cut (`runtime/log_repair.py`).
 `sync` waits for the disk, in a thread; all else is called on the event loop.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from tierlog.broker.log.damage import mended, segments_of
@@ -96,11 +98,18 @@ class Mending:
         """
         if len(content) != self.size:
             return False
-        begins = {at for at, _ in iter_batches(content)}
-        index = bytes(self._segment.offset_index)
-        whole = index[: len(index) - len(index) % OFFSET_ENTRY.size]
-        indexed = (position - self.damage.position for _, position in OFFSET_ENTRY.iter_unpack(whole))
-        return all(at in begins for at in indexed if 0 <= at < self.size)
+        segment, damage = self._segment, self.damage
+        index, count = segment.offset_index, segment.index_entries
+        begins = {damage.position + at for at, _ in iter_batches(content)}
+
+        def position(entry: int) -> int:
+            return int(OFFSET_ENTRY.unpack_from(index, entry * OFFSET_ENTRY.size)[1])
+
+        first = bisect_left(range(count), damage.position, key=position)
+        positions = takewhile(lambda at: at < damage.end_position, map(position, range(first, count)))
+        fits = begins.issuperset(positions)
+        segment.unload()  # of a rolled one, whose index was read for this
+        return fits
 
     def write(self, content: Buffer) -> None:
         """Raises OSError; then, as after a crash, the range is still damaged. Through a descriptor of its

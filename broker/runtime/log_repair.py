@@ -16,6 +16,8 @@ From before the report until the cut a follower does not fetch: its fetch offset
 has what it is about to give up, and the leader would take it in again. What it had told before, a leader
 forgets with the image that marks it, before which the controller takes no proposal of that leader.
 
+Damage below the log start is left alone: no replica serves that range, and retention deletes it.
+
 Owned by the composition root; the scrubber and tiering call `found`.
 """
 
@@ -25,6 +27,7 @@ from uuid import UUID
 
 import structlog
 
+from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.log.mending import Mending, mendings_of, rules_of
 from tierlog.broker.log.segment import CorruptLog, Damage, Segment
 from tierlog.broker.ports.clock import Clock
@@ -111,14 +114,16 @@ class LogRepair:
         await asyncio.gather(*self._repairing.values(), return_exceptions=True)
 
     async def _repair(self, replica: Replica) -> None:
-        tries = 0
+        tries, time_s = 0, asyncio.get_running_loop().time
         try:
             while replica.log.damage and self._replicas.holds(replica) and replica.failed is None:
+                began_s = time_s()
                 if await self._go_on(replica, tries):
                     tries = 0
                 else:
                     wait_s = RETRY_S if replica.holds_still else RETRY_S * 2**tries
-                    await asyncio.sleep(min(wait_s, RETRY_MAX_S))
+                    took_s = time_s() - began_s  # it may have read all behind the damage from another replica
+                    await asyncio.sleep(max(min(wait_s, RETRY_MAX_S), took_s))
                     tries = min(tries + 1, 2 * MEND_TRIES)
         finally:
             del self._repairing[replica]
@@ -136,6 +141,8 @@ class LogRepair:
         """Whether a range of it is whole again."""
         any_mended = False
         for mending in mendings_of(replica.log):
+            if mending.damage.end_offset <= replica.log_start_offset:
+                continue
             if mending.holds and await self._mend(replica, mending):
                 any_mended = True  # and others of that segment have to be looked at anew
         return any_mended
@@ -232,9 +239,9 @@ class LogRepair:
     async def _is_elsewhere(self, replica: Replica, partition: PartitionImage) -> bool:
         """Whether one that is in sync serves all that is committed of what a cut gives up."""
         log, brokers = replica.log, self._image().brokers
-        if self._reader is None or not log.damage:
+        first, end = _first_served(log), replica.high_watermark
+        if self._reader is None or first is None:
             return False
-        first, end = log.damage[0], replica.high_watermark
         start = max(first.start_offset, log.log_start_offset)
         others = self._others(partition)
         for one in sorted(others, key=lambda one: one != partition.leader):
@@ -242,7 +249,7 @@ class LogRepair:
                 await self._reader.has(brokers[one], replica, start, end, rules_of(log))
             except NotThere:
                 continue
-            return self._is_here(replica) and log.damage[:1] == (first,)
+            return self._is_here(replica) and _first_served(log) == first
         return False
 
     def _others(self, partition: PartitionImage) -> list[int]:
@@ -257,7 +264,9 @@ class LogRepair:
 
     def _cut(self, replica: Replica) -> bool:
         log = replica.log
-        start, end = log.damage[0].start_offset, log.log_end_offset
+        if (first := _first_served(log)) is None:
+            return False
+        start, end = first.start_offset, log.log_end_offset
         try:
             replica.truncate_to(start, self._clock.now_ms())
         except BlockingIOError:
@@ -284,3 +293,8 @@ class LogRepair:
             replica.holds_still = False
             if replica.follows and self._replicas.holds(replica):
                 self._replicas.fetch_anew(replica)
+
+
+def _first_served(log: PartitionLog) -> Damage | None:
+    """The first damaged range that reaches above the log start."""
+    return next((one for one in log.damage if one.end_offset > log.log_start_offset), None)

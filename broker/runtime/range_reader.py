@@ -5,11 +5,13 @@ and of a tiered partition what is remote too. Each batch is held to its CRC, to 
 the leader epochs of the log that is repaired. Called by `LogRepair`.
 """
 
+import asyncio
 from uuid import UUID
 
 from tierlog.broker.log.mending import begin, check
 from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.partition.continuity import HeaderRules
+from tierlog.broker.ports.files import Buffer
 from tierlog.broker.ports.network import Caller, Network, Unreachable
 from tierlog.broker.runtime.replica import Replica
 from tierlog.broker.wire import replica_fetch
@@ -27,6 +29,11 @@ WAIT_MS = 500
 ANSWER_TIMEOUT_S = 10.0
 """Beyond it; then another replica is asked."""
 
+THROTTLED_MAX_S = 30.0
+"""How long a quota of consumers (KIP-219), which holds for these reads too, is waited for; the longest that a
+default quota, whose window is eleven seconds, asks for after an answer of PART_BYTES is less.
+"""
+
 
 class NotThere(Exception):
     """Another replica does not serve the range whole; why."""
@@ -39,11 +46,11 @@ class RangeReader:
 
     async def read(
         self, source: BrokerImage, replica: Replica, start: int, end: int, rules: HeaderRules, most: int
-    ) -> bytes:
+    ) -> Buffer:
         """The batches in [start, end), which are `most` bytes at most. Raises NotThere."""
         found = bytearray()
         await self._through(source, replica, start, end, rules, found, most)
-        return bytes(found)
+        return found
 
     async def has(
         self, source: BrokerImage, replica: Replica, start: int, end: int, rules: HeaderRules
@@ -84,7 +91,8 @@ class RangeReader:
         finally:
             caller.close()
 
-    async def _fetch(self, caller: Caller, topic_id: UUID, partition: int, offset: int) -> bytes:
+    async def _fetch(self, caller: Caller, topic_id: UUID, partition: int, offset: int) -> Buffer:
+        """What is valid until the next call."""
         asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=PART_BYTES)
         request = FetchRequest(
             max_wait_ms=WAIT_MS,
@@ -92,13 +100,26 @@ class RangeReader:
             max_bytes=PART_BYTES,
             topics=[FetchTopic(topic_id=topic_id, partitions=[asked])],
         )
-        timeout_s = WAIT_MS / 1000 + ANSWER_TIMEOUT_S
-        response: FetchResponse = await caller.call(FETCH_KEY, replica_fetch.VERSION, request, timeout_s)
+        response = await self._unthrottled(caller, request)
         if response.error_code:
             raise NotThere(ErrorCode(response.error_code).name)
         for topic in response.responses:
             for answer in topic.partitions:
                 if answer.error_code:
                     raise NotThere(ErrorCode(answer.error_code).name)
-                return bytes(answer.records or b"")  # type: ignore[arg-type]
+                records = answer.records
+                return records if isinstance(records, bytes | bytearray | memoryview) else b""
         raise NotThere("no answer")
+
+    async def _unthrottled(self, caller: Caller, request: FetchRequest) -> FetchResponse:
+        """Over a quota the first answer is empty, and says when to come back."""
+        timeout_s = WAIT_MS / 1000 + ANSWER_TIMEOUT_S
+        response: FetchResponse = await caller.call(FETCH_KEY, replica_fetch.VERSION, request, timeout_s)
+        throttled_s = response.throttle_time_ms / 1000
+        if response.responses or response.error_code or not throttled_s:
+            return response
+        if throttled_s > THROTTLED_MAX_S:
+            raise NotThere(f"a quota of consumers allows the next read in {throttled_s:g} s")
+        await asyncio.sleep(throttled_s)
+        again: FetchResponse = await caller.call(FETCH_KEY, replica_fetch.VERSION, request, timeout_s)
+        return again

@@ -54,6 +54,7 @@ class Peers:
         self.batches: dict[str, dict[int, bytes]] = {}
         """By the host of the broker, and the offset."""
         self.asked: list[tuple[str, int]] = []
+        self.throttled_ms: list[int] = []
         self._host = ""
 
     async def connect(self, host: str, port: int, client_id: str) -> "Peers":
@@ -68,6 +69,8 @@ class Peers:
         [topic] = request.topics
         [asked] = topic.partitions
         offset, answer = asked.fetch_offset, PartitionData(partition_index=0, records=b"")
+        if self.throttled_ms:
+            return FetchResponse(throttle_time_ms=self.throttled_ms.pop())
         self.asked.append((self._host, offset))
         has = self.batches[self._host]
         if offset not in has:
@@ -418,6 +421,41 @@ async def test_replicas_that_are_damaged_at_different_places_mend_each_other(tmp
     assert node.batches() == whole and node.repair.repaired == 2
     assert set(node.peers.asked) == {("h2", 4), ("h2", 13), ("h3", 13)}
     assert node.told == []
+    await node.stop()
+
+
+async def test_damage_below_the_log_start_is_left_alone(tmp_path: Path) -> None:
+    """No replica serves it, and no client reads it: not a reason to give up the log behind it."""
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    node.replica.raise_log_start(10)
+    for host in ("h2", "h3"):
+        for offset in range(10):
+            del node.peers.batches[host][offset]
+    node.damage(4)
+    await node.scrubber.scrub_all()
+    await node.repair.stop()
+    for tries in range(2 * MEND_TRIES):
+        assert not await node.repair._go_on(node.replica, tries)
+    assert (node.peers.asked, node.told, node.replica.log_end_offset) == ([], [], BATCHES)
+    node.damage(13)
+    await node.scrubber.scrub_all()
+    await node.repair.stop()
+    assert await node.repair._go_on(node.replica, 0), "what lies above is repaired"
+    assert [one.start_offset for one in node.replica.log.damage] == [4]
+    await node.stop()
+
+
+@pytest.mark.parametrize(("throttled_ms", "host"), [(1, "h2"), (60_000, "h3")])
+async def test_a_quota_of_consumers_is_waited_for_unless_that_takes_long(
+    tmp_path: Path, throttled_ms: int, host: str
+) -> None:
+    node = await Node(tmp_path, in_sync=(1, 2, 3)).start()
+    whole = node.batches()
+    node.peers.throttled_ms = [throttled_ms]
+    node.damage(13)
+    await node.scrubber.scrub_all()
+    await node.whole()
+    assert (node.batches(), node.peers.asked) == (whole, [(host, 13)])
     await node.stop()
 
 
