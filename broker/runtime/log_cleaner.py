@@ -16,6 +16,7 @@ from typing import TypeVar
 import structlog
 
 from tierlog.broker.log.cleaner import Cleaning, CleaningJob, CleaningStopped, Pace, take_job
+from tierlog.broker.log.damage import segments_of
 from tierlog.broker.log.segment import CorruptLog
 from tierlog.broker.log.swap import Swap, Swaps, discard
 from tierlog.broker.partition.compaction import Dirty, dirty_part
@@ -54,7 +55,8 @@ class LogCleaner:
         self._stopping = asyncio.Event()
         self._woken = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        self._uncleanable: set[Replica] = set()
+        self._uncleanable: dict[Replica, int] = {}
+        """Until they are repaired, or cut: how often that had been by then."""
         self._told: dict[Replica, set[int]] = {}  # base offsets of malformed batches
         self.bytes_read = self.bytes_written = 0
         self.most_dirty = 0.0
@@ -108,7 +110,11 @@ class LogCleaner:
 
     async def _dirtiest(self, passed_over: set[Replica]) -> tuple[Replica, Dirty] | None:
         now_ms = self._clock.now_ms()
-        self._uncleanable = {replica for replica in self._uncleanable if self._replicas.holds(replica)}
+        self._uncleanable = {
+            replica: cuts
+            for replica, cuts in self._uncleanable.items()
+            if self._replicas.holds(replica) and cuts == _cuts(replica)
+        }
         self._told = {replica: told for replica, told in self._told.items() if self._replicas.holds(replica)}
         found: list[tuple[Replica, Dirty]] = []
         most_dirty = 0.0
@@ -153,7 +159,7 @@ class LogCleaner:
         elif isinstance(failure, OSError) and failure.errno in NO_ROOM:
             _log.warning("no room to compact a log; tried again later", partition=where)
         else:
-            self._uncleanable.add(replica)
+            self._uncleanable[replica] = _cuts(replica)
             if isinstance(failure, (CorruptLog, RecordsError)):
                 for segment in replica.segments:
                     replica.suspect(segment.base_offset, str(failure))
@@ -261,3 +267,8 @@ async def _in_thread(replica: Replica, work: Callable[[], T]) -> T:
 def _is_compacted(config: TopicConfig) -> bool:
     """A tiered topic is not: its segments are immutable objects (KIP-405)."""
     return "compact" in config.cleanup_policy and not config.remote_storage_enable
+
+
+def _cuts(replica: Replica) -> int:
+    """Grows when the log is cut, or damage in it is repaired."""
+    return replica.log.flushing.cuts + sum(segment.cuts for segment in segments_of(replica.log))

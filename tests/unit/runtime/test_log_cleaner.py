@@ -12,6 +12,8 @@ from hands import Hands
 from structlog.testing import capture_logs
 
 from tierlog.broker.log.checkpoints import CLEANER_OFFSETS
+from tierlog.broker.log.damage import mended, segments_of
+from tierlog.broker.log.segment import Damage
 from tierlog.broker.ports.files import FileSlice, OsFiles
 from tierlog.broker.ports.tasks import TaskGroup
 from tierlog.broker.records.batch import HEADER_SIZE, read_header
@@ -208,7 +210,8 @@ async def test_a_log_that_cannot_be_compacted_is_left_alone_and_the_others_go_on
     node.write("t")
     node.write("u")
     damaged = node.replica("t").log.segments[0].path_log
-    data = bytearray(Path(damaged).read_bytes())
+    whole = Path(damaged).read_bytes()
+    data = bytearray(whole)
     data[70] ^= 1
     Path(damaged).write_bytes(data)
     assert await node.cleaner.clean_all() == 1
@@ -218,6 +221,12 @@ async def test_a_log_that_cannot_be_compacted_is_left_alone_and_the_others_go_on
     node.write("t")
     assert await node.cleaner.clean_all() == 0
     assert not list(tmp_path.glob("t-0/*.cleaned"))
+    log, damage = node.replica("t").log, Damage(0, len(whole), 0, 1)
+    log.note_damage(segments_of(log)[0], damage)
+    Path(damaged).write_bytes(whole)
+    mended(log, segments_of(log)[0], damage)
+    assert await node.cleaner.clean_all() == 1, "it is repaired"
+    assert (node.cleaner.uncleanable, node.last("t")) == (0, EXPECTED)
     await node.stop()
 
 
