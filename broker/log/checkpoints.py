@@ -18,6 +18,8 @@ from tierlog.broker.ports.files import Files, write_atomically
 from tierlog.broker.ports.types import TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+RECOVERY_POINTS_COPY = "recovery-point-offset-checkpoint.copy"
+"""As of the last clean stop."""
 LOG_STARTS = "log-start-offset-checkpoint"
 LOG_STARTS_COPY = "log-start-offset-checkpoint.copy"
 """The same again, since nothing else knows which records of a first segment were deleted."""
@@ -129,10 +131,16 @@ def read_partition_metadata(files: Files, directory: Path) -> uuid.UUID | None:
     return topic_id
 
 
-def is_flipped_id(found: uuid.UUID, expected: uuid.UUID) -> bool:
-    """Whether the texts of two ids differ by one bit: ids are random, so one of them is damaged."""
-    pairs = zip(encode_uuid(found).encode(), encode_uuid(expected).encode(), strict=True)
-    return sum((one ^ other).bit_count() for one, other in pairs) == 1
+def require_no_flip(found: uuid.UUID, expected: uuid.UUID) -> None:
+    """Raises MalformedCheckpoint if the texts of two topic ids differ by one bit: ids are random, so the one
+    that was found is damaged.
+    """
+    text, whole = encode_uuid(found), encode_uuid(expected)
+    if sum((one ^ other).bit_count() for one, other in zip(text.encode(), whole.encode(), strict=True)) == 1:
+        raise MalformedCheckpoint(
+            f"{PARTITION_METADATA} has topic id {text}, which is that of the topic ({whole}) but for one "
+            "flipped bit: stop the node, write the latter there, and start the node again"
+        )
 
 
 def _is_torn(content: bytes) -> bool:

@@ -93,7 +93,7 @@ class PartitionLog:
             unsynced=loaded.unsynced(recovery_point),
             epochs_dirty=bool(loaded.rebuilt),
             recovery_point=min(recovery_point, self.log_end_offset),
-            claimed=recovery_point if recovery_point > self.log_end_offset else 0,
+            claimed=max(recovery_point if recovery_point > self.log_end_offset else 0, loaded.missing_end),
             now_ms=self._active.created_ms,
         )
 

@@ -17,13 +17,7 @@ from pathlib import Path
 
 import structlog
 
-from tierlog.broker.log.checkpoints import (
-    PARTITION_METADATA,
-    MalformedCheckpoint,
-    NeverSynced,
-    encode_uuid,
-    is_flipped_id,
-)
+from tierlog.broker.log.checkpoints import MalformedCheckpoint, NeverSynced, encode_uuid, require_no_flip
 from tierlog.broker.ports.files import Files
 from tierlog.broker.ports.types import TopicPartition, random_uuid
 from tierlog.broker.runtime.data_directory import (
@@ -383,19 +377,13 @@ def _identified(
     """`partitions` of a directory. A topic id with a flipped bit is damage: the directory is not set aside as
     that of an older topic, which would let the partition begin from scratch."""
     for name, found in directory.partitions().items():
-        expected = wanted.get(name)
-        if isinstance(found, uuid.UUID) and expected is not None and is_flipped_id(found, expected):
-            yield name, MalformedCheckpoint(_flipped(found, expected))
+        try:
+            if isinstance(found, uuid.UUID) and name in wanted:
+                require_no_flip(found, wanted[name])
+        except MalformedCheckpoint as flipped:
+            yield name, flipped
         else:
             yield name, found
-
-
-def _flipped(found: uuid.UUID, expected: uuid.UUID) -> str:
-    return (
-        f"{PARTITION_METADATA} has topic id {encode_uuid(found)}, which is that of the topic "
-        f"({encode_uuid(expected)}) but for one flipped bit: stop the node, write the latter there, and "
-        "start the node again"
-    )
 
 
 def _may_have_gone(name: TopicPartition, directory: DataDirectory, gone: Sequence[str]) -> str:

@@ -33,12 +33,14 @@ from tierlog.broker.log.checkpoints import (
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
+    RECOVERY_POINTS_COPY,
     MalformedCheckpoint,
     decode_uuid,
     mark_clean_shutdown,
     read_meta_properties,
     read_offsets,
     read_partition_metadata,
+    require_no_flip,
     take_clean_shutdown,
     write_meta_properties,
     write_offsets,
@@ -150,6 +152,7 @@ class DataDirectory:
         self._cleaned: set[TopicPartition] = set()
         self._departures = defaultdict[TopicPartition, set[str]](set)  # names of notes about them
         self._twice: dict[str, Offsets] = {}  # what stands in a file and in its copy
+        self._points: Offsets = {}  # as they were written last
 
     # -- whose it is --
 
@@ -319,7 +322,11 @@ class DataDirectory:
         if not self.holds(partition):
             return None
         of = read_partition_metadata(self.files, self.directory(partition))
-        return None if of == topic_id else self.bury(partition)
+        if of == topic_id:
+            return None
+        if of is not None:
+            require_no_flip(of, topic_id)
+        return self.bury(partition)
 
     # -- a partition that moves between directories --
 
@@ -415,6 +422,8 @@ class DataDirectory:
         """What the last run left; the marker of its clean stop is gone after this call."""
         clean = take_clean_shutdown(self.files, self.path)
         points = self._read(RECOVERY_POINTS, "everything is checked")
+        if clean and points:
+            points = self._agreed(points)
         if not points and not self.files.exists(self.path / RECOVERY_POINTS):
             points = None if self.files.exists(self.path / LOG_STARTS) else {}  # which is written after it
         cleaned = self._read(CLEANER_OFFSETS, "any log may have gaps, and is compacted from its start")
@@ -503,6 +512,7 @@ class DataDirectory:
 
     def _write(self, points: Offsets, starts: Offsets, high_watermarks: Offsets) -> None:
         write_offsets(self.files, self.path / RECOVERY_POINTS, points)
+        self._points = points
         self._write_twice(LOG_STARTS, LOG_STARTS_COPY, starts)  # they seldom change
         if high_watermarks or self.files.exists(self.path / HIGH_WATERMARKS):
             self._write_twice(HIGH_WATERMARKS, HIGH_WATERMARKS_COPY, high_watermarks)
@@ -523,7 +533,14 @@ class DataDirectory:
             self.fail(failure.strerror or str(failure))
 
     def mark_clean(self) -> None:
+        """After `write_checkpoints`. Raises OSError."""
+        write_offsets(self.files, self.path / RECOVERY_POINTS_COPY, self._points)
         mark_clean_shutdown(self.files, self.path, self._broker_epoch)
+
+    def _agreed(self, points: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """After a clean stop, which wrote a copy: else a flipped bit would make a log look too short."""
+        copy = self._read(RECOVERY_POINTS_COPY, "the other file is taken") or {}
+        return {name: min(at, copy.get(name, at)) for name, at in points.items()}
 
     def _read_starts(self) -> Offsets:
         """Without either file, as in Kafka, a log begins with its first segment, and deleted records that are

@@ -108,6 +108,13 @@ def test_a_log_that_ends_below_its_high_watermark_is_damaged_after_any_stop(
     assert (log.was_damaged, log.missing_end) == (True, RECORDS)
 
 
+def test_a_high_watermark_above_the_log_end_is_written_anew_soon(log_directory: Path) -> None:
+    """Else, after an unclean election, it would call what the log has by then too short again."""
+    restore_a_copy(log_directory)
+    log = open_log(log_directory, clean=False, recovery_point=COPIED, high_watermark=RECORDS)
+    assert (log.log_end_offset, log.flushing.claimed) == (COPIED, RECORDS)
+
+
 def test_the_next_start_knows_of_it_too(log_directory: Path) -> None:
     """Until the controller has been told: by then the checkpoints may be lowered."""
     restore_a_copy(log_directory)

@@ -174,6 +174,34 @@ def test_deleted_records_stay_deleted_though_the_file_that_says_so_is_damaged(
     assert opened(tmp_path).take_checkpoints().log_starts == {NAME: 10}
 
 
+def test_a_flipped_bit_in_a_recovery_point_makes_no_log_look_too_short(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 100, 0)])
+    directory.mark_clean()
+    points = tmp_path / "recovery-point-offset-checkpoint"
+    points.write_text(points.read_text().replace("orders 3 100", "orders 3 900"))
+    found = opened(tmp_path).take_checkpoints()
+    assert (found.clean, found.recovery_points) == (True, {NAME: 100})
+
+
+def test_the_copy_of_the_recovery_points_counts_only_after_the_stop_that_made_it(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 100, 0)])
+    directory.mark_clean()
+    directory.take_checkpoints()
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 200, 0)])  # and then it is killed
+    assert opened(tmp_path).take_checkpoints().recovery_points == {NAME: 200}
+
+
+def test_a_directory_whose_topic_id_has_a_flipped_bit_gives_way_to_no_other(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    metadata = directory.create(NAME, TOPIC_ID) / "partition.metadata"
+    metadata.write_bytes(metadata.read_bytes().replace(b"AAAA", b"AACA", 1))
+    with pytest.raises(MalformedCheckpoint, match="flipped bit"):
+        directory.give_way(NAME, TOPIC_ID)
+    assert directory.holds(NAME)
+
+
 OTHER = TopicPartition("orders", 4)
 
 
