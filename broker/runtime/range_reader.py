@@ -30,8 +30,8 @@ ANSWER_TIMEOUT_S = 10.0
 """Beyond it; then another replica is asked."""
 
 THROTTLED_MAX_S = 30.0
-"""How long a quota of consumers (KIP-219), which holds for these reads too, is waited for; the longest that a
-default quota, whose window is eleven seconds, asks for after an answer of PART_BYTES is less.
+"""How long to wait where a quota of consumers says so (KIP-219): it holds for these reads too. If it says
+longer, the range is read again later, from its start.
 """
 
 

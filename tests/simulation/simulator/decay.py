@@ -53,10 +53,11 @@ def short_segments(seed: int) -> tuple[tuple[str, str], ...]:
 
 
 class Flip(NamedTuple):
-    """`content`: the batch as it is since."""
+    """`content`: the batch as it is since; `end_offset`: where it ends."""
 
     path: Path
     position: int
+    end_offset: int
     content: bytes
 
     @property
@@ -86,12 +87,18 @@ class Decay:
         return any(self.is_pending(one) for one in self._brokers.values() if one is not broker)
 
     def look(self) -> bool:
-        """Has those scrubbers begin a pass that would find something; False if nothing is left to find."""
-        pending = [broker for broker in self._brokers.values() if self.is_pending(broker)]
+        """Has those scrubbers begin a pass that would find something; False if nothing is left to repair."""
+        pending = [broker for broker in self._brokers.values() if self._has_to_repair(broker)]
         for broker in pending:
             if broker.scrubber is not None and broker.process is not None:
                 broker.process.context.run(broker.scrubber.begin)
         return bool(pending)
+
+    def _has_to_repair(self, broker: SimBroker) -> bool:
+        """What lies below a log start stays until retention deletes it."""
+        starts = {replica.log.directory: replica.log_start_offset for replica in broker.replicas or ()}
+        flips = self._flips.get(broker.node_id, ())
+        return any(one.end_offset > starts.get(one.path.parent, 0) and one.is_pending for one in flips)
 
     async def flip_bits(
         self,
@@ -162,8 +169,8 @@ class Decay:
             file.seek(where)
             file.write(bytes([byte ^ 1 << rng.randrange(8)]))
             file.seek(at)
-            self._flips.setdefault(number, []).append(Flip(path, at, b""))
-            self._flips[number][-1] = Flip(path, at, file.read(header.size))
+            flip = Flip(path, at, header.next_offset, file.read(header.size))
+        self._flips.setdefault(number, []).append(flip)
 
     def _appended_to(self, disk: Disk) -> Iterator[tuple[Path, tuple[int, BatchHeader]]]:
         """The batches of the newest segment of each partition."""
