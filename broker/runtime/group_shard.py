@@ -38,6 +38,7 @@ from tierlog.broker.coordinator.formats import FormatError
 from tierlog.broker.coordinator.turn import GroupSettings
 from tierlog.broker.ports.clock import Clock
 from tierlog.broker.ports.slices import LogSlice
+from tierlog.broker.ports.types import NO_OFFSET
 from tierlog.broker.records.batch import check_batch, iter_batches
 from tierlog.broker.records.errors import RecordsError
 from tierlog.broker.records.record import Record, iter_records
@@ -71,6 +72,10 @@ class ShardReplica(Protocol):
     def log_start_offset(self) -> int: ...
     @property
     def log_end_offset(self) -> int: ...
+    @property
+    def repairs(self) -> int: ...
+    @property
+    def suspect(self) -> Callable[[int, str], None]: ...
     def append(
         self, records: memoryview, now_ms: int, *, acks: int = -1, from_client: bool = True
     ) -> Any: ...
@@ -102,6 +107,7 @@ class _Waiter:
 class _Load:
     """What a replay has read. Skipped records are told in one line: there may be any number of them."""
 
+    damaged_at: int = NO_OFFSET  # the last batch that is
     records: int = 0
     skipped: int = 0
     first_skipped: str = ""
@@ -129,6 +135,7 @@ class GroupShard:
         self.ready = False
         self.skipped_records = 0
         self.leader_epoch = replica.leader_epoch
+        self._lacks_damaged_since: int | None = None  # that many repairs, if its load skipped a damaged batch
         self.on_failure: Callable[[GroupShard], None] = lambda shard: None
         self._settings = settings
         self._clock = clock
@@ -196,6 +203,7 @@ class GroupShard:
             self._moved.clear()
             await self._moved.wait()
         core, offset, load = Coordinator(self._settings), self.replica.log_start_offset, _Load()
+        self._lacks_damaged_since, repairs = None, self.replica.repairs
         while offset < self.replica.high_watermark and not self._closed:
             result = self.replica.read(offset, LOAD_BYTES)
             if result.error != ErrorCode.NONE or result.slice is None or not result.slice.parts:
@@ -207,8 +215,13 @@ class GroupShard:
                 raise LoadFailed(f"partition {self.partition} at offset {offset}: the file is cut")
             _replay(core, data, load)
             offset = result.slice.end_offset
+            if load.damaged_at >= 0:
+                self.replica.suspect(load.damaged_at, "a coordinator cannot replay it")
+                self._lacks_damaged_since, load.damaged_at = repairs, NO_OFFSET
         if self._closed:
             return
+        if self._is_repaired:
+            raise LoadFailed(f"partition {self.partition} was repaired while it was read")
         self.core = core
         self._perform(core.loaded(self._clock.now_ms(), self._topic_ids()))
         self.ready = True
@@ -314,7 +327,16 @@ class GroupShard:
 
     def _replica_moved(self, replica: Any) -> None:
         self._moved.set()
+        if self.ready and self._is_repaired:
+            _log.info("a coordinator shard is rebuilt from its repaired log", partition=self.partition)
+            self._fail()
+            return
         self._report_durable()
+
+    @property
+    def _is_repaired(self) -> bool:
+        """Whether what a load skipped as damaged may be whole by now."""
+        return self._lacks_damaged_since not in (None, self.replica.repairs)
 
     def _report_durable(self) -> None:
         """In the order of the appends, also where a later one failed at once."""
@@ -341,11 +363,16 @@ def _replay(core: Coordinator, data: bytes, load: _Load) -> None:
             continue
         try:
             check_batch(data, at)
+        except RecordsError as error:
+            load.skip(header.base_offset, error)
+            load.damaged_at = header.base_offset
+            continue
+        try:
             for record in iter_records(data, at, max_bytes=RECORDS_MAX_BYTES):
                 load.records += 1
                 _replay_record(core, record, load)
         except RecordsError as error:
-            load.skip(header.base_offset, error)  # all of a damaged batch, or what follows the damage
+            load.skip(header.base_offset, error)  # what follows the record that cannot be read
 
 
 def _replay_record(core: Coordinator, record: Record, load: _Load) -> None:

@@ -171,6 +171,7 @@ class LogRepair:
             if not written or not self._is_here(replica) or not mending.finish():
                 return False
             self._tell_repaired(replica, where, source)
+            replica.repaired()
             return True
         return False
 

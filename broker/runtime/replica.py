@@ -152,6 +152,8 @@ class Replica(ReplicaRoles):
         self.bytes_out = 0
         """What was sent to consumers, from either tier; counted by the Fetch handler."""
         self._opened_at = log.log_end_offset
+        self.repairs = 0
+        """How often a damaged range of its log was put back."""
         self._refused_end = 0  # what lies below it and is not settled was refused: its flush failed
 
     @classmethod
@@ -550,6 +552,11 @@ class Replica(ReplicaRoles):
         elif self.failed is None:
             end = self.log.recovery_point if self.wants_flush else self.log.log_end_offset
             self._settled(max(end, self._core.log_end_offset))
+
+    def repaired(self) -> None:
+        """A damaged range of its log is served again."""
+        self.repairs += 1
+        self._tell()
 
     def close(self, *, clean: bool) -> None:
         """From here on every call answers 56. Raises OSError if the log cannot be made clean."""

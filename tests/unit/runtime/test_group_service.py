@@ -342,6 +342,29 @@ async def test_a_damaged_commit_is_not_believed(broker):
     assert await fetched(broker) == 5
 
 
+async def test_a_damaged_commit_counts_once_it_is_repaired(broker):
+    """In place, while this broker leads on."""
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    await broker.call("OffsetCommit", 9, commit_request(6))
+    shard = failed_shard(broker)
+    broker.service._timers.close()
+    suspected = []
+    shard.replica.suspect = lambda offset, why: suspected.append(offset)
+    path = next((broker.directory / f"{OFFSETS_TOPIC}-{shard.partition}").glob("*.log"))
+    whole = path.read_bytes()
+    content = bytearray(whole)
+    content[whole.rindex((6).to_bytes(8, "big")) + 7] = 99
+    path.write_bytes(content)
+    await broker.service._load_shard(shard)
+    assert await fetched(broker) == 5
+    assert suspected == [shard.replica.log_end_offset - 1]
+    path.write_bytes(whole)
+    shard.replica.repaired()
+    assert not shard.ready and reloads(broker) == 1
+    await broker.service._load_shard(shard)
+    assert await fetched(broker) == 6
+
+
 async def test_records_that_no_coordinator_wrote_are_skipped_with_one_line(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
     shard = failed_shard(broker)

@@ -400,7 +400,7 @@ async def test_a_leader_puts_back_what_another_has_and_leads_on(tmp_path: Path, 
     node.damage(offset, at)
     await node.scrubber.scrub_all()
     await asyncio.wait_for(node.whole(), 30)
-    assert node.batches() == whole and node.repair.repaired == 1
+    assert node.batches() == whole and (node.repair.repaired, node.replica.repairs) == (1, 1)
     assert node.told == [] and node.replica.leads and node.replica.log_end_offset == BATCHES
     assert {host for host, _ in node.peers.asked} == {"h2"}
     node.replica.check()
