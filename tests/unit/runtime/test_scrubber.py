@@ -440,8 +440,8 @@ async def test_damage_below_the_log_start_is_left_alone(tmp_path: Path) -> None:
     node.damage(13)
     await node.scrubber.scrub_all()
     await node.repair.stop()
-    assert await node.repair._go_on(node.replica, 0), "what lies above is repaired"
-    assert [one.start_offset for one in node.replica.log.damage] == [4]
+    await node.repair._go_on(node.replica, 0)
+    assert [one.start_offset for one in node.replica.log.damage] == [4], "what lies above is repaired"
     await node.stop()
 
 
