@@ -91,6 +91,8 @@ class Coordinator:
         self._memory = MemberMemory()
         self._topic_ids: Mapping[str, UUID] = {}
         self._writes: dict[WriteId, AfterAppend] = {}
+        self._committing: dict[WriteId, tuple[str, ByPartition]] = {}
+        """Commits that are appended and not durable yet."""
         self._next_write = 0
 
     # ---- the door ----
@@ -103,6 +105,7 @@ class Coordinator:
             case Commit():
                 self._commit(event, turn)
             case Appended():
+                self._committing.pop(event.write_id, None)
                 self._writes.pop(event.write_id)(turn, event.error)
             case AppendLate():
                 then = self._writes[event.write_id]
@@ -245,7 +248,8 @@ class Coordinator:
             turn.reply(request.token, OffsetsAnswer(partitions=tuple(results)))
 
         if accepted:
-            turn.append([commit_record(request.group_id, *item) for item in accepted.items()], stored)
+            records = [commit_record(request.group_id, *item) for item in accepted.items()]
+            self._committing[turn.append(records, stored)] = request.group_id, accepted
         else:
             turn.reply(request.token, OffsetsAnswer(partitions=tuple(results)))
 
@@ -305,9 +309,14 @@ class Coordinator:
         return committed.topic_id not in (ZERO_UUID, self._topic_ids.get(place.topic))
 
     def _expire_offsets(self, turn: Turn) -> None:
+        """An offset is in use while a commit of it is under way: its tombstone would come later in the log, and take
+        the new offset too, which its client takes for stored. Kafka looks at pending commits likewise.
+        """
+        committing = {(group_id, place) for group_id, places in self._committing.values() for place in places}
         for group in list(self._groups.values()):
             offsets = self._offsets.of(group.group_id)
-            leaving = expired(group, offsets, self._settings.offsets_retention_ms, turn.now_ms)
+            unused = expired(group, offsets, self._settings.offsets_retention_ms, turn.now_ms)
+            leaving = [place for place in unused if (group.group_id, place) not in committing]
             if group.state is GroupState.EMPTY and not group.pending_members and len(leaving) == len(offsets):
                 self._append_deletion(group, turn)
             else:

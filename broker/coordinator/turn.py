@@ -50,8 +50,10 @@ class Turn:
     def reply(self, token: Token, answer: Answer) -> None:
         self.effects.append(Reply(token, answer))
 
-    def append(self, records: list[StoredRecord], then: AfterAppend) -> None:
-        self.effects.append(AppendRecords(self.register_write(then), tuple(records)))
+    def append(self, records: list[StoredRecord], then: AfterAppend) -> WriteId:
+        write_id = self.register_write(then)
+        self.effects.append(AppendRecords(write_id, tuple(records)))
+        return write_id
 
     def set_timer(self, key: TimerKey, delay_ms: int) -> None:
         self.effects.append(SetTimer(key, delay_ms))

@@ -97,6 +97,25 @@ def test_offsets_of_an_empty_group_expire_and_the_group_goes_with_them(bench):
     assert b.core.list_groups() == []
 
 
+def test_an_offset_does_not_expire_while_a_commit_of_it_is_under_way(bench):
+    b = bench(offsets_retention_ms=DAY_MS)
+    b.commit(5)
+    b.commit(6, topic="u")
+    b.advance(DAY_MS)
+    b.hold_appends = True
+    committed = b.commit(7)
+    b.send(ExpireOffsets())
+    b.release()
+    assert b.error(committed) == E.NONE and offset(b) == 7
+    assert offset(b, "u") is None
+    b.restart()
+    assert offset(b) == 7
+    b.hold_appends = False
+    b.advance(DAY_MS)
+    b.send(ExpireOffsets())
+    assert offset(b) is None and b.core.list_groups() == []
+
+
 def test_a_client_s_own_retention_and_unsubscribed_topics(bench):
     b = bench(offsets_retention_ms=7 * DAY_MS)
     b.commit(1, group="simple", retention_ms=1_000)
