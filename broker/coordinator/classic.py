@@ -164,14 +164,14 @@ def _update(group: Group, member: Member, request: Join, turn: Turn) -> None:
     group.support(member, request.protocols)
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.session_timeout_ms = request.session_timeout_ms
-    wait_to_join(member, request.token, turn)
+    wait_to_join(group, member, request.token, turn)
 
 
 def _replace_static(group: Group, request: Join, turn: Turn) -> None:
     """A static member restarted: it takes its predecessor's place, without a rebalance where it can."""
     instance_id = request.group_instance_id or ""
     old_leader, old_id = group.leader_id, group.static_members[instance_id]
-    refuse_waiting(group.members[old_id], turn, ErrorCode.FENCED_INSTANCE_ID)
+    refuse_waiting(group, group.members[old_id], turn, ErrorCode.FENCED_INSTANCE_ID)
     turn.cancel_timer(session_key(group, old_id))
     member = group.rename_static(instance_id, request.fresh_member_id)
     before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
@@ -196,10 +196,11 @@ def _store_static(group: Group, member: Member, request: Join, before: _Before, 
         if member.joining != request.token:
             return  # left, replaced, or answered by a rebalance meanwhile
         if error == ErrorCode.NONE:
-            answer_join(member, turn, _static_answer(group, member, request, old_leader))
+            answer_join(group, member, turn, _static_answer(group, member, request, old_leader))
             restart_session(group, member, turn)
             return
-        answer_join(member, turn, JoinAnswer(error=response_error(error), generation=group.generation))
+        failed = JoinAnswer(error=response_error(error), generation=group.generation)
+        answer_join(group, member, turn, failed)
         turn.cancel_timer(session_key(group, member.member_id))
         group.rename_static(request.group_instance_id or "", old_id)
         group.support(member, protocols)

@@ -28,6 +28,7 @@ from tierlog.broker.coordinator.events import (
     Leave,
     LeaveAnswer,
     OffsetsAnswer,
+    Request,
     Sync,
     SyncAnswer,
     TimerFired,
@@ -309,8 +310,8 @@ class Coordinator:
         return committed.topic_id not in (ZERO_UUID, self._topic_ids.get(place.topic))
 
     def _expire_offsets(self, turn: Turn) -> None:
-        """An offset is in use while a commit of it is under way: its tombstone would come later in the log, and take
-        the new offset too, which its client takes for stored. Kafka looks at pending commits likewise.
+        """An offset is in use while a commit of it is under way: its tombstone would come later in the log,
+        and take the new offset too, which its client takes for stored. Kafka looks at pending commits too.
         """
         committing = {(group_id, place) for group_id, places in self._committing.values() for place in places}
         for group in list(self._groups.values()):
@@ -371,6 +372,13 @@ class Coordinator:
         turn.append(records, stored)
 
     # ---- questions ----
+
+    def takes_member_in(self, request: Request) -> bool:
+        """Whether it asks for a place that nobody has yet."""
+        if not isinstance(request, Join):
+            return False
+        group = self._groups.get(request.group_id)
+        return group is None or group.takes_in(request.member_id, request.group_instance_id)
 
     def offsets(self, group_id: str) -> ByPartition:
         """What is committed and durable; to read only."""

@@ -27,6 +27,8 @@ from tierlog.broker.wire.errors import ErrorCode
 GENERATION_MAX = 2**31 - 1  # an int32 in requests and records
 MEMBER_OVERHEAD_BYTES = 1_000
 """Memory of a member beside its strings and bytes: the objects, its entries in tables, its timer."""
+PROTOCOL_OVERHEAD_BYTES = 250
+"""The same of a protocol: a member may name 65,000 with short names."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,6 +89,9 @@ class Group:
     initial_join_left_ms: int | None = None
     member_came: bool = False
     subscribed: frozenset[str] | None = None
+    joining_count: int = 0  # members whose JoinGroup waits
+    supporting: Counter[str] = field(default_factory=Counter)  # protocol -> members; counted, not searched:
+    # a JoinGroup costs the same in a group of any size
     storing: bool = (
         False  # this generation's assignment is being appended: a repeated SyncGroup must not change it
     )
@@ -104,6 +109,8 @@ class Group:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
         self.memory.held += member.size
+        self.joining_count += member.joining is not None
+        self._count_protocols(member.protocols, 1)
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
         self.drop_pending(member.member_id)
@@ -118,6 +125,8 @@ class Group:
             self.memory.held -= MEMBER_OVERHEAD_BYTES + len(member_id)
 
     def support(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
+        self._count_protocols(member.protocols, -1)
+        self._count_protocols(protocols, 1)
         self.memory.held += protocols_size(protocols) - protocols_size(member.protocols)
         member.protocols = protocols
 
@@ -128,6 +137,8 @@ class Group:
     def remove(self, member_id: str) -> Member:
         member = self.members.pop(member_id)
         self.memory.held -= member.size
+        self.joining_count -= member.joining is not None
+        self._count_protocols(member.protocols, -1)
         if member.group_instance_id is not None:
             del self.static_members[member.group_instance_id]
         self.pending_sync.discard(member_id)
@@ -176,6 +187,10 @@ class Group:
 
     # ---- questions ----
 
+    def takes_in(self, member_id: str, group_instance_id: str | None) -> bool:
+        """Whether a JoinGroup is of a new member, if it is let in."""
+        return member_id not in self.members and group_instance_id not in self.static_members
+
     def validate(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
         """NONE for a member; static members are fenced by their instance id first (KIP-345)."""
         if group_instance_id is not None:
@@ -191,12 +206,20 @@ class Group:
             return False
         if not self.members:
             return True
-        common = self.common_protocols()
-        return protocol_type == self.protocol_type and any(name in common for name, _ in protocols)
+        count = len(self.members)
+        return protocol_type == self.protocol_type and any(
+            self.supporting[name] == count for name, _ in protocols
+        )
 
     def common_protocols(self) -> set[str]:
         """The protocols that every member supports."""
-        return set.intersection(*({name for name, _ in member.protocols} for member in self.members.values()))
+        return {name for name, count in self.supporting.items() if count == len(self.members)}
+
+    def _count_protocols(self, protocols: tuple[Protocol, ...], by: int) -> None:
+        for name in {name for name, _ in protocols}:
+            self.supporting[name] += by
+            if not self.supporting[name]:
+                del self.supporting[name]
 
     def select_protocol(self) -> str:
         """Each member votes for the first of its protocols that all support; the earliest vote wins a tie."""
@@ -226,13 +249,7 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        return not self.pending_members and all(
-            member.joining is not None for member in self.members.values()
-        )
-
-    @property
-    def joining_count(self) -> int:
-        return sum(member.joining is not None for member in self.members.values())
+        return not self.pending_members and self.joining_count == len(self.members)
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -294,6 +311,10 @@ class Group:
         )
         require(self.pending_members.isdisjoint(self.members), f"{where}: a pending member is a member")
         require(self.pending_sync <= self.members.keys(), f"{where}: waits for a sync of someone who left")
+        joining = sum(member.joining is not None for member in self.members.values())
+        require(joining == self.joining_count, f"{where}: {joining} join, {self.joining_count} are counted")
+        named = Counter(name for member in self.members.values() for name in dict(member.protocols))
+        require(named == self.supporting, f"{where}: protocols are counted wrongly")
         statics = {
             member.group_instance_id: name
             for name, member in self.members.items()
@@ -309,7 +330,7 @@ class Group:
 
 
 def protocols_size(protocols: tuple[Protocol, ...]) -> int:
-    return sum(len(name) + len(metadata) for name, metadata in protocols)
+    return sum(PROTOCOL_OVERHEAD_BYTES + len(name) + len(metadata) for name, metadata in protocols)
 
 
 def group_from_record(group_id: str, stored: StoredGroup, memory: MemberMemory) -> Group:

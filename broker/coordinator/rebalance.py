@@ -82,7 +82,7 @@ def complete_join(group: Group, turn: Turn) -> None:
         turn.append([group.record({})], lambda turn, error: None)
         return
     for member in group.members.values():
-        answer_join(member, turn, group.join_answer(member))
+        answer_join(group, member, turn, group.join_answer(member))
         if member.is_new:
             await_response(group, member.member_id, member.session_timeout_ms, turn)
         else:
@@ -146,20 +146,22 @@ def remove_pending(group: Group, member_id: str, turn: Turn) -> None:
 
 
 def drop_member(group: Group, member_id: str, turn: Turn) -> None:
-    member = group.remove(member_id)
     turn.cancel_timer(TimerKey(TimerKind.SESSION, group.group_id, member_id))
-    refuse_waiting(member, turn, ErrorCode.UNKNOWN_MEMBER_ID)
+    refuse_waiting(group, group.members[member_id], turn, ErrorCode.UNKNOWN_MEMBER_ID)
+    group.remove(member_id)
 
 
-def refuse_waiting(member: Member, turn: Turn, error: ErrorCode) -> None:
+def refuse_waiting(group: Group, member: Member, turn: Turn, error: ErrorCode) -> None:
     """Answers the member's parked requests with an error."""
-    answer_join(member, turn, JoinAnswer(error=error))
+    answer_join(group, member, turn, JoinAnswer(error=error))
     answer_sync(member, turn, SyncAnswer(error=error))
 
 
-def wait_to_join(member: Member, token: Token, turn: Turn) -> None:
-    answer_join(member, turn, JoinAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
+def wait_to_join(group: Group, member: Member, token: Token, turn: Turn) -> None:
+    again = JoinAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
+    answer_join(group, member, turn, again)
     member.joining = token
+    group.joining_count += 1
 
 
 def wait_to_sync(member: Member, token: Token, turn: Turn) -> None:
@@ -167,10 +169,11 @@ def wait_to_sync(member: Member, token: Token, turn: Turn) -> None:
     member.syncing = token
 
 
-def answer_join(member: Member, turn: Turn, answer: JoinAnswer) -> None:
+def answer_join(group: Group, member: Member, turn: Turn, answer: JoinAnswer) -> None:
     if member.joining is not None:
         turn.reply(member.joining, answer)
         member.joining = None
+        group.joining_count -= 1
 
 
 def answer_sync(member: Member, turn: Turn, answer: SyncAnswer) -> None:

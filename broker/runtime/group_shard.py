@@ -51,7 +51,11 @@ RECORDS_MAX_BYTES = 64 << 20  # of one decompressed batch; ours are never compre
 COMMIT_TIMEOUT_MS = 5_000
 """Default of offsets.commit.timeout.ms."""
 
-MAX_WAITING = 50_000  # requests parked per shard; each holds a future and its connection's place in line
+MAX_WAITING = 50_000
+"""Requests parked per shard, each of which holds a future and its connection's place in line. Beyond it no
+new member is taken in. All others go on, lest somebody's joins keep the members of other groups from their
+heartbeats: a request of a member takes the place of its last one, and commits wait for a bounded time.
+"""
 
 R = TypeVar("R")
 _log = structlog.get_logger("tierlog.groups")
@@ -159,11 +163,14 @@ class GroupShard:
         self, build: Callable[[Token], Request], convert: Callable[[Answer], R]
     ) -> "R | asyncio.Future[R]":
         """The converted answer, or a future of it if the request has to wait."""
-        if not self.ready or len(self._waiting) >= MAX_WAITING:
+        if not self.ready:
             return convert(ErrorAnswer(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         token = Token(next(self._tokens))
+        request = build(token)
+        if len(self._waiting) >= MAX_WAITING and self.core.takes_member_in(request):
+            return convert(ErrorAnswer(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
         self._waiting[token] = None
-        self.submit(build(token))
+        self.submit(request)
         answer = self._answered.pop(token, None)
         if answer is not None:
             return convert(answer)

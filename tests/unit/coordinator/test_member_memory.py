@@ -1,9 +1,11 @@
 """The bound over what members of all groups hold in memory, and when each part of it is given back."""
 
+import tracemalloc
+
 import pytest
 
 from tierlog.broker.coordinator.events import Leaver
-from tierlog.broker.coordinator.group import MEMBER_OVERHEAD_BYTES
+from tierlog.broker.coordinator.group import MEMBER_OVERHEAD_BYTES, PROTOCOL_OVERHEAD_BYTES
 from tierlog.broker.wire.errors import ErrorCode as E
 
 LARGE = (("range", b"x" * 1_000_000),)
@@ -18,6 +20,38 @@ def test_a_member_for_which_there_is_no_room_is_refused(bench):
     assert b.core.member_bytes > 1_000_000
     b.settle()
     assert b.error(first) == E.NONE
+
+
+def test_many_protocols_with_short_names_need_the_room_that_they_take(bench):
+    b = bench()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        b.join(protocols=tuple((f"{number}", bytes(2)) for number in range(1_000)))
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert b.core.member_bytes > held / 2
+
+
+def test_a_join_costs_the_same_in_a_large_group(bench):
+    b = bench()
+    b.stable()  # m1 does not join again, so that all others wait
+    b.core.check = lambda: None  # it looks at every member
+    hashed = []
+
+    class Name(str):
+        def __hash__(self):
+            hashed.append(self)
+            return super().__hash__()
+
+    def cost():
+        hashed.clear()
+        b.join(protocols=((Name("range"), b""),))
+        return len(hashed)
+
+    first = cost()
+    assert [cost() for _ in range(20)] == [first] * 20
 
 
 def test_a_member_that_joins_again_needs_room_only_for_what_is_new(bench):
@@ -46,7 +80,7 @@ def test_a_static_member_that_restarts_needs_no_room(bench):
 def test_a_member_that_comes_back_with_its_id_needs_no_room_for_it(bench):
     b = bench()
     b.join(member_id_required=True)
-    again = b.join("m1", protocols=(("range", b""),), room_bytes=len("range"))
+    again = b.join("m1", protocols=(("range", b""),), room_bytes=PROTOCOL_OVERHEAD_BYTES + len("range"))
     b.settle()
     assert b.error(again) == E.NONE
 

@@ -25,6 +25,7 @@ from tierlog.broker.coordinator.events import Appended, WriteId
 from tierlog.broker.coordinator.formats import GroupKey, encode_key
 from tierlog.broker.ports.types import TopicPartition
 from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.broker.runtime import group_shard
 from tierlog.broker.runtime.group_service import OFFSETS_TOPIC, partition_of
 from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.broker.wire.messages import (
@@ -424,6 +425,26 @@ async def test_members_of_all_groups_share_one_bound(tmp_path):
         assert (await broker.call("LeaveGroup", 1, leaver)).error_code == E.NONE
         again = await broker.call("JoinGroup", 3, large_join("g2"))
         assert again.error_code == E.NONE
+
+
+async def test_joins_that_wait_keep_no_other_group_from_its_coordinator(broker, monkeypatch):
+    same = next(f"h{n}" for n in range(1_000) if partition_of(f"h{n}", 50) == partition_of("g", 50))
+    member = await broker.member(same)
+    await broker.member("g")  # which does not join again: others wait for it
+    monkeypatch.setattr(group_shard, "MAX_WAITING", 2)
+    waiting = [broker.begin("JoinGroup", 3, join_request("g")) for _ in range(2)]
+    refused = await broker.call("JoinGroup", 3, join_request("g"))
+    assert refused.error_code == E.COORDINATOR_NOT_AVAILABLE
+    beat = heartbeat.HeartbeatRequest(group_id=same, generation_id=1, member_id=member)
+    assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NONE
+    committed = await broker.call(
+        "OffsetCommit", 8, commit_request(5, group=same, generation_id_or_member_epoch=1, member_id=member)
+    )
+    assert committed.topics[0].partitions[0].error_code == E.NONE
+    again = join_request(same)
+    again.member_id = member
+    assert (await broker.call("JoinGroup", 9, again)).error_code == E.NONE
+    assert not any(each.done() for each in waiting)
 
 
 def large_join(group: str):
