@@ -187,8 +187,8 @@ def _damaged(seen: Observation) -> list[Problem]:
     found = sorted({f"{row['topic']}-{row['partition']} of broker {row['broker']}" for row in seen.damaged})
     some = ", ".join(found[:NAMED_MAX]) + (" and others" if len(found) > NAMED_MAX else "")
     how = (
-        "It repairs itself once another replica is in sync: start the brokers that hold one. If there is "
-        "none and never will be, docs/runbooks/damaged-log.md says what can be saved."
+        "It repairs itself once another replica serves the range: start the brokers that hold one. If there "
+        "is none and never will be, docs/runbooks/damaged-log.md says what can be saved."
     )
     what = f"a part of these logs is damaged, and refused to readers: {some}"
     return [Problem(Status.UNAVAILABLE, what, how)]

@@ -8,6 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tierlog.broker.log.damage import damage_in_reach
 from tierlog.broker.runtime.log_repair import LogRepair
 from tierlog.broker.runtime.scrubber import Scrubber
 
@@ -44,7 +45,7 @@ def _view(scrubber: Scrubber, repair: LogRepair) -> dict[str, Any]:
                 "end_offset": damage.end_offset,
             }
             for replica in repair.damaged
-            for damage in replica.log.damage
+            for damage in damage_in_reach(replica.log)
         ],
     }
 

@@ -20,6 +20,13 @@ def damage_of(segments: Sequence[Segment]) -> tuple[Damage, ...]:
     return tuple(damage for segment in segments for damage in segment.damage)
 
 
+def damage_in_reach(log: "PartitionLog") -> tuple[Damage, ...]:
+    """The damage that does not lie below the log start: there nobody reads, and no replica serves what would
+    repair it.
+    """
+    return tuple(damage for damage in log.damage if damage.end_offset > log.log_start_offset)
+
+
 def segments_of(log: "PartitionLog") -> tuple[Segment, ...]:
     """All of them, as they are now."""
     return (*log.rolled_below(log.log_end_offset), log.active)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from tierlog.broker.log.damage import mended, segments_of
+from tierlog.broker.log.damage import damage_in_reach, mended, segments_of
 from tierlog.broker.log.log import PartitionLog
 from tierlog.broker.log.segment import CorruptLog, Damage, Segment
 from tierlog.broker.partition.continuity import MAX_OFFSET, HeaderRules
@@ -133,5 +133,11 @@ class Mending:
 
 
 def mendings_of(log: PartitionLog) -> Sequence[Mending]:
-    """One for each range that is known to be damaged."""
-    return [Mending(log, segment, damage) for segment in segments_of(log) for damage in segment.damage]
+    """One for each range that is known to be damaged, and not below the log start."""
+    reached = damage_in_reach(log)
+    return [
+        Mending(log, segment, damage)
+        for segment in segments_of(log)
+        for damage in segment.damage
+        if damage in reached
+    ]

@@ -27,7 +27,7 @@ from uuid import UUID
 
 import structlog
 
-from tierlog.broker.log.log import PartitionLog
+from tierlog.broker.log.damage import damage_in_reach
 from tierlog.broker.log.mending import Mending, mendings_of, rules_of
 from tierlog.broker.log.segment import CorruptLog, Damage, Segment
 from tierlog.broker.ports.clock import Clock
@@ -84,7 +84,7 @@ class LogRepair:
     def damaged(self) -> list[Replica]:
         """Those of which a part is not served."""
         here = self._replicas.holds
-        self._damaged = {replica for replica in self._damaged if replica.log.damage and here(replica)}
+        self._damaged = {one for one in self._damaged if damage_in_reach(one.log) and here(one)}
         return sorted(self._damaged, key=lambda replica: replica.name)
 
     def found(self, replica: Replica, segment: Segment, damage: Sequence[Damage], cause: str) -> None:
@@ -105,7 +105,7 @@ class LogRepair:
                 end_offset=one.end_offset,
                 noticed=cause,
             )
-        if log.damage and self._tell_lost is not None and replica not in self._repairing:
+        if damage_in_reach(log) and self._tell_lost is not None and replica not in self._repairing:
             self._repairing[replica] = self._tasks.spawn(f"repair {replica.name}", self._repair(replica))
 
     async def stop(self) -> None:
@@ -116,7 +116,7 @@ class LogRepair:
     async def _repair(self, replica: Replica) -> None:
         tries, time_s = 0, asyncio.get_running_loop().time
         try:
-            while replica.log.damage and self._replicas.holds(replica) and replica.failed is None:
+            while damage_in_reach(replica.log) and self._is_here(replica):
                 began_s = time_s()
                 if await self._go_on(replica, tries):
                     tries = 0
@@ -141,8 +141,6 @@ class LogRepair:
         """Whether a range of it is whole again."""
         any_mended = False
         for mending in mendings_of(replica.log):
-            if mending.damage.end_offset <= replica.log_start_offset:
-                continue
             if mending.holds and await self._mend(replica, mending):
                 any_mended = True  # and others of that segment have to be looked at anew
         return any_mended
@@ -239,18 +237,17 @@ class LogRepair:
 
     async def _is_elsewhere(self, replica: Replica, partition: PartitionImage) -> bool:
         """Whether one that is in sync serves all that is committed of what a cut gives up."""
-        log, brokers = replica.log, self._image().brokers
-        first, end = _first_served(log), replica.high_watermark
-        if self._reader is None or first is None:
+        damage, brokers = damage_in_reach(replica.log), self._image().brokers
+        if self._reader is None or not damage:
             return False
-        start = max(first.start_offset, log.log_start_offset)
+        start, end = damage[0].start_offset, replica.high_watermark
         others = self._others(partition)
         for one in sorted(others, key=lambda one: one != partition.leader):
             try:
-                await self._reader.has(brokers[one], replica, start, end, rules_of(log))
+                await self._reader.has(brokers[one], replica, start, end, rules_of(replica.log))
             except NotThere:
                 continue
-            return self._is_here(replica) and _first_served(log) == first
+            return self._is_here(replica) and damage_in_reach(replica.log)[:1] == damage[:1]
         return False
 
     def _others(self, partition: PartitionImage) -> list[int]:
@@ -265,9 +262,10 @@ class LogRepair:
 
     def _cut(self, replica: Replica) -> bool:
         log = replica.log
-        if (first := _first_served(log)) is None:
+        damage = damage_in_reach(log)
+        if not damage:
             return False
-        start, end = first.start_offset, log.log_end_offset
+        start, end = damage[0].start_offset, log.log_end_offset
         try:
             replica.truncate_to(start, self._clock.now_ms())
         except BlockingIOError:
@@ -294,8 +292,3 @@ class LogRepair:
             replica.holds_still = False
             if replica.follows and self._replicas.holds(replica):
                 self._replicas.fetch_anew(replica)
-
-
-def _first_served(log: PartitionLog) -> Damage | None:
-    """The first damaged range that reaches above the log start."""
-    return next((one for one in log.damage if one.end_offset > log.log_start_offset), None)

@@ -78,7 +78,8 @@ class RangeReader:
         try:
             while whole.next_offset < end:
                 before = whole
-                part = await self._fetch(caller, replica.topic_id, replica.name.partition, whole.next_offset)
+                offset = max(before.next_offset, replica.log_start_offset)  # its batch comes whole
+                part = await self._fetch(caller, replica.topic_id, replica.name.partition, offset)
                 whole = check(part, whole, end, rules)
                 if found is not None:
                     found += part[: whole.size - before.size]

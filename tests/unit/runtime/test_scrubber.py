@@ -55,6 +55,7 @@ class Peers:
         """By the host of the broker, and the offset."""
         self.asked: list[tuple[str, int]] = []
         self.throttled_ms: list[int] = []
+        self.log_start = 0
         self._host = ""
 
     async def connect(self, host: str, port: int, client_id: str) -> "Peers":
@@ -73,7 +74,12 @@ class Peers:
             return FetchResponse(throttle_time_ms=self.throttled_ms.pop())
         self.asked.append((self._host, offset))
         has = self.batches[self._host]
-        if offset not in has:
+        if offset < self.log_start:
+            answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            has = {}
+        elif (held := _that_holds(has, offset)) is not None:
+            offset = held
+        else:
             answer.error_code = ErrorCode.CORRUPT_MESSAGE
         content = b""
         while offset in has and len(content) < 500:
@@ -84,6 +90,11 @@ class Peers:
 
     def close(self) -> None:
         return
+
+
+def _that_holds(batches: dict[int, bytes], offset: int) -> int | None:
+    """The base offset of the batch that holds an offset."""
+    return next((at for at, one in batches.items() if at <= offset < read_header(one).next_offset), None)
 
 
 class Node:
@@ -232,7 +243,8 @@ def offsets_served(node: Node) -> list[int]:
     while offset < BATCHES:
         result = node.read(offset)
         if result.error:
-            assert result.error is ErrorCode.CORRUPT_MESSAGE
+            expected = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE)
+            assert result.error is expected[offset >= node.replica.log_start_offset]
             offset += 1
             continue
         assert result.slice is not None
@@ -514,6 +526,49 @@ async def test_a_log_is_cut_only_after_another_was_seen_to_serve_the_rest(tmp_pa
     node.repair._let_move(replica)
     position = replica.fetch_position()
     assert position is not None and position.offset == 13
+    await node.stop()
+
+
+async def test_damage_below_the_log_start_is_not_reported_and_needs_no_repair(tmp_path: Path) -> None:
+    """No replica serves what DeleteRecords has deleted; the segment still has it."""
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    node.replica.raise_log_start(5)
+    node.damage(4)
+    await node.scrubber.scrub_all()
+    assert node.repair.damaged == [] and node.repair._repairing == {} and node.peers.asked == []
+    assert offsets_served(node)[:2] == [5, 6]
+    node.replica.check()
+    await node.stop()
+
+
+async def test_repair_ends_when_the_damaged_records_are_deleted(tmp_path: Path) -> None:
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    for host in ("h2", "h3"):
+        del node.peers.batches[host][4]
+    node.damage(4)
+    await node.scrubber.scrub_all()
+    assert node.repair.damaged == [node.replica]
+    repairing = list(node.repair._repairing.values())
+    node.replica.raise_log_start(5)
+    await asyncio.wait_for(asyncio.gather(*repairing), 30)
+    assert node.repair.damaged == [] and node.told == []
+    await node.stop()
+
+
+async def test_a_batch_is_put_back_in_which_the_log_start_lies(tmp_path: Path) -> None:
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    batch = encode_batch([NewRecord(node.clock.now, b"k", b"v")] * 5)
+    assert not node.replica.append(memoryview(batch), node.clock.now).error
+    node.replica.follower_fetched(2, 2, BATCHES + 5, node.clock.now)
+    whole = node.batches()
+    node.peers.batches = {"h2": whole, "h3": whole}
+    node.peers.log_start = BATCHES + 2
+    node.replica.raise_log_start(BATCHES + 2)
+    node.damage(BATCHES)
+    await node.scrubber.scrub_all()
+    await asyncio.wait_for(node.whole(), 30)
+    assert node.batches() == whole and node.repair.repaired == 1 and node.told == []
+    assert node.peers.asked == [("h2", BATCHES + 2)]
     await node.stop()
 
 
