@@ -86,7 +86,6 @@ def draw(path: Path, samples: list[Sample], verdict: Verdict) -> None:
     line(panels[1], "descriptors", "descriptors", "#f4a259")
     slope(panels[1], verdict.slopes["descriptors"], "#f4a259")
     line(panels[1], "threads", "threads", "#8c5e58")
-    slope(panels[1], verdict.slopes["threads"], "#8c5e58")
     panels[1].set_ylabel("count")
     latency(panels[2], "", "produce")
     line(panels[2], "loop_lag_p99_ms", "loop lag p99 (bucket)", "#8d8d8d")

@@ -78,7 +78,7 @@ def test_what_fills_up_in_the_first_third_is_warm_up() -> None:
         ("rss_mib", 1.5, "sure growth of resident memory, second half, MiB"),
         ("anon_mib", 1.5, "sure growth of anonymous memory, second half, MiB"),
         ("descriptors", 3, "growth of descriptors"),
-        ("threads", 1, "growth of threads"),
+        ("threads", 1, "threads, peak of the last third"),
     ],
 )
 def test_a_leak(name: str, a_minute: float, what: str) -> None:
@@ -124,6 +124,22 @@ class TestMemory:
     def test_of_which_a_long_run_knows_too_little(self) -> None:
         samples = memory(120, lambda minute: 6.0 * (int(minute) // 13 % 2))
         assert "uncertainty of that, anonymous memory, MiB an hour" in flagged(samples, minutes_asked=120.0)
+
+
+def threads(count: Callable[[float], int]) -> list[Sample]:
+    """A run of two hours with so many threads by the minute."""
+    return history(lambda sample: replace(sample, threads=count(sample.minutes)), 120)
+
+
+class TestThreads:
+    def test_of_pools_that_fill_and_stay_are_flat(self) -> None:
+        filled_at = (0.3, 0.4, 1.1, 1.8, 1.8, 4.1, 63.8, 75.6, 76.7)  # minutes, of a run that was measured
+        samples = threads(lambda minute: 7 + sum(at <= minute for at in filled_at))
+        assert flagged(samples, minutes_asked=120.0) == set()
+
+    def test_of_which_a_quarter_of_an_hour_adds_one_are_not(self) -> None:
+        samples = threads(lambda minute: 13 + int(minute // 15))
+        assert flagged(samples, minutes_asked=120.0) == {"threads, peak of the last third"}
 
 
 @pytest.mark.parametrize(
