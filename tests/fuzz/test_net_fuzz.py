@@ -6,13 +6,14 @@ FUZZ_SEED=1 FUZZ_FIRST=64 FUZZ_CASES=64 .venv/bin/pytest tests/fuzz     what a f
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mutation import long_strings, string_fields
-from net_fuzz import BYSTANDER, NetFuzz
+from net_fuzz import BYSTANDER, NetFuzz, traced
 from pump import Client
 from traffic import Traffic
 
@@ -28,6 +29,9 @@ from tierlog.broker.wire.messages.find_coordinator import FindCoordinatorRequest
 CASES = int(os.environ.get("FUZZ_CASES", "200000"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 FIRST = int(os.environ.get("FUZZ_FIRST", "0"))
+TRACED_PART = 25
+"""Each case costs twice the time where allocations are traced."""
+
 PROBE_EVERY = 20
 PRODUCE, FETCH, METADATA, OFFSET_COMMIT, FIND_COORDINATOR, LIST_GROUPS = 0, 1, 3, 8, 10, 16
 
@@ -92,14 +96,27 @@ class Bystander:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120 + CASES // 200)
-async def test_mutated_traffic_of_real_clients(tmp_path: Path) -> None:
-    fuzz = NetFuzz(Traffic.load(), SEED, tmp_path)
+def test_mutated_traffic_of_real_clients(tmp_path: Path) -> None:
+    play(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120 + CASES // 200)
+def test_memory_that_mutated_traffic_takes(tmp_path: Path) -> None:
+    with traced():
+        play(tmp_path, TRACED_PART)
+
+
+def play(directory: Path, part: int = 1) -> None:
+    """One of so many cases."""
+    fuzz = NetFuzz(Traffic.load(), SEED, directory)
     try:
-        await drive(fuzz, FIRST, CASES)
+        asyncio.run(drive(fuzz, FIRST, max(CASES // part, 1)))
     except BaseException:
+        test = os.environ["PYTEST_CURRENT_TEST"].split()[0]
         print(
-            f"\nreplay: FUZZ_SEED={SEED} FUZZ_FIRST={fuzz.current.start} FUZZ_CASES={len(fuzz.current)} "
-            ".venv/bin/pytest tests/fuzz/test_net_fuzz.py"
+            f"\nreplay: FUZZ_SEED={SEED} FUZZ_FIRST={fuzz.current.start} "
+            f"FUZZ_CASES={len(fuzz.current) * part} .venv/bin/pytest {test}"
         )
         raise
     print(fuzz.summary())
@@ -128,11 +145,15 @@ def _string_fields(kind: type[Any], version: int) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.slow
-async def test_longest_strings_in_every_field_of_every_api(tmp_path: Path) -> None:
+@pytest.mark.parametrize("measuring", [nullcontext, traced], ids=["calls", "memory"])
+def test_longest_strings_in_every_field_of_every_api(
+    tmp_path: Path, measuring: Callable[[], AbstractContextManager[None]]
+) -> None:
     traffic = Traffic.load()
     streams = [*long_strings(traffic)]
-    fuzz = NetFuzz(traffic, SEED, tmp_path, streams.__getitem__)
-    await drive(fuzz, 0, len(streams))
+    with measuring():
+        fuzz = NetFuzz(traffic, SEED, tmp_path, streams.__getitem__)
+        asyncio.run(drive(fuzz, 0, len(streams)))
     print(fuzz.summary())
 
 

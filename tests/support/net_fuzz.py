@@ -12,9 +12,11 @@ import select
 import socket
 import struct
 import sys
+import threading
 import tracemalloc
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -44,7 +46,8 @@ TURNS = 6
 
 WAITING_MAX = 192
 REUSED_MAX = 32
-SAMPLED_EVERY = 61
+CALLS_EVERY = 122
+MEMORY_EVERY = 5
 """Of so many cases one runs alone, and its work or its memory is measured."""
 
 CALLS_MAX = 20_000
@@ -181,8 +184,9 @@ class NetFuzz:
     def __init__(
         self, traffic: Traffic, seed: int, directory: Path, case: Callable[[int], bytes] | None = None
     ) -> None:
-        """`case`: the stream of a number; by default mutated traffic."""
+        """`case`: the stream of a number; by default mutated traffic. Under `traced` memory is measured."""
         self._case = case or Mutator(traffic, seed).case
+        self._sampled_every = MEMORY_EVERY if tracemalloc.is_tracing() else CALLS_EVERY
         self._traffic = traffic
         self._ids: list[tuple[bytes, bytes]] = []
         self._reusable: list[Client] = []
@@ -241,7 +245,7 @@ class NetFuzz:
         for number in self.current:
             stream = self._stream(number)
             client = self._reusable.pop() if self._reusable and number % 2 else self.arena.connect()
-            if number % SAMPLED_EVERY == 0:
+            if number % self._sampled_every == 0:
                 sent += await self._measured(client, number, stream, [*sent, *self._waiting])
             else:
                 client.send(number, stream)
@@ -289,11 +293,11 @@ class NetFuzz:
         An answer that a thread prepared for an earlier case may come in between and count too. So what is too
         much is measured again if any of the others has got one meanwhile.
         """
-        counts_calls = bool(number // SAMPLED_EVERY % 2)
-        if counts_calls:
-            measure, what, most = _calls_of, "calls", CALLS_MAX + CALLS_PER_BYTE * len(stream)
-        else:
+        traced = tracemalloc.is_tracing()
+        if traced:
             measure, what, most = _memory_of, "bytes of memory", MEMORY_MAX + MEMORY_PER_BYTE * len(stream)
+        else:
+            measure, what, most = _calls_of, "calls", CALLS_MAX + CALLS_PER_BYTE * len(stream)
         clients = [client]
         while True:
             for _ in range(TURNS):
@@ -306,10 +310,10 @@ class NetFuzz:
             if not _have_heard(others):
                 raise Unsound(f"case {number}: {cost} {what} for {len(stream)} bytes")
             clients.append(self.arena.connect())
-        if counts_calls:
-            self.most_calls = max(self.most_calls, cost)
-        else:
+        if traced:
             self.most_memory = max(self.most_memory, cost)
+        else:
+            self.most_calls = max(self.most_calls, cost)
         return clients
 
     # -- what is around them --
@@ -395,13 +399,28 @@ async def _calls_of(client: Client, number: int, stream: bytes) -> int:
 
 async def _memory_of(client: Client, number: int, stream: bytes) -> int:
     """At most, in bytes."""
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    client.send(number, stream)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return tracemalloc.get_traced_memory()[1] - before
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """Allocations are traced, from before the first thread of a broker until after its last.
+
+    zlib allocates without the interpreter's lock. If tracing stops while a thread waits for that lock in the
+    tracer, the interpreter crashes (CPython's issue 128679).
+    """
+    others = {*threading.enumerate()}
     tracemalloc.start()
     try:
-        client.send(number, stream)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        return tracemalloc.get_traced_memory()[1]
+        yield
     finally:
+        for thread in {*threading.enumerate()} - others:
+            thread.join()
         tracemalloc.stop()
 
 
