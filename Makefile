@@ -36,8 +36,9 @@ MINUTES ?= 5
 UV_VERSION := 0.13.9
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Files of tests side by side; those that measure each other's load are in one file.
-PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
+# Files of tests side by side; those that measure each other's load are in one file. A run in which a test crashes its
+# worker ends: with a new worker, pytest-xdist (3.8) would wait for ever if files are dealt out.
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help venv demo check fast slow test fuzz soak simulate simulate-mutants chaos history test-clients compiled test-compiled bench \

@@ -5,10 +5,13 @@ each time, so that what fails there is what was changed. No example has a time l
 
 With RERUN_REAL_PROCESSES=1, as in CI, a test that starts real processes runs a second time when it fails,
 since a busy machine may starve one of them. The end of the run lists every second try (ADR 0009).
+
+A crash of a worker of pytest-xdist fails its test, without a second try, and ends the run, which says so.
 """
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -30,9 +33,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+CRASHED = pytest.StashKey[list[str]]()
+"""Workers."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Of pytest-xdist: a worker has ended. Where it is told to be quiet it does not say what that means."""
+    if error:
+        node.config.stash.setdefault(CRASHED, []).append(f"{node.gateway.id}: {error}")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     second_tries = terminalreporter.stats.get("rerun", [])
     if second_tries:
         terminalreporter.section("FAILED ONCE AND RUN AGAIN", red=True)
         for report in second_tries:
             terminalreporter.write_line(f"{report.nodeid}\n{report.longreprtext}")
+    crashed = terminalreporter.config.stash.get(CRASHED, [])
+    if crashed:
+        terminalreporter.section("A WORKER CRASHED, AND MANY TESTS DID NOT RUN", red=True)
+        terminalreporter.write_line("\n".join(crashed))
+        terminalreporter.write_line(
+            "The failure above names the test; what the worker's threads did is further up."
+        )
