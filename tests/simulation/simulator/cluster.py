@@ -128,9 +128,8 @@ class ClusterRun:
         self.lag_ms = apart.choice(LAGS_MS)
         self.outcome.done["brokers that are no voters"] = len(nodes) - len(voters)
         self._violations: list[BaseException] = []
-        # each until it is in sync again:
-        self._forgot: SimBroker | None = None  # whose unsynced bytes may be gone
-        self._failed: set[SimBroker] = set()  # with a disk that fails, or did; or removed from the cluster
+        self._forgot: SimBroker | None = None  # whose unsynced bytes may be gone, until it is in sync again
+        self._failed: set[SimBroker] = set()  # until then: with a disk that fails, or did; or removed
         self.quorum = QuorumWitness(
             self.loop.time, lambda _: len(voters), self._violations, lambda node: None
         )
@@ -258,6 +257,8 @@ class ClusterRun:
                 async with asyncio.timeout(HEAL_S):
                     await strike(self.partitions)
                 await self._settle()
+        if self.history.bits_flip and self.decay.flip_one(random.Random(f"flip {self.outcome.seed}")):
+            await self._settle()
         clients.kill()
         await asyncio.sleep(LATE_S)
         await self._end_tiering()

@@ -5,8 +5,8 @@ moment, so nothing of it was read before; in part of the cases all others with i
 as far as anybody knows when it comes back. Others flip under a running process, in what is synced and
 committed, old segments too: whoever reads there may meet them, or the scrubber, which is asked to look later.
 In part of the runs they flip on every replica, each time in another batch: all records are whole somewhere,
-and repair must not give them up. A flip is pending until the batch is not there any more as it
-left it.
+and repair must not give them up. Under faults few disks may lose anything, so one more bit flips once all is
+healed. A flip is pending until the batch is not there any more as it left it.
 """
 
 import asyncio
@@ -40,6 +40,12 @@ SHORT_SEGMENTS = 0.3
 
 LENGTH = range(8, 12)
 """The bytes of a batch's length: where that is wrong, batches behind it may count as damaged with it."""
+
+LEAST_OF_OFFSET = 7
+"""The byte of a batch with the least bits of its base offset. With one of them less the batch still seems to
+lie in this log, and the next one to follow a gap: only the end of the batch before it tells. A byte drawn at
+random is seldom this one.
+"""
 
 LEAST_OF_EPOCH = 15
 """The byte of a batch with the least bits of its leader epoch. Above the recovery point nothing but the
@@ -130,6 +136,17 @@ class Decay:
                 self._flip(number, path, at, header, where, rng)
                 for one in sorted(self._brokers) if rng.random() < ALL_KILLED else (number,):
                     stop(one)
+
+    def flip_one(self, rng: random.Random) -> bool:
+        """When all is well: in a batch of any replica, mostly where no CRC covers it. False if nothing is
+        synced yet."""
+        found = [(n, one) for n in sorted(self._brokers) for one in self._settled(self._brokers[n])]
+        if found:
+            number, (path, (at, header)) = rng.choice(found)
+            where = rng.choice((LEAST_OF_OFFSET, LEAST_OF_OFFSET, LEAST_OF_EPOCH, rng.randrange(header.size)))
+            self._flip(number, path, at, header, at + where, rng)
+            self._told["flipped when all was well"] += 1
+        return bool(found)
 
     def _flip_others(self, first: int, name: str, header: BatchHeader, rng: random.Random) -> None:
         """Of the same partition, in batches that none of the others lost."""
