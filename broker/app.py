@@ -15,64 +15,64 @@ from functools import partial
 
 import structlog
 
-from tierlog.broker.foundation import Foundation, NodeFailed, quorum_tls
+from tierlog.base import descriptors
+from tierlog.base.clock import Clock
+from tierlog.base.files import Files
+from tierlog.base.malloc import keep_malloc_small
+from tierlog.base.network import Network
+from tierlog.base.tasks import TaskGroup, done_before
+from tierlog.base.types import random_uuid
+from tierlog.broker.controller_node import Voter
 from tierlog.broker.gateway.admin import url_for_others
 from tierlog.broker.gateway.node import Serving
+from tierlog.broker.groups.group_service import GroupService
+from tierlog.broker.handlers.batch_validator import Examiner
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.groups import group_handlers
+from tierlog.broker.handlers.producer_ids import ProducerIds
+from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.stats import measured
 from tierlog.broker.handlers.table import build_handlers
+from tierlog.broker.lifecycle import BrokerLifecycle, Registration, RegistrationRefused
+from tierlog.broker.maintenance.directory_moves import DirectoryMoves
+from tierlog.broker.maintenance.log_cleaner import LogCleaner
+from tierlog.broker.maintenance.log_maintenance import Upkeep
+from tierlog.broker.maintenance.log_repair import LogRepair
+from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.net.bounds import bounds_of
+from tierlog.broker.net.connection_log import RefusalNotes, note_end
 from tierlog.broker.net.listener import Listener
-from tierlog.broker.net.notes import RefusalNotes, note_end
 from tierlog.broker.net.throttling import Throttling
-from tierlog.broker.partition.follower import StartFromTier
-from tierlog.broker.ports import descriptors
-from tierlog.broker.ports.clock import Clock
-from tierlog.broker.ports.files import Files
-from tierlog.broker.ports.malloc import keep_malloc_small
-from tierlog.broker.ports.network import Network
-from tierlog.broker.ports.tasks import TaskGroup, done_before
-from tierlog.broker.ports.types import random_uuid
+from tierlog.broker.node_base import Foundation, NodeFailed, quorum_tls
 from tierlog.broker.quotas.quotas import ClientQuotas, windows_of
 from tierlog.broker.quotas.replication import ReplicationThrottles
-from tierlog.broker.runtime.boots import (
+from tierlog.broker.remote.tiering import Tiering
+from tierlog.broker.replication.alter_partition_manager import IsrUpdater
+from tierlog.broker.replication.core.follower import StartFromTier
+from tierlog.broker.replication.dynamic_settings import RunningSettings
+from tierlog.broker.replication.group_commit import GroupCommit
+from tierlog.broker.replication.partition_roles import PartitionRoles
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_fetcher import FollowerDependencies, ReplicaFetchers
+from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.replication.replica_reports import ReplicaReports
+from tierlog.broker.replication.tcp_network import TcpNetwork
+from tierlog.broker.storage.unclean_restart import (
     boot_id,
     forget_boot,
     loss,
     note_boot,
     previous_epoch,
 )
-from tierlog.broker.runtime.directory_moves import DirectoryMoves
-from tierlog.broker.runtime.examiner import Examiner
-from tierlog.broker.runtime.fetch_sessions import FetchSessions
-from tierlog.broker.runtime.group_commit import GroupCommit
-from tierlog.broker.runtime.group_service import GroupService
-from tierlog.broker.runtime.isr_updater import IsrUpdater
-from tierlog.broker.runtime.lifecycle import BrokerLifecycle, Registration, RegistrationRefused
-from tierlog.broker.runtime.log_cleaner import LogCleaner
-from tierlog.broker.runtime.log_repair import LogRepair
-from tierlog.broker.runtime.partition_roles import PartitionRoles
-from tierlog.broker.runtime.producer_ids import ProducerIds
-from tierlog.broker.runtime.purgatory import Purgatory
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
-from tierlog.broker.runtime.replica_manager import ReplicaManager
-from tierlog.broker.runtime.replica_reports import ReplicaReports
-from tierlog.broker.runtime.running_settings import RunningSettings
-from tierlog.broker.runtime.scrubber import Scrubber
-from tierlog.broker.runtime.tcp_network import TcpNetwork
-from tierlog.broker.runtime.tiering import Tiering
-from tierlog.broker.runtime.upkeep import Upkeep
-from tierlog.broker.settings.node import BROKER, NodeSettings
-from tierlog.broker.voter import Voter
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.metadata.api import END_PATH
+from tierlog.config.node import BROKER, NodeSettings
 from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.node import MetadataUnavailable
-from tierlog.metadata.sentinel import Sentinel
+from tierlog.metadata.quorum.api import END_PATH
+from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.sentinel import Sentinel
+from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering.object_store import ObjectStore
 
 OnReady = Callable[[str, str], None]

@@ -10,17 +10,17 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from tierlog.broker.wire.api import BY_NAME, Api, decode_response, encode_request
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import describe_quorum
-from tierlog.broker.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tierlog.cli.errors import CliError, ExitCode, unknown_topic, unreachable, usage
 from tierlog.cli.output import done
 from tierlog.cli.where import announce, target_of
+from tierlog.protocol.api import BY_NAME, Api, decode_response, encode_request
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import describe_quorum
+from tierlog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tierlog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 if TYPE_CHECKING:
-    from tierlog.broker.wire.messages.metadata import MetadataResponseTopic
+    from tierlog.protocol.messages.metadata import MetadataResponseTopic
 
 CLIENT_ID = "tierlog-cli"
 METADATA_TOPIC = "__cluster_metadata"

@@ -14,10 +14,10 @@ from random import SystemRandom
 
 import msgspec
 
-from tierlog.broker.log.checkpoints import encode_uuid
-from tierlog.broker.ports.types import random_uuid
-from tierlog.broker.settings.node import BROKER, CONTROLLER
+from tierlog.base.types import random_uuid
+from tierlog.broker.storage.checkpoints import encode_uuid
 from tierlog.cli.errors import CliError, ExitCode, usage
+from tierlog.config.node import BROKER, CONTROLLER
 
 FILE = "cluster.json"
 HOST = "127.0.0.1"

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 
-from tierlog.broker.wire.messages.describe_configs import (
+from tierlog.cli.client import KafkaClient, raise_for
+from tierlog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
 )
-from tierlog.broker.wire.messages.incremental_alter_configs import (
+from tierlog.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from tierlog.cli.client import KafkaClient, raise_for
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 SET, DELETE = 0, 1

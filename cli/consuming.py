@@ -3,25 +3,25 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tierlog.broker.records.batch import iter_batches
-from tierlog.broker.records.record import Record, iter_records
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from tierlog.broker.wire.messages.find_coordinator import FindCoordinatorRequest
-from tierlog.broker.wire.messages.offset_commit import (
+from tierlog.cli import topics
+from tierlog.cli.client import KafkaClient, raise_for
+from tierlog.cli.errors import CliError, ExitCode
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from tierlog.protocol.messages.find_coordinator import FindCoordinatorRequest
+from tierlog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tierlog.broker.wire.messages.offset_fetch import (
+from tierlog.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from tierlog.cli import topics
-from tierlog.cli.client import KafkaClient, raise_for
-from tierlog.cli.errors import CliError, ExitCode
+from tierlog.records.batch import iter_batches
+from tierlog.records.record import Record, iter_records
 
 READ_COMMITTED = 1
 MAX_WAIT_MS = 500

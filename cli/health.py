@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from tierlog.broker.settings.node import BROKER, CONTROLLER
 from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.observation import Observation
+from tierlog.config.node import BROKER, CONTROLLER
 
 NAMED_MAX = 5
 """Partitions named in a sentence; the others are counted."""

@@ -14,7 +14,7 @@ from tierlog.cli.output import print_json
 from tierlog.cli.readiness import notify
 
 if TYPE_CHECKING:
-    from tierlog.broker.settings.node import NodeSettings
+    from tierlog.config.node import NodeSettings
 
 SETTINGS_HINT = "docs/reference/settings.md lists every setting with its default."
 STORE_HINT = "For example file:///var/lib/tierlog/objects, or s3://bucket/prefix?region=eu-central-1"
@@ -30,9 +30,9 @@ def read_settings(
     """The defaults, the file, TIERLOG_… in the environment, then the options: the later wins. Raises
     CliError.
     """
-    from tierlog.broker.settings.definitions import InvalidSetting
-    from tierlog.broker.settings.node import settings_from
-    from tierlog.broker.settings.sources import merged, read_environment, read_toml
+    from tierlog.config.definitions import InvalidSetting
+    from tierlog.config.node import settings_from
+    from tierlog.config.sources import merged, read_environment, read_toml
     from tierlog.tiering.object_store import InvalidStoreUrl
     from tierlog.tiering.stores import check_store_url
 
@@ -63,9 +63,9 @@ def serve(settings: "NodeSettings", *, as_json: bool) -> None:
     signal.signal(signal.SIGTERM, _leave)  # until the node has handlers of its own
     with uncollected():
         from tierlog.broker.app import run
-        from tierlog.broker.foundation import NodeFailed
-        from tierlog.metadata.storage import ForeignDirectory
-        from tierlog.metadata.wal import DamagedLog
+        from tierlog.broker.node_base import NodeFailed
+        from tierlog.metadata.quorum.storage import ForeignDirectory
+        from tierlog.metadata.quorum.wal import DamagedLog
 
     try:
         run(settings, on_ready=announce)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from tierlog.broker.settings.sources import ENVIRONMENT_PREFIX
+from tierlog.config.sources import ENVIRONMENT_PREFIX
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 90.0

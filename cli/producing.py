@@ -3,17 +3,17 @@
 import time
 from typing import TYPE_CHECKING
 
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.init_producer_id import InitProducerIdRequest
-from tierlog.broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tierlog.cli.client import KafkaClient, raise_for
 from tierlog.cli.errors import CliError
 from tierlog.cli.partitioner import partition_of
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest
+from tierlog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tierlog.records.codecs import Codec
+from tierlog.records.writer import NewRecord, encode_batch
 
 if TYPE_CHECKING:
-    from tierlog.broker.wire.messages.produce import PartitionProduceResponse
+    from tierlog.protocol.messages.produce import PartitionProduceResponse
 
 ALL_IN_SYNC = -1
 TIMEOUT_MS = 30_000

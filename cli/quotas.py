@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tierlog.broker.wire.messages import alter_client_quotas as alter
-from tierlog.broker.wire.messages import describe_client_quotas as describe
 from tierlog.cli.client import KafkaClient, raise_for
+from tierlog.protocol.messages import alter_client_quotas as alter
+from tierlog.protocol.messages import describe_client_quotas as describe
 
 EXACT, DEFAULT = 0, 1  # match types of DescribeClientQuotas
 Entity = dict[str, str | None]

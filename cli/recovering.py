@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tierlog.broker.log.offline import LOCK_FILE, InUse, locked
-from tierlog.broker.ports.files import OsFiles
+from tierlog.base.files import OsFiles
+from tierlog.broker.storage_tools.offline import LOCK_FILE, InUse, locked
 from tierlog.cli.errors import CliError, usage
-from tierlog.metadata.recovery import NotRecoverable, Recovery
-from tierlog.metadata.storage import ForeignDirectory
-from tierlog.metadata.wal import DamagedLog
+from tierlog.metadata.quorum.recovery import NotRecoverable, Recovery
+from tierlog.metadata.quorum.storage import ForeignDirectory
+from tierlog.metadata.quorum.wal import DamagedLog
 
 METADATA_DIRECTORY = "__cluster_metadata"
 

@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tierlog.broker.coordinator.states import reference_page
 from tierlog.broker.gateway.catalogue import reference_page as metrics_page
+from tierlog.broker.groups.core.states import reference_page
 from tierlog.broker.handlers.table import SERVED
-from tierlog.broker.settings.definitions import Setting
-from tierlog.broker.settings.node import NODE_SETTINGS
-from tierlog.broker.settings.running import RUN_TIME_SETTINGS
-from tierlog.broker.settings.topic import TOPIC_SETTINGS
-from tierlog.broker.wire.api import BY_NAME
 from tierlog.cli.errors import ExitCode
 from tierlog.cli.state_diagrams import page as cluster_states
+from tierlog.config.definitions import Setting
+from tierlog.config.node import NODE_SETTINGS
+from tierlog.config.running import RUN_TIME_SETTINGS
+from tierlog.config.topic import TOPIC_SETTINGS
+from tierlog.protocol.api import BY_NAME
 
 HEADER = "<!-- Written by `make docs` from the code: do not edit. -->\n"
 

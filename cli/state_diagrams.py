@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
-from tierlog.broker.ports.types import InvariantViolation
+from tierlog.base.types import InvariantViolation
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decide import decide
 from tierlog.metadata.evolve import apply_entry
@@ -305,7 +305,7 @@ stateDiagram-v2
 
 ## A replica, as the controller knows it
 
-`metadata/controller/settle.py`: one of three replicas, with `min.insync.replicas=2` and without unclean
+`metadata/controller/partition_change.py`: one of three replicas, with `min.insync.replicas=2` and without unclean
 elections. Eligible replicas (KIP-966) left the in-sync set when it was below the minimum, so they hold all
 that is committed.
 

@@ -3,27 +3,27 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tierlog.broker.settings.definitions import InvalidSetting, find_setting
-from tierlog.broker.settings.topic import TOPIC_SETTINGS
-from tierlog.broker.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from tierlog.broker.wire.messages.create_topics import (
+from tierlog.cli import configs
+from tierlog.cli.client import KafkaClient, raise_for
+from tierlog.cli.errors import CliError, ExitCode, usage
+from tierlog.config.definitions import InvalidSetting, find_setting
+from tierlog.config.topic import TOPIC_SETTINGS
+from tierlog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from tierlog.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from tierlog.broker.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from tierlog.broker.wire.messages.list_offsets import (
+from tierlog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tierlog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tierlog.cli import configs
-from tierlog.cli.client import KafkaClient, raise_for
-from tierlog.cli.errors import CliError, ExitCode, usage
 
 if TYPE_CHECKING:
-    from tierlog.broker.wire.messages.list_offsets import ListOffsetsPartitionResponse
-    from tierlog.broker.wire.messages.metadata import MetadataResponseTopic
+    from tierlog.protocol.messages.list_offsets import ListOffsetsPartitionResponse
+    from tierlog.protocol.messages.metadata import MetadataResponseTopic
 
 TOPIC_CONFIG_SOURCE = 1  # DescribeConfigs: set on the topic itself
 TIMEOUT_MS = 30_000

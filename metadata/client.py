@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Protocol, overload
 
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.feed import Subscriber
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.peers import MetadataUnavailable
-from tierlog.metadata.status import NodeStatus
+from tierlog.metadata.quorum.peers import MetadataUnavailable
+from tierlog.metadata.quorum.publisher import Subscriber
+from tierlog.metadata.quorum.status import NodeStatus
 
 Acknowledgeable = (
     c.UnregisterBroker

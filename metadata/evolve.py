@@ -12,7 +12,7 @@ from uuid import UUID
 from immutables import Map
 from msgspec.structs import replace
 
-from tierlog.broker.ports.types import InvariantViolation, TopicIdPartition, require
+from tierlog.base.types import InvariantViolation, TopicIdPartition, require
 from tierlog.metadata import records as r
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import (

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 from immutables import Map
 
-from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.delete_queue import DeleteQueue
 from tierlog.metadata.records import ConfigScope, PageRef, QuotaEntity, RemoteSegment
 

@@ -13,7 +13,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import asdict
 
-from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.delete_queue import DeleteQueue, QueuedDelete
 from tierlog.metadata.image import BrokerImage, ClusterImage, RemotePartition, TopicImage
 from tierlog.metadata.records import ConfigScope, QuotaEntity

@@ -9,15 +9,15 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from tierlog.broker.ports.types import TopicIdPartition
-from tierlog.broker.records.indexes import (
+from tierlog.base.types import TopicIdPartition
+from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.records.indexes import (
     AbortedTxn,
     find_aborted,
     find_end_position,
     find_position,
     next_position,
 )
-from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, ReadOptions
 from tierlog.tiering.format.bundle import IndexBundle
 from tierlog.tiering.format.keys import Keys

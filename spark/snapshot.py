@@ -6,10 +6,10 @@ The root of a partition is read once per query, so a query sees one version of i
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from tierlog.broker.records.batch import BatchHeader, check_batch, iter_batches
-from tierlog.broker.records.indexes import find_offset_for_time, find_position
-from tierlog.broker.records.record import iter_records
 from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.records.batch import BatchHeader, check_batch, iter_batches
+from tierlog.records.indexes import find_offset_for_time, find_position
+from tierlog.records.record import iter_records
 from tierlog.spark.bucket import Bucket
 from tierlog.spark.options import Bound, InvalidOption, ReadOptions
 from tierlog.spark.plan import (

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tierlog.broker.records.errors import RecordsError
+from tierlog.records.errors import RecordsError
 from tierlog.spark.bucket import open_bucket
 from tierlog.spark.options import InvalidOption, ReadOptions, parse_options
 from tierlog.spark.plan import Pruning, Source, Split
@@ -90,8 +90,8 @@ class TierlogReader(DataSourceReader):
         return iter(()) if split is None else self._read(split)
 
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        from tierlog.broker.records.columnar import COLUMNS as DECODED
-        from tierlog.broker.records.columnar import AbortedRange, decode_columns
+        from tierlog.records.columnar import COLUMNS as DECODED
+        from tierlog.records.columnar import AbortedRange, decode_columns
 
         schema = to_arrow_schema(self._schema, timezone="UTC")
         wanted = [name for name in schema.names if name in DECODED]

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("broker", "metadata", "tiering", "spark", "cli", "src")
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
-GENERATED = ("broker/wire/messages/",)
+GENERATED = ("src/tierlog/protocol/messages/",)
 TEXT_SUFFIXES = {
     ".py",
     ".md",

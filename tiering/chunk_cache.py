@@ -16,10 +16,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tierlog.broker.ports.files import NO_ROOM, Files
-from tierlog.broker.ports.open_files import SharedFile
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import TopicIdPartition, require
+from tierlog.base.files import NO_ROOM, Files
+from tierlog.base.open_files import SharedFile
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicIdPartition, require
 from tierlog.tiering.object_store import ObjectStoreError
 
 CHUNK_BYTES = 8 << 20

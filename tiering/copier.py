@@ -12,7 +12,7 @@ from pathlib import Path
 
 import crc32c
 
-from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import RemoteSegment
 from tierlog.tiering.format.bundle import IndexBundle, encode_bundle
 from tierlog.tiering.format.keys import Keys

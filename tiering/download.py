@@ -9,10 +9,10 @@ the chunk is an error and never a file.
 import asyncio
 from pathlib import Path
 
-from tierlog.broker.partition.epochs import LeaderEpochs
-from tierlog.broker.ports.files import Files
-from tierlog.broker.records.batch import check_batch
-from tierlog.broker.records.errors import RecordsError
+from tierlog.base.files import Files
+from tierlog.base.leader_epochs import LeaderEpochs
+from tierlog.records.batch import check_batch
+from tierlog.records.errors import RecordsError
 from tierlog.tiering.chunk_cache import ChunkKey
 from tierlog.tiering.object_store import CorruptObject, ObjectStore
 from tierlog.tiering.segment_index import SegmentIndex

@@ -15,7 +15,7 @@ from uuid import UUID
 import crc32c
 import structlog
 
-from tierlog.broker.ports.types import TopicIdPartition, require
+from tierlog.base.types import TopicIdPartition, require
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment

@@ -14,19 +14,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tierlog.broker.ports.files import Files, FileSlice
-from tierlog.broker.ports.slices import LogSlice, empty_slice
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import TopicIdPartition
-from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, iter_batches, read_header
-from tierlog.broker.records.errors import RecordsError
-from tierlog.broker.records.indexes import AbortedTxn, find_aborted, find_offset_for_time, find_position
-from tierlog.broker.records.record import record_pieces
-from tierlog.broker.records.unpacking import NO_BOUND
-from tierlog.broker.records.walk import find_timestamp
-from tierlog.broker.records.window import Window, at_once
+from tierlog.base.files import Files, FileSlice
+from tierlog.base.slices import LogSlice, empty_slice
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.records.batch import HEADER_SIZE, BatchHeader, iter_batches, read_header
+from tierlog.records.errors import RecordsError
+from tierlog.records.indexes import AbortedTxn, find_aborted, find_offset_for_time, find_position
+from tierlog.records.record import record_pieces
+from tierlog.records.unpacking import NO_BOUND
+from tierlog.records.walk import find_timestamp
+from tierlog.records.window import Window, at_once
 from tierlog.tiering.chunk_cache import Chunk, ChunkCache, ChunkKey, Download
 from tierlog.tiering.download import download_chunk
 from tierlog.tiering.format.keys import Keys

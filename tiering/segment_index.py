@@ -14,17 +14,17 @@ from typing import Any, Generic, TypeVar
 
 import crc32c
 
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import TopicIdPartition
-from tierlog.broker.records.errors import RecordsError
-from tierlog.broker.records.indexes import (
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicIdPartition
+from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.records.errors import RecordsError
+from tierlog.records.indexes import (
     OFFSET_ENTRY,
     OffsetEntry,
     decode_offset_index,
     decode_time_index,
     decode_txn_index,
 )
-from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.tiering.chunk_cache import CHUNK_BYTES, ChunkKey
 from tierlog.tiering.format.bundle import BundleError, IndexBundle, decode_bundle
 from tierlog.tiering.format.keys import Keys

@@ -18,9 +18,9 @@ from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
 from tierlog.broker.gateway.scrub import scrub_routes
 from tierlog.broker.gateway.tier import tier_routes
-from tierlog.broker.settings.node import NodeSettings
+from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.tls import TlsFiles, certified, keep_fresh
+from tierlog.metadata.quorum.tls import TlsFiles, certified, keep_fresh
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

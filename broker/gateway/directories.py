@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.runtime.directory_move import DirectoryMove
-from tierlog.broker.runtime.directory_moves import DirectoryMoves
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.base.types import TopicPartition
+from tierlog.broker.maintenance.directory_move import DirectoryMove
+from tierlog.broker.maintenance.directory_moves import DirectoryMoves
+from tierlog.protocol.errors import ErrorCode
 
 
 class DirectoryMoveAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

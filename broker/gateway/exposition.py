@@ -7,8 +7,8 @@ that holds up the event loop for half a second. This one lets clients have their
 import asyncio
 from collections.abc import Iterable, Iterator
 
+from tierlog.base.histogram import Histogram
 from tierlog.broker.gateway.catalogue import METRICS, Metric
-from tierlog.broker.ports.histogram import Histogram
 
 LINES_PER_TURN = 1_000
 """About a millisecond."""

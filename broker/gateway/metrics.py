@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from tierlog.base.clock import Clock
 from tierlog.broker.gateway.cluster_views import Condition, conditions
 from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, exposition
 from tierlog.broker.gateway.node import Listener, Node, Serving
+from tierlog.broker.groups.group_service import GroupService
+from tierlog.broker.handlers.purgatory import DELAYED_OPERATIONS
 from tierlog.broker.handlers.stats import RequestStats
-from tierlog.broker.ports.clock import Clock
+from tierlog.broker.maintenance.directory_moves import DirectoryMoves, MoveEnd
 from tierlog.broker.quotas.quotas import ClientQuotas, Report
-from tierlog.broker.runtime.directory_moves import DirectoryMoves, MoveEnd
-from tierlog.broker.runtime.group_service import GroupService
-from tierlog.broker.runtime.purgatory import DELAYED_OPERATIONS
-from tierlog.broker.runtime.replica import NO_TRAFFIC, Replica, Traffic
-from tierlog.broker.runtime.replica_manager import ReplicaManager
-from tierlog.broker.wire.api import APIS
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.replication.replica import NO_TRAFFIC, Replica, Traffic
+from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.records import QuotaKey
-from tierlog.metadata.status import NodeStatus
+from tierlog.protocol.api import APIS
+from tierlog.protocol.errors import ErrorCode
 
 A_TURN = 250
 """Partitions looked at before others have their turn: a millisecond."""

@@ -5,30 +5,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tierlog.base.clock import Clock
+from tierlog.base.types import TopicIdPartition
+from tierlog.broker.failures import FailureLog
+from tierlog.broker.gateway.loop_lag import LoopLag
+from tierlog.broker.groups.group_service import GroupService
+from tierlog.broker.handlers.batch_validator import Examiner
+from tierlog.broker.handlers.fetch_sessions import FetchSessions
+from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.stats import RequestStats
-from tierlog.broker.ports.clock import Clock
-from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.broker.maintenance.directory_moves import DirectoryMoves
+from tierlog.broker.maintenance.log_cleaner import LogCleaner
+from tierlog.broker.maintenance.log_repair import LogRepair
+from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
-from tierlog.broker.runtime.directory_moves import DirectoryMoves
-from tierlog.broker.runtime.examiner import Examiner
-from tierlog.broker.runtime.failures import FailureLog
-from tierlog.broker.runtime.fetch_sessions import FetchSessions
-from tierlog.broker.runtime.group_commit import GroupCommit
-from tierlog.broker.runtime.group_service import GroupService
-from tierlog.broker.runtime.isr_updater import IsrUpdater
-from tierlog.broker.runtime.log_cleaner import LogCleaner
-from tierlog.broker.runtime.log_repair import LogRepair
-from tierlog.broker.runtime.loop_lag import LoopLag
-from tierlog.broker.runtime.purgatory import Purgatory
-from tierlog.broker.runtime.replica_manager import ReplicaManager
-from tierlog.broker.runtime.scrubber import Scrubber
-from tierlog.broker.runtime.tier_driver import TierDriver
-from tierlog.broker.settings.node import BROKER, NodeSettings
+from tierlog.broker.remote.tier_driver import TierDriver
+from tierlog.broker.replication.alter_partition_manager import IsrUpdater
+from tierlog.broker.replication.group_commit import GroupCommit
+from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.config.node import BROKER, NodeSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.observer import ObserverStatus
-from tierlog.metadata.status import NodeStatus
+from tierlog.metadata.quorum.observer import ObserverStatus
+from tierlog.metadata.quorum.status import NodeStatus
 
 EVENTS_WAITING = 1000
 """Events kept for one slow reader; beyond, it is cut off and has to look anew."""

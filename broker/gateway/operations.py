@@ -14,7 +14,6 @@ import msgspec
 from aiohttp import web
 
 from tierlog.broker.gateway.cluster_views import UNWELL, Condition, brokers_view, partitions_view
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.balance import MAX_ELECTIONS, rebalance
 from tierlog.metadata.controller.commands import (
@@ -29,7 +28,8 @@ from tierlog.metadata.controller.commands import (
 from tierlog.metadata.controller.moves import MovePlan, drain, spread
 from tierlog.metadata.controller.throttles import unthrottle
 from tierlog.metadata.image import BrokerImage
-from tierlog.metadata.node import MetadataUnavailable
+from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.protocol.errors import ErrorCode
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
-from tierlog.broker.settings.node import NodeSettings
+from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
 
 ANY_HOST_PATHS = frozenset({"/health"})  # says nothing but whether the node serves

@@ -8,9 +8,9 @@ from typing import Any
 
 from aiohttp import web
 
-from tierlog.broker.log.damage import damage_in_reach
-from tierlog.broker.runtime.log_repair import LogRepair
-from tierlog.broker.runtime.scrubber import Scrubber
+from tierlog.broker.maintenance.log_repair import LogRepair
+from tierlog.broker.maintenance.scrubber import Scrubber
+from tierlog.broker.storage.damage import damage_in_reach
 
 
 def scrub_routes(current: Callable[[], tuple[Scrubber, LogRepair] | None]) -> list[web.AbstractRouteDef]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
-from tierlog.broker.runtime.tier_driver import TierDriver
-from tierlog.broker.runtime.tier_views import PartitionTier, TierRefused
+from tierlog.broker.remote.tier_driver import TierDriver
+from tierlog.broker.remote.tier_views import PartitionTier, TierRefused
 from tierlog.tiering.object_store import ObjectStoreError
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tierlog.broker.handlers.context import Handler, RequestContext
-from tierlog.broker.wire.api import APIS
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.api_versions import (
+from tierlog.protocol.api import APIS
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,

@@ -14,9 +14,9 @@ import structlog
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.mutations import Mutations
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller.commands import CreateTopics, NewTopic, TopicOutcome
-from tierlog.metadata.node import MetadataUnavailable
+from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.protocol.errors import ErrorCode
 
 IN_FLIGHT_MAX = 1_000
 """Topics being created at once. One request may name 100,000; clients repeat what they still need."""

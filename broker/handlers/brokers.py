@@ -2,8 +2,8 @@
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tierlog.metadata.controller.commands import UnregisterBroker
+from tierlog.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
 def unregister_broker_handler(deps: Dependencies) -> Handler:

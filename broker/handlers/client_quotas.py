@@ -4,11 +4,11 @@ from enum import IntEnum
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.messages import alter_client_quotas as alter
-from tierlog.broker.wire.messages import describe_client_quotas as describe
 from tierlog.metadata.controller.commands import AlterQuotas, QuotaAlteration, QuotaChange, QuotaOutcome
 from tierlog.metadata.records import IP, QUOTA_ENTITY_TYPES, QuotaEntity
+from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.messages import alter_client_quotas as alter
+from tierlog.protocol.messages import describe_client_quotas as describe
 
 ENTRIES_MAX = 10_000
 """Of a request, each of which is a record at least: as in Kafka (MAX_RECORDS_PER_USER_OP)."""

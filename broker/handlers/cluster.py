@@ -4,20 +4,21 @@ import re
 from collections.abc import Awaitable, Iterable, Iterator
 from itertools import chain
 
+from tierlog.base.types import TopicPartition
 from tierlog.broker.handlers.auto_creation import AutoTopicCreation
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.fenced_lately import FencedLately
 from tierlog.broker.handlers.partition_views import NO_LEADER, PartitionViews
+from tierlog.broker.handlers.recently_fenced import FencedLately
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices
-from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.messages.describe_cluster import (
+from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from tierlog.broker.wire.messages.metadata import (
+from tierlog.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -25,8 +26,7 @@ from tierlog.broker.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from tierlog.broker.wire.schema import ZERO_UUID
-from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from tierlog.protocol.schema import ZERO_UUID
 
 EMPTY_MEANS_ALL_UNTIL = 0  # Metadata v0 has no null
 NO_OFFLINE_UNTIL = (

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 from uuid import UUID
 
-from tierlog.broker.coordinator.events import (
+from tierlog.base.types import TopicPartition
+from tierlog.broker.groups.core.events import (
     Answer,
     Commit,
     DeleteOffsets,
@@ -14,26 +15,26 @@ from tierlog.broker.coordinator.events import (
     OffsetsAnswer,
     OffsetToCommit,
 )
-from tierlog.broker.coordinator.offsets import ByPartition
+from tierlog.broker.groups.core.offsets import ByPartition
+from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.context import Handler, RequestContext
-from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.runtime.group_service import GroupService
-from tierlog.broker.wire.api import BY_NAME
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.offset_commit import (
+from tierlog.metadata.image import ClusterImage, TopicImage
+from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from tierlog.broker.wire.messages.offset_delete import (
+from tierlog.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from tierlog.broker.wire.messages.offset_fetch import (
+from tierlog.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
@@ -43,8 +44,7 @@ from tierlog.broker.wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from tierlog.broker.wire.schema import ZERO_UUID
-from tierlog.metadata.image import ClusterImage, TopicImage
+from tierlog.protocol.schema import ZERO_UUID
 
 BY_ID = 10  # OffsetCommit and OffsetFetch name topics by id from this version on
 NO_OFFSET = -1

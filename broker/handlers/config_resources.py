@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from tierlog.broker.handlers.configs import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.list_config_resources import (
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import ConfigScope
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.records import ConfigScope
 
 BROKER_LOGGER = 8
 TYPES_FROM = 1  # before, only subscriptions of client metrics were listed

@@ -13,16 +13,14 @@ from tierlog.broker.handlers.cluster import is_topic_name
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.turns import in_turns, slices
-from tierlog.broker.settings.definitions import InvalidSetting
-from tierlog.broker.settings.running import (
+from tierlog.config.definitions import InvalidSetting
+from tierlog.config.running import (
     check_thread_counts,
     check_together,
     settings_now,
     thread_counts,
     why_fixed,
 )
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import alter_configs, incremental_alter_configs
 from tierlog.metadata.controller.commands import (
     AlterConfigs,
     ConfigChange,
@@ -33,6 +31,8 @@ from tierlog.metadata.controller.commands import (
 from tierlog.metadata.controller.configs import overrides_after
 from tierlog.metadata.controller.decision import Refusal
 from tierlog.metadata.records import ConfigScope
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import alter_configs, incremental_alter_configs
 
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 """Kafka's resource types. BROKER_LOGGER, 8, is not among them: log levels do not change."""

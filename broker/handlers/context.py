@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from tierlog.broker.ports.files import Part
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.base.files import Part
+from tierlog.protocol.errors import ErrorCode
 
 ANONYMOUS = "User:ANONYMOUS"
 
@@ -99,7 +99,7 @@ class Close(Enum):
 CLOSE = Close.CLOSE
 
 Reply = Any
-"""A response message of tierlog.broker.wire.messages, a RawReply, None (acks=0: send nothing) or CLOSE."""
+"""A response message of tierlog.protocol.messages, a RawReply, None (acks=0: send nothing) or CLOSE."""
 
 Handler = Callable[[RequestContext, Any], "Reply | Awaitable[Reply]"]
 """Sync where nothing has to be waited for (no task); else a Future (a callback) or a coroutine (a task)."""

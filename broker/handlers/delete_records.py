@@ -9,20 +9,20 @@ committed by the quorum, and every later leader begins there: such a partition i
 
 import asyncio
 
+from tierlog.base.types import TopicPartition
 from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.runtime.purgatory import DELETE_RECORDS
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.delete_records import (
+from tierlog.broker.handlers.purgatory import DELETE_RECORDS
+from tierlog.broker.replication.replica import Replica
+from tierlog.metadata.controller.commands import MoveLogStart
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from tierlog.metadata.controller.commands import MoveLogStart
 
 HIGH_WATERMARK = -1
 """As an offset: all that is committed."""

@@ -5,24 +5,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tierlog.base.clock import Clock
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicPartition
+from tierlog.broker.handlers.batch_validator import Examiner
+from tierlog.broker.handlers.fetch_sessions import FetchSessions
+from tierlog.broker.handlers.producer_ids import ProducerIds
+from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.stats import RequestStats
-from tierlog.broker.ports.clock import Clock
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import TopicPartition
+from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
-from tierlog.broker.runtime.directory_moves import DirectoryMoves
-from tierlog.broker.runtime.examiner import Examiner
-from tierlog.broker.runtime.fetch_sessions import FetchSessions
-from tierlog.broker.runtime.producer_ids import ProducerIds
-from tierlog.broker.runtime.purgatory import Purgatory
-from tierlog.broker.runtime.remote import RemoteReader
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.runtime.replica_manager import ReplicaManager
-from tierlog.broker.runtime.running_settings import RunningSettings
-from tierlog.broker.settings.node import NodeSettings
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.remote.remote import RemoteReader
+from tierlog.broker.replication.dynamic_settings import RunningSettings
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.config.node import NodeSettings
 from tierlog.metadata.client import MetadataClient
+from tierlog.protocol.errors import ErrorCode
 
 
 class Lease(Protocol):

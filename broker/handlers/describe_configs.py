@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from tierlog.base.files import Part
 from tierlog.broker.handlers.cluster import is_topic_name
 from tierlog.broker.handlers.configs import (
     BROKER,
@@ -32,10 +33,11 @@ from tierlog.broker.handlers.described import (
     describe_topic,
 )
 from tierlog.broker.handlers.turns import in_turns
-from tierlog.broker.ports.files import Part
-from tierlog.broker.wire.codec import array_writer, nested_array_writer
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.describe_configs import (
+from tierlog.metadata.controller.commands import Outcome
+from tierlog.metadata.records import ConfigScope
+from tierlog.protocol.codec import array_writer, nested_array_writer
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -43,9 +45,7 @@ from tierlog.broker.wire.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from tierlog.broker.wire.primitives import STRING_BYTES_MAX
-from tierlog.metadata.controller.commands import Outcome
-from tierlog.metadata.records import ConfigScope
+from tierlog.protocol.primitives import STRING_BYTES_MAX
 
 RESOURCES_PER_TURN = 20  # a topic with settings of its own takes half a millisecond
 RUNS_MAX = 1_000

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tierlog.broker.settings.definitions import Setting, SettingType
-from tierlog.broker.settings.groups import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, OWN_DEFAULT
-from tierlog.broker.settings.kafka_names import INERT_SETTINGS
-from tierlog.broker.settings.node import NODE_SETTINGS, NodeSettings
-from tierlog.broker.settings.running import QUORUM_SETTINGS, RUN_TIME_SETTINGS, dynamic_setting
-from tierlog.broker.settings.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS
+from tierlog.config.definitions import Setting, SettingType
+from tierlog.config.groups import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, OWN_DEFAULT
+from tierlog.config.kafka_names import INERT_SETTINGS
+from tierlog.config.node import NODE_SETTINGS, NodeSettings
+from tierlog.config.running import QUORUM_SETTINGS, RUN_TIME_SETTINGS, dynamic_setting
+from tierlog.config.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
 

@@ -3,16 +3,16 @@
 from collections.abc import Iterable
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
-from tierlog.broker.handlers.deadlines import within_s
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.messages.elect_leaders import (
+from tierlog.broker.handlers.request_timeouts import within_s
+from tierlog.metadata.controller.commands import ElectionKind, ElectLeaders, NamedOutcome
+from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
 )
-from tierlog.metadata.controller.commands import ElectionKind, ElectLeaders, NamedOutcome
 
 PARTITIONS_MAX = 10_000  # of one request, as Kafka bounds what one request may change
 

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from tierlog.broker.handlers.context import RawReply
-from tierlog.broker.wire.schema import StructType
+from tierlog.protocol.schema import StructType
 
 Walk = Callable[[Sequence[Any], "Counter[int]"], None]
 """Through items of one class: of ten thousand partitions, each would be a call."""

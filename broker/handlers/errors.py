@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tierlog.broker.handlers.context import RequestContext
-from tierlog.broker.wire.api import APIS, BY_NAME
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.protocol.api import APIS, BY_NAME
+from tierlog.protocol.errors import ErrorCode
 
 Builder = Callable[[RequestContext, Any, ErrorCode, "str | None"], Any]
 
@@ -35,7 +35,7 @@ def top_level_error(context: RequestContext, code: ErrorCode, message: str | Non
 
 
 def _produce(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import produce as m
+    from tierlog.protocol.messages import produce as m
 
     return m.ProduceResponse(
         responses=[
@@ -55,7 +55,7 @@ def _produce(context: RequestContext, request: Any, code: ErrorCode, message: st
 
 
 def _fetch(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import fetch as m
+    from tierlog.protocol.messages import fetch as m
 
     if context.version >= 7:
         return m.FetchResponse(error_code=code)
@@ -76,7 +76,7 @@ def _fetch(context: RequestContext, request: Any, code: ErrorCode, message: str 
 
 
 def _list_offsets(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import list_offsets as m
+    from tierlog.protocol.messages import list_offsets as m
 
     return m.ListOffsetsResponse(
         topics=[
@@ -93,7 +93,7 @@ def _list_offsets(context: RequestContext, request: Any, code: ErrorCode, messag
 
 
 def _metadata(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import metadata as m
+    from tierlog.protocol.messages import metadata as m
 
     return m.MetadataResponse(
         error_code=code,
@@ -107,7 +107,7 @@ def _metadata(context: RequestContext, request: Any, code: ErrorCode, message: s
 def _offset_for_leader_epoch(
     context: RequestContext, request: Any, code: ErrorCode, message: str | None
 ) -> Any:
-    from tierlog.broker.wire.messages import offset_for_leader_epoch as m
+    from tierlog.protocol.messages import offset_for_leader_epoch as m
 
     return m.OffsetForLeaderEpochResponse(
         topics=[
@@ -123,7 +123,7 @@ def _offset_for_leader_epoch(
 
 
 def _delete_records(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import delete_records as m
+    from tierlog.protocol.messages import delete_records as m
 
     return m.DeleteRecordsResponse(
         topics=[
@@ -142,7 +142,7 @@ def _delete_records(context: RequestContext, request: Any, code: ErrorCode, mess
 
 
 def _create_topics(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import create_topics as m
+    from tierlog.protocol.messages import create_topics as m
 
     return m.CreateTopicsResponse(
         topics=[
@@ -153,7 +153,7 @@ def _create_topics(context: RequestContext, request: Any, code: ErrorCode, messa
 
 
 def _delete_topics(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import delete_topics as m
+    from tierlog.protocol.messages import delete_topics as m
 
     named = [m.DeleteTopicState(name=name) for name in request.topic_names] + request.topics
     return m.DeleteTopicsResponse(
@@ -167,7 +167,7 @@ def _delete_topics(context: RequestContext, request: Any, code: ErrorCode, messa
 
 
 def _create_partitions(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import create_partitions as m
+    from tierlog.protocol.messages import create_partitions as m
 
     return m.CreatePartitionsResponse(
         results=[
@@ -178,7 +178,7 @@ def _create_partitions(context: RequestContext, request: Any, code: ErrorCode, m
 
 
 def _describe_configs(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import describe_configs as m
+    from tierlog.protocol.messages import describe_configs as m
 
     return m.DescribeConfigsResponse(
         results=[
@@ -194,7 +194,7 @@ def _describe_configs(context: RequestContext, request: Any, code: ErrorCode, me
 
 
 def _alter_configs(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import alter_configs, incremental_alter_configs
+    from tierlog.protocol.messages import alter_configs, incremental_alter_configs
 
     older = context.api == BY_NAME["AlterConfigs"].key
     m: Any = alter_configs if older else incremental_alter_configs
@@ -215,13 +215,13 @@ def _alter_configs(context: RequestContext, request: Any, code: ErrorCode, messa
 def _describe_client_quotas(
     context: RequestContext, request: Any, code: ErrorCode, message: str | None
 ) -> Any:
-    from tierlog.broker.wire.messages import describe_client_quotas as m
+    from tierlog.protocol.messages import describe_client_quotas as m
 
     return m.DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
 
 
 def _alter_client_quotas(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import alter_client_quotas as m
+    from tierlog.protocol.messages import alter_client_quotas as m
 
     return m.AlterClientQuotasResponse(
         entries=[
@@ -239,21 +239,21 @@ def _alter_client_quotas(context: RequestContext, request: Any, code: ErrorCode,
 
 
 def _create_acls(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import create_acls as m
+    from tierlog.protocol.messages import create_acls as m
 
     results = [m.AclCreationResult(error_code=code, error_message=message) for _ in request.creations]
     return m.CreateAclsResponse(results=results)
 
 
 def _delete_acls(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import delete_acls as m
+    from tierlog.protocol.messages import delete_acls as m
 
     results = [m.DeleteAclsFilterResult(error_code=code, error_message=message) for _ in request.filters]
     return m.DeleteAclsResponse(filter_results=results)
 
 
 def _offset_commit(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import offset_commit as m
+    from tierlog.protocol.messages import offset_commit as m
 
     return m.OffsetCommitResponse(
         topics=[
@@ -271,7 +271,7 @@ def _offset_commit(context: RequestContext, request: Any, code: ErrorCode, messa
 
 
 def _offset_fetch(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import offset_fetch as m
+    from tierlog.protocol.messages import offset_fetch as m
 
     if context.version < 8:
         return m.OffsetFetchResponse(error_code=code) if context.version >= 2 else None
@@ -283,7 +283,7 @@ def _offset_fetch(context: RequestContext, request: Any, code: ErrorCode, messag
 
 
 def _find_coordinator(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import find_coordinator as m
+    from tierlog.protocol.messages import find_coordinator as m
 
     if context.version < 4:
         return m.FindCoordinatorResponse(error_code=code, error_message=message, node_id=-1, port=-1)
@@ -296,7 +296,7 @@ def _find_coordinator(context: RequestContext, request: Any, code: ErrorCode, me
 
 
 def _describe_groups(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import describe_groups as m
+    from tierlog.protocol.messages import describe_groups as m
 
     return m.DescribeGroupsResponse(
         groups=[m.DescribedGroup(group_id=group, error_code=code) for group in request.groups]
@@ -304,7 +304,7 @@ def _describe_groups(context: RequestContext, request: Any, code: ErrorCode, mes
 
 
 def _delete_groups(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import delete_groups as m
+    from tierlog.protocol.messages import delete_groups as m
 
     return m.DeleteGroupsResponse(
         results=[m.DeletableGroupResult(group_id=group, error_code=code) for group in request.groups_names]
@@ -312,13 +312,13 @@ def _delete_groups(context: RequestContext, request: Any, code: ErrorCode, messa
 
 
 def _init_producer_id(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import init_producer_id as m
+    from tierlog.protocol.messages import init_producer_id as m
 
     return m.InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 
 def _elect_leaders(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    from tierlog.broker.wire.messages import elect_leaders as m
+    from tierlog.protocol.messages import elect_leaders as m
 
     return m.ElectLeadersResponse(
         error_code=code,
@@ -338,7 +338,7 @@ def _elect_leaders(context: RequestContext, request: Any, code: ErrorCode, messa
 def _alter_partition_reassignments(
     context: RequestContext, request: Any, code: ErrorCode, message: str | None
 ) -> Any:
-    from tierlog.broker.wire.messages import alter_partition_reassignments as m
+    from tierlog.protocol.messages import alter_partition_reassignments as m
 
     return m.AlterPartitionReassignmentsResponse(
         error_code=code,
@@ -361,7 +361,7 @@ def _alter_partition_reassignments(
 def _describe_topic_partitions(
     context: RequestContext, request: Any, code: ErrorCode, message: str | None
 ) -> Any:
-    from tierlog.broker.wire.messages import describe_topic_partitions as m
+    from tierlog.protocol.messages import describe_topic_partitions as m
 
     return m.DescribeTopicPartitionsResponse(
         topics=[

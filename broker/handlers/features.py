@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 from tierlog.broker.handlers.api_versions import Features
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
-from tierlog.broker.handlers.deadlines import within_s
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.update_features import (
+from tierlog.broker.handlers.request_timeouts import within_s
+from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
+from tierlog.metadata.controller.commands import UpdateFormat
+from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
-from tierlog.metadata.controller.commands import UpdateFormat
-from tierlog.metadata.image import ClusterImage
 
 FORMAT = "tierlog.format"
 KAFKA_FEATURES = {

@@ -11,27 +11,27 @@ import uuid
 from collections.abc import Awaitable, Collection, Hashable, Iterable
 from typing import NamedTuple
 
+from tierlog.base.leader_epochs import UNKNOWN_END
+from tierlog.base.slices import LogSlice
 from tierlog.broker.handlers.context import Handler, Meter, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.follower_answer import Told, follower_answer
-from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
-from tierlog.broker.handlers.nearest_replica import LEADER_ITSELF, nearest_replica
-from tierlog.broker.handlers.remote_fetch import RemoteRead, RemoteReads, aborted_of, fail
-from tierlog.broker.partition.epochs import UNKNOWN_END
-from tierlog.broker.ports.slices import LogSlice
-from tierlog.broker.quotas.replication import Throttle
-from tierlog.broker.runtime.fetch_sessions import (
+from tierlog.broker.handlers.fetch_sessions import (
     FetchScope,
     FetchSession,
     SessionFault,
     SessionKey,
     SessionPartition,
 )
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.settings.node import RACK_AWARE_SELECTOR
-from tierlog.broker.wire.api import FETCH_KEY
-from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.messages.fetch import (
+from tierlog.broker.handlers.follower_answer import Told, follower_answer
+from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
+from tierlog.broker.handlers.nearest_replica import LEADER_ITSELF, nearest_replica
+from tierlog.broker.handlers.remote_fetch import RemoteRead, RemoteReads, aborted_of, fail
+from tierlog.broker.quotas.replication import Throttle
+from tierlog.broker.replication.replica import Replica
+from tierlog.config.node import RACK_AWARE_SELECTOR
+from tierlog.protocol.api import FETCH_KEY
+from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,

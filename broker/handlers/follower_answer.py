@@ -8,10 +8,10 @@ leader makes one for every few batches of acks=all. Called by `fetch`.
 from struct import Struct
 from uuid import UUID
 
+from tierlog.base.files import Part
+from tierlog.base.slices import LogSlice
 from tierlog.broker.handlers.context import RawReply
-from tierlog.broker.ports.files import Part
-from tierlog.broker.ports.slices import LogSlice
-from tierlog.broker.wire.primitives import uvarint
+from tierlog.protocol.primitives import uvarint
 
 _HEAD = Struct(">ihi").pack  # throttle time, error, session
 _PARTITION = Struct(">ihqqqBi").pack

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from tierlog.broker.coordinator.events import (
+from tierlog.broker.groups.core.events import (
     Answer,
     DeleteGroup,
     ErrorAnswer,
@@ -23,37 +23,37 @@ from tierlog.broker.coordinator.events import (
     Sync,
     SyncAnswer,
 )
+from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.committed_offsets import offset_handlers
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.turns import answer, in_slices, slices
-from tierlog.broker.runtime.group_service import GroupService
-from tierlog.broker.wire.api import BY_NAME
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.delete_groups import (
+from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
-from tierlog.broker.wire.messages.describe_groups import (
+from tierlog.protocol.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from tierlog.broker.wire.messages.find_coordinator import (
+from tierlog.protocol.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tierlog.broker.wire.messages.join_group import (
+from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.protocol.messages.join_group import (
     JoinGroupRequest,
     JoinGroupResponse,
     JoinGroupResponseMember,
 )
-from tierlog.broker.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
-from tierlog.broker.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from tierlog.broker.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tierlog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from tierlog.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from tierlog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE, SHARE_KEY_TYPE = 0, 1, 2
 NO_TRANSACTIONS = "This broker does not support transactions: remove transactional.id from the producer."

@@ -3,8 +3,8 @@
 import uuid
 from collections.abc import Iterable
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.errors import ErrorCode
 
 LEADER_ERRORS = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 

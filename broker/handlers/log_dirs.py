@@ -7,18 +7,18 @@ AlterReplicaLogDirs (v1-2, KIP-113): begins to move replicas of this broker betw
 
 from collections import defaultdict
 
+from tierlog.base.types import TopicPartition
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.runtime.data_directory import DataDirectory
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.alter_replica_log_dirs import (
+from tierlog.broker.storage.log_dir import DataDirectory
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
-from tierlog.broker.wire.messages.describe_log_dirs import (
+from tierlog.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,

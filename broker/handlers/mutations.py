@@ -5,8 +5,8 @@ Kafka's controller keeps the bill; here it is the broker that the request came t
 
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.records import QuotaKey
+from tierlog.protocol.errors import ErrorCode
 
 MESSAGE = "The throttling quota has been exceeded."
 REFUSED = ErrorCode.THROTTLING_QUOTA_EXCEEDED

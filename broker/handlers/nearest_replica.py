@@ -6,8 +6,8 @@ consumer goes there until that broker sends it back. Called by the Fetch handler
 for consumers that say where they are, if `replica.selector.class` is the rack-aware one.
 """
 
-from tierlog.broker.partition.in_sync import Follower
-from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.replication.core.in_sync import Follower
+from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.image import BrokerImage, ClusterImage, zone_of
 
 LEADER_ITSELF = -1

@@ -7,26 +7,26 @@ from typing import Any, NamedTuple
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.log.found import FoundTimestamp, TimestampSearch
-from tierlog.broker.log.segment import CorruptLog
-from tierlog.broker.records.errors import RecordsError
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.list_offsets import (
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.storage.lookups import FoundTimestamp, TimestampSearch
+from tierlog.broker.storage.segment import CorruptLog
+from tierlog.metadata.image import RemotePartition
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from tierlog.broker.wire.messages.offset_for_leader_epoch import (
+from tierlog.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from tierlog.metadata.image import RemotePartition
+from tierlog.records.errors import RecordsError
 from tierlog.tiering.object_store import ObjectStoreError
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (

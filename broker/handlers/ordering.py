@@ -13,7 +13,7 @@ need not wait for a rebalance.
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from tierlog.broker.wire.api import BY_NAME
+from tierlog.protocol.api import BY_NAME
 
 
 class Order(Enum):

@@ -5,8 +5,8 @@ dead and not yet replaced, or has lost the disk (as after KIP-858's report of it
 leader asks again at once; one that is sent to a dead one takes its time.
 """
 
+from tierlog.base.types import TopicPartition
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.ports.types import TopicPartition
 from tierlog.metadata.image import PartitionImage
 
 NO_LEADER = -1

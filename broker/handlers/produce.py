@@ -8,16 +8,14 @@ from collections.abc import Awaitable, Iterator
 from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
 from tierlog.broker.handlers.context import CLOSE, Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.examined_produce import Unexamined, append_examined, keep_bytes
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
-from tierlog.broker.partition.examination import Examined
-from tierlog.broker.records.batch import CODEC_MASK, HEADER_SIZE, read_header
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.runtime.purgatory import Write
-from tierlog.broker.runtime.replica import AppendResult, Replica
-from tierlog.broker.wire.api import PRODUCE_KEY
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.produce import (
+from tierlog.broker.handlers.purgatory import Write
+from tierlog.broker.handlers.validated_produce import Unexamined, append_examined, keep_bytes
+from tierlog.broker.replication.replica import AppendResult, Replica
+from tierlog.broker.storage.core.record_validation import Examined
+from tierlog.protocol.api import PRODUCE_KEY
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -27,6 +25,8 @@ from tierlog.broker.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from tierlog.records.batch import CODEC_MASK, HEADER_SIZE, read_header
+from tierlog.records.codecs import Codec
 
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
 TOPIC_IDS_FROM = 13  # KIP-516

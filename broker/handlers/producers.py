@@ -2,8 +2,8 @@
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 NO_PRODUCER_ID, NO_PRODUCER_EPOCH = -1, -1
 

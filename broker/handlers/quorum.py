@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.describe_quorum import (
+from tierlog.metadata.quorum.status import NodeStatus, PeerStatus
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     Listener,
@@ -18,8 +19,7 @@ from tierlog.broker.wire.messages.describe_quorum import (
     ReplicaState,
     TopicDataResponse,
 )
-from tierlog.broker.wire.schema import ZERO_UUID
-from tierlog.metadata.status import NodeStatus, PeerStatus
+from tierlog.protocol.schema import ZERO_UUID
 
 METADATA_TOPIC = "__cluster_metadata"
 LISTENER = "CONTROLLER"

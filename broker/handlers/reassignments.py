@@ -3,25 +3,25 @@
 from collections.abc import Iterable
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
-from tierlog.broker.handlers.deadlines import within_s
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.messages.alter_partition_reassignments import (
+from tierlog.broker.handlers.request_timeouts import within_s
+from tierlog.metadata.controller.commands import NamedOutcome, Reassign
+from tierlog.metadata.controller.reassignment import under_way
+from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
-from tierlog.broker.wire.messages.list_partition_reassignments import (
+from tierlog.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     ListPartitionReassignmentsTopics,
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
-from tierlog.metadata.controller.commands import NamedOutcome, Reassign
-from tierlog.metadata.controller.reassignment import under_way
-from tierlog.metadata.image import ClusterImage
 
 PARTITIONS_MAX = 10_000  # of one request, as Kafka bounds what one request may change
 FACTOR_MAY_BE_HELD_FROM = 1  # KIP-860

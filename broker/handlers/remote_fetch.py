@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from tierlog.base.slices import LogSlice
 from tierlog.broker.handlers.context import Reply
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.ports.slices import LogSlice
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.fetch import AbortedTransaction, PartitionData
+from tierlog.broker.replication.replica import Replica
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.fetch import AbortedTransaction, PartitionData
 from tierlog.tiering.object_store import ObjectStoreError
 
 

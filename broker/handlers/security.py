@@ -8,10 +8,10 @@ from typing import Any
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.errors import error_reply
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.create_delegation_token import CreateDelegationTokenResponse
-from tierlog.broker.wire.messages.expire_delegation_token import ExpireDelegationTokenResponse
-from tierlog.broker.wire.messages.renew_delegation_token import RenewDelegationTokenResponse
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.create_delegation_token import CreateDelegationTokenResponse
+from tierlog.protocol.messages.expire_delegation_token import ExpireDelegationTokenResponse
+from tierlog.protocol.messages.renew_delegation_token import RenewDelegationTokenResponse
 
 NO_AUTHORIZER = "No Authorizer is configured."  # as in Kafka's AclApis
 NO_TIME = -1

@@ -11,11 +11,11 @@ from time import perf_counter
 from types import CoroutineType
 from typing import Any
 
+from tierlog.base.histogram import Histogram
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.error_codes import counter_of
-from tierlog.broker.ports.histogram import Histogram
-from tierlog.broker.wire.api import APIS, FETCH_KEY, PRODUCE_KEY
-from tierlog.broker.wire.errors import ErrorCode, KafkaError
+from tierlog.protocol.api import APIS, FETCH_KEY, PRODUCE_KEY
+from tierlog.protocol.errors import ErrorCode, KafkaError
 
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 COUNT_THEIR_OWN = (PRODUCE_KEY, FETCH_KEY)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import CoroutineType
 from typing import Any
 
+from tierlog.base.types import require
 from tierlog.broker.handlers.api_versions import api_versions_handler
 from tierlog.broker.handlers.brokers import unregister_broker_handler
 from tierlog.broker.handlers.client_quotas import (
@@ -40,10 +41,9 @@ from tierlog.broker.handlers.topics import (
     create_topics_handler,
     delete_topics_handler,
 )
-from tierlog.broker.ports.types import require
-from tierlog.broker.wire.api import APIS, BY_NAME
-from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.metadata.node import MetadataUnavailable
+from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.protocol.api import APIS, BY_NAME
+from tierlog.protocol.errors import ErrorCode, KafkaError
 
 SERVED = frozenset(ORDERS)
 """What a node advertises, as its reference page lists it; `build_handlers` is held to it."""

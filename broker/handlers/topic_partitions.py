@@ -2,20 +2,20 @@
 
 from collections.abc import Iterator
 
+from tierlog.base.types import TopicPartition
 from tierlog.broker.handlers.cluster import INTERNAL_TOPICS, TOPIC_OPERATIONS, is_topic_name
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_views import NO_LEADER, PartitionViews
-from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.messages.describe_topic_partitions import (
+from tierlog.metadata.image import TopicImage
+from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from tierlog.metadata.image import TopicImage
 
 
 def describe_topic_partitions_handler(deps: Dependencies) -> Handler:

@@ -12,26 +12,6 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.described import describe_topic
 from tierlog.broker.handlers.mutations import MESSAGE, REFUSED, Mutations
 from tierlog.broker.handlers.turns import in_slices, in_turns, slices
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopicResult,
-)
-from tierlog.broker.wire.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfigs,
-    CreatableTopicResult,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from tierlog.broker.wire.messages.delete_topics import (
-    DeletableTopicResult,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-)
-from tierlog.broker.wire.schema import ZERO_UUID
 from tierlog.metadata.controller.commands import (
     USE_DEFAULT,
     CreatePartitions,
@@ -43,6 +23,26 @@ from tierlog.metadata.controller.commands import (
     TopicRef,
 )
 from tierlog.metadata.image import TopicImage
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+from tierlog.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from tierlog.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from tierlog.protocol.schema import ZERO_UUID
 
 CONFIGS_FROM = 5  # CreateTopics tells the topic's settings (KIP-525)
 IDS_FROM = 6  # DeleteTopics by id (KIP-516)

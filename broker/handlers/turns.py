@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from tierlog.base.files import Part
 from tierlog.broker.handlers.context import RawReply, Reply
 from tierlog.broker.handlers.error_codes import counter_of
-from tierlog.broker.ports.files import Part
-from tierlog.broker.wire.codec import array_writer
-from tierlog.broker.wire.schema import Message
+from tierlog.protocol.codec import array_writer
+from tierlog.protocol.schema import Message
 
 ENTRIES_PER_TURN = 200
 """Entries whose answer takes some microseconds each: about 5 ms of the event loop."""

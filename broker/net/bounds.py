@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tierlog.broker.settings.node import NodeSettings
+from tierlog.config.node import NodeSettings
 
 KIB = 1 << 10
 MIB = 1 << 20

@@ -19,6 +19,8 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, Protocol
 
+from tierlog.base.files import Part
+from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.ordering import Order
 from tierlog.broker.net.bounds import ABANDONED_REQUESTS, BLOCKED_AFTER_S, FRAMES_PER_TURN, Bounds
@@ -27,9 +29,7 @@ from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.net.outbox import Outbox
 from tierlog.broker.net.pending import Pending, Slot
 from tierlog.broker.net.receive import SIZE_PREFIX, Buffers, Partial, frame_size
-from tierlog.broker.ports.files import Part
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.wire.primitives import MalformedFrame
+from tierlog.protocol.primitives import MalformedFrame
 
 _ENDING, _WITHOUT_ROOM, _OTHERS_TURN, _MUTED, _IN_ORDER, _OTHERS_WAIT, _LAST = 1, 2, 4, 8, 16, 32, 64
 """Why a connection is halted: it takes no further frame, whatever is queued. _IN_ORDER: a request waits for

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import CoroutineType
 from typing import Any
 
+from tierlog.base.files import Part
 from tierlog.broker.handlers.context import (
     CLOSE,
     Connection,
@@ -20,8 +21,7 @@ from tierlog.broker.handlers.context import (
 )
 from tierlog.broker.handlers.errors import top_level_error
 from tierlog.broker.handlers.ordering import ORDER_OF, Order
-from tierlog.broker.ports.files import Part
-from tierlog.broker.wire.api import (
+from tierlog.protocol.api import (
     API_VERSIONS_KEY,
     APIS,
     PRODUCE_KEY,
@@ -30,10 +30,10 @@ from tierlog.broker.wire.api import (
     encode_response,
     response_head,
 )
-from tierlog.broker.wire.codec import decode
-from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.primitives import MalformedFrame, TooManyElements
-from tierlog.broker.wire.quirks import decode_quirk
+from tierlog.protocol.codec import decode
+from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.primitives import MalformedFrame, TooManyElements
+from tierlog.protocol.quirks import decode_quirk
 
 Report = Callable[[str, BaseException], None]
 NOT_STARTED = object()

@@ -14,6 +14,7 @@ from enum import StrEnum
 from ipaddress import IPv6Address
 from itertools import islice
 
+from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.context import Connection, ErrorReply, Handler
 from tierlog.broker.net.bounds import (
     ACCEPT_PAUSE_S,
@@ -28,7 +29,6 @@ from tierlog.broker.net.connection import Pump, Stopwatch
 from tierlog.broker.net.dispatch import Dispatcher, Report
 from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.net.receive import Buffers
-from tierlog.broker.ports.tasks import TaskGroup
 
 BACKLOG = 1024
 DEFAULT_BOUNDS = Bounds()

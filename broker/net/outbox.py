@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 
+from tierlog.base.files import FileSlice, Part
 from tierlog.broker.net.bounds import ALLOCATED_BYTES, COPIED_BYTES, LAST_BYTES, SEND_BUFFERS, SEND_TURN_BYTES
-from tierlog.broker.ports.files import FileSlice, Part
 
 
 class Outbox:

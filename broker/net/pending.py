@@ -7,8 +7,8 @@ import asyncio
 from collections import deque
 from typing import Any
 
+from tierlog.base.files import Part
 from tierlog.broker.net.budget import Budget
-from tierlog.broker.ports.files import Part
 
 
 class Slot:

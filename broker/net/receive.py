@@ -14,7 +14,7 @@ import struct
 
 from tierlog.broker.net.bounds import RECEIVE_BUFFER_BYTES, SPARE_BUFFER_BYTES
 from tierlog.broker.net.budget import Budget
-from tierlog.broker.wire.primitives import MalformedFrame
+from tierlog.protocol.primitives import MalformedFrame
 
 SIZE_PREFIX = 4
 REQUEST_HEADER_BYTES_MIN = 8

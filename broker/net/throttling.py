@@ -15,16 +15,16 @@ from time import perf_counter
 from types import CoroutineType
 from typing import Any
 
+from tierlog.base.clock import Clock
 from tierlog.broker.handlers.context import CLOSE, Connection, Handler, Reply, RequestContext
 from tierlog.broker.net.listener import Listener
-from tierlog.broker.ports.clock import Clock
 from tierlog.broker.quotas.limits import counted_as
 from tierlog.broker.quotas.quotas import ClientQuotas
-from tierlog.broker.wire.api import FETCH_KEY, PRODUCE_KEY
-from tierlog.broker.wire.messages.fetch import FetchRequest
-from tierlog.broker.wire.messages.produce import ProduceRequest
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import QuotaKey
+from tierlog.protocol.api import FETCH_KEY, PRODUCE_KEY
+from tierlog.protocol.messages.fetch import FetchRequest
+from tierlog.protocol.messages.produce import ProduceRequest
 
 
 class Throttling:

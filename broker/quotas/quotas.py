@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from tierlog.broker.quotas.accounts import ACCOUNTS_MAX, IDLE_MS, Accounts, Use
 from tierlog.broker.quotas.limits import Account, Limit, Limits
 from tierlog.broker.quotas.rates import TokenBucket, WindowedRate, Windows
-from tierlog.broker.settings.node import NodeSettings
+from tierlog.config.node import NodeSettings
 from tierlog.metadata.records import QuotaEntity, QuotaKey
 
 THROTTLE_MAX_MS = IDLE_MS

@@ -10,10 +10,10 @@ milliseconds and must not go back.
 
 from collections.abc import Callable, Mapping
 
-from tierlog.broker.ports.types import TopicPartition
+from tierlog.base.types import TopicPartition
 from tierlog.broker.quotas.rates import WindowedRate, Windows
-from tierlog.broker.settings.node import UNLIMITED_RATE, NodeSettings
-from tierlog.broker.settings.topic import ALL_REPLICAS, TopicConfig
+from tierlog.config.node import UNLIMITED_RATE, NodeSettings
+from tierlog.config.topic import ALL_REPLICAS, TopicConfig
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
 

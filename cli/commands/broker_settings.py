@@ -98,10 +98,10 @@ def _rows(client: "KafkaClient", broker: int | None) -> list[dict[str, Any]]:
 
 def _check_known(names: Iterable[str]) -> None:
     """Brokers keep any name, as Kafka's do; from an operator an unknown one is a slip."""
-    from tierlog.broker.settings.definitions import InvalidSetting, find_setting
-    from tierlog.broker.settings.kafka_names import INERT_SETTINGS
-    from tierlog.broker.settings.node import ALIASES, NODE_SETTINGS
     from tierlog.cli.errors import usage
+    from tierlog.config.definitions import InvalidSetting, find_setting
+    from tierlog.config.kafka_names import INERT_SETTINGS
+    from tierlog.config.node import ALIASES, NODE_SETTINGS
 
     for name in names:
         try:

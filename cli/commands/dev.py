@@ -13,7 +13,7 @@ import typer
 from tierlog.cli.options import Json, Settings, make_directory
 
 if TYPE_CHECKING:
-    from tierlog.broker.settings.node import NodeSettings
+    from tierlog.config.node import NodeSettings
 
 DEV_SETTINGS = {
     "auto.create.topics.enable": "true",

@@ -10,7 +10,7 @@ import typer
 from tierlog.cli.options import Json
 
 if TYPE_CHECKING:
-    from tierlog.broker.log.offline import PartitionFiles
+    from tierlog.broker.storage_tools.offline import PartitionFiles
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,7 +33,7 @@ def dump(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document per line.")] = False,
 ) -> None:
     """Print what the files say: batches, records, indexes, producer snapshots, leader epochs, checkpoints."""
-    from tierlog.broker.log.dumping import Wanted, dump
+    from tierlog.broker.storage_tools.dumping import Wanted, dump
 
     wanted = Wanted(start, end, records, keys)
     show = _show_json if as_json else _show
@@ -60,7 +60,7 @@ def verify(
     Checked are lengths, CRCs and offsets of all batches, the three indexes, producer snapshots and leader
     epochs. What a broker puts right when it starts is told and is no damage.
     """
-    from tierlog.broker.log.verifying import Problem, Totals, Verification
+    from tierlog.broker.storage_tools.verifying import Problem, Totals, Verification
     from tierlog.cli.output import done, print_json, size
 
     totals = Totals()
@@ -101,8 +101,8 @@ def rebuild_index(
 
     Refuses while a broker runs on the directory, and at damage in a log.
     """
-    from tierlog.broker.log.offline import data_directory_of, locked
-    from tierlog.broker.log.reindexing import Rebuilt, rebuild_indexes
+    from tierlog.broker.storage_tools.offline import data_directory_of, locked
+    from tierlog.broker.storage_tools.reindexing import Rebuilt, rebuild_indexes
     from tierlog.cli.output import done, print_json
 
     rebuilt: list[Rebuilt] = []
@@ -124,8 +124,8 @@ def rebuild_index(
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    from tierlog.broker.log.offline import InUse, NotALog
-    from tierlog.broker.log.segment import CorruptLog
+    from tierlog.broker.storage.segment import CorruptLog
+    from tierlog.broker.storage_tools.offline import InUse, NotALog
     from tierlog.cli.errors import CliError, usage
 
     try:
@@ -144,14 +144,14 @@ def _refusals() -> Iterator[None]:
 
 
 def _partitions(paths: list[Path]) -> "list[PartitionFiles]":
-    from tierlog.broker.log.offline import find_partitions
+    from tierlog.broker.storage_tools.offline import find_partitions
 
     return [partition for path in paths for partition in find_partitions(path)]
 
 
 def _tell_if_in_use(paths: list[Path]) -> None:
     """Reading beside a broker is allowed; it may find the ends of logs half written."""
-    from tierlog.broker.log.offline import InUse, data_directory_of, locked
+    from tierlog.broker.storage_tools.offline import InUse, data_directory_of, locked
     from tierlog.cli.output import done
 
     for directory in dict.fromkeys(map(data_directory_of, paths)):

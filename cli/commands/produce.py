@@ -90,12 +90,12 @@ def _produce(
     as_json: bool,
     bootstrap: str | None,
 ) -> None:
-    from tierlog.broker.ports.clock import SystemClock
-    from tierlog.broker.records.codecs import Codec
-    from tierlog.broker.records.writer import NewRecord
+    from tierlog.base.clock import SystemClock
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.output import done, print_json, size
     from tierlog.cli.producing import Producer
+    from tierlog.records.codecs import Codec
+    from tierlog.records.writer import NewRecord
 
     clock = SystemClock()
     headers = tuple((key, value.encode()) for key, value in parse_pairs(header, "--header").items())

@@ -9,7 +9,7 @@ from tierlog.cli.options import INT32_MAX, Bootstrap, Json
 from tierlog.cli.where import AnyAdmin
 
 if TYPE_CHECKING:
-    from tierlog.metadata.recovery import Holdings
+    from tierlog.metadata.quorum.recovery import Holdings
 
 app = typer.Typer(no_args_is_help=True, help="The voters of the metadata quorum.")
 

@@ -4,7 +4,6 @@
 
 from collections.abc import Container
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import election
@@ -18,6 +17,7 @@ from tierlog.metadata.controller.rules import (
 )
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import BrokerImage, ClusterImage
+from tierlog.protocol.errors import ErrorCode
 
 SUPPORTED_FORMATS = (1, 1)  # the least and the greatest that this version of tierlog understands
 MAX_PRODUCER_ID = 2**63 - 1

@@ -11,8 +11,8 @@ from uuid import UUID
 
 import msgspec
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.records import ConfigScope, PageRef, RemoteSegment
+from tierlog.protocol.errors import ErrorCode
 
 USE_DEFAULT = -1  # partitions or replication factor: as the cluster's settings say (KIP-464)
 PRODUCER_ID_BLOCK = 1000

@@ -1,24 +1,22 @@
 """Incremental changes of settings (KIP-339), by scope; what a broker cannot use is refused.
 
-Topic settings are those of broker/settings/topic. A broker and the cluster have what can change while nodes
-run (broker/settings/running, KIP-226): the defaults of topic settings, a few settings of their own, and names
-that have no effect here. Groups and client metrics subscriptions have those of broker/settings/groups.
+Topic settings are those of src/tierlog/config/topic. A broker and the cluster have what can change while nodes
+run (src/tierlog/config/running, KIP-226): the defaults of topic settings, a few settings of their own, and names
+that have no effect here. Groups and client metrics subscriptions have those of src/tierlog/config/groups.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tierlog.broker.settings.definitions import InvalidSetting, Setting, SettingType, find_setting
-from tierlog.broker.settings.groups import (
+from tierlog.config.definitions import InvalidSetting, Setting, SettingType, find_setting
+from tierlog.config.groups import (
     CLIENT_METRICS_SETTINGS,
     GROUP_SETTINGS,
     check_match,
     check_offset_reset,
 )
-from tierlog.broker.settings.running import dynamic_setting, why_fixed
-from tierlog.broker.settings.topic import TOPIC_SETTINGS, TopicConfig, check_local_retention
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.primitives import STRING_BYTES_MAX
+from tierlog.config.running import dynamic_setting, why_fixed
+from tierlog.config.topic import TOPIC_SETTINGS, TopicConfig, check_local_retention
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
 from tierlog.metadata.controller.election import settings_changed
@@ -26,6 +24,8 @@ from tierlog.metadata.controller.rules import MIN_IN_SYNC, UNCLEAN
 from tierlog.metadata.evolve import evolve
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import AnyRecord, ConfigRecord, ConfigScope
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.primitives import STRING_BYTES_MAX
 
 NAMED_RESOURCES_MAX = 10_000
 """Maximum number of groups with settings, and of client metrics subscriptions. Clients choose their names, so

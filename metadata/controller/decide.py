@@ -6,7 +6,7 @@ The leader's node calls it on its draft image, commits the records, and only the
 
 from collections.abc import Container
 
-from tierlog.broker.ports.types import Rng
+from tierlog.base.types import Rng
 from tierlog.metadata.controller import (
     brokers,
     configs,

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller.commands import Acknowledged, AnyReply
 from tierlog.metadata.records import AnyRecord
+from tierlog.protocol.errors import ErrorCode
 
 R_co = TypeVar("R_co", bound=AnyReply, covariant=True)
 

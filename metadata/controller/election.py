@@ -10,14 +10,14 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
+from tierlog.metadata.controller.partition_change import NO_LEADER, NOBODY, settle
 from tierlog.metadata.controller.rules import Rules, rules_of
-from tierlog.metadata.controller.settle import NO_LEADER, NOBODY, settle
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 from tierlog.metadata.records import AnyRecord, ConfigScope, PartitionRecord
+from tierlog.protocol.errors import ErrorCode
 
 T = TypeVar("T")
 NextState = Callable[[PartitionImage, Rules], PartitionImage]

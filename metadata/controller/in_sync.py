@@ -8,13 +8,13 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
 from tierlog.metadata.controller.election import partition_record
+from tierlog.metadata.controller.partition_change import settle
 from tierlog.metadata.controller.rules import rules_of
-from tierlog.metadata.controller.settle import settle
 from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.protocol.errors import ErrorCode
 
 
 def alter_partitions(image: ClusterImage, command: c.AlterPartitions) -> Decision[c.PartitionsAltered]:

@@ -9,7 +9,6 @@ import ipaddress
 import math
 from collections.abc import Mapping
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
 from tierlog.metadata.evolve import evolve
@@ -23,6 +22,7 @@ from tierlog.metadata.records import (
     QuotaKey,
     QuotaRecord,
 )
+from tierlog.protocol.errors import ErrorCode
 
 IP_KEYS = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
 CLIENT_KEYS = frozenset(QuotaKey) - IP_KEYS

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import configs
 from tierlog.metadata.controller.decision import Decision, Refusal
 from tierlog.metadata.controller.election import judge_named
+from tierlog.metadata.controller.partition_change import settle
 from tierlog.metadata.controller.rules import Rules
-from tierlog.metadata.controller.settle import settle
 from tierlog.metadata.controller.throttles import throttle
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 from tierlog.metadata.records import AnyRecord
+from tierlog.protocol.errors import ErrorCode
 
 MAX_REPLICAS = 64  # of a partition; far beyond any use, so that a record stays small
 

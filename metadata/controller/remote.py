@@ -10,12 +10,12 @@ already happened is acknowledged.
 from collections.abc import Sequence
 from uuid import UUID
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal, done, refused
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition, StartedCopy
+from tierlog.protocol.errors import ErrorCode
 
 MAX_ENTRIES = 512  # per partition in the quorum's memory; older ones are spilled to pages first
 MAX_STARTED = 16  # copies under way per partition

@@ -15,13 +15,13 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, done, refused
 from tierlog.metadata.controller.election import partition_record, without
+from tierlog.metadata.controller.partition_change import settle
 from tierlog.metadata.controller.rules import Rules, rules_of
-from tierlog.metadata.controller.settle import settle
 from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.protocol.errors import ErrorCode
 
 MAX_REPLICAS_PER_REPORT = 5_000
 """Records of so many partitions fit into one entry of the log."""

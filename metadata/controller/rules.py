@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from immutables import Map
 
-from tierlog.broker.settings.definitions import Setting
-from tierlog.broker.settings.topic import TOPIC_SETTINGS
+from tierlog.config.definitions import Setting
+from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.metadata.image import ClusterImage, PartitionImage
 from tierlog.metadata.records import ConfigScope
 

@@ -13,7 +13,6 @@ deposed leader must grant no lease. Whom `overdue` has named gets none until the
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller.commands import (
     FenceBroker,
     Heartbeat,
@@ -22,6 +21,7 @@ from tierlog.metadata.controller.commands import (
 )
 from tierlog.metadata.controller.election import leads_others_could
 from tierlog.metadata.image import BrokerImage, ClusterImage
+from tierlog.protocol.errors import ErrorCode
 
 CLOCK_DRIFT = 10  # a lease is a tenth shorter than the session
 

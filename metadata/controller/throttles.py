@@ -7,12 +7,12 @@ settings. Called for `tierlog partition move --throttle` and `partition unthrott
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from tierlog.broker.settings.running import REPLICATION_RATES
-from tierlog.broker.settings.topic import ALL_REPLICAS
-from tierlog.broker.wire.primitives import STRING_BYTES_MAX
+from tierlog.config.running import REPLICATION_RATES
+from tierlog.config.topic import ALL_REPLICAS
 from tierlog.metadata.controller.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigResource
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
+from tierlog.protocol.primitives import STRING_BYTES_MAX
 
 LEADER_REPLICAS, FOLLOWER_REPLICAS = (
     "leader.replication.throttled.replicas",

@@ -7,8 +7,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from tierlog.broker.ports.types import Rng, random_uuid
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.base.types import Rng, random_uuid
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.configs import check_size, check_topic_settings
@@ -16,6 +15,7 @@ from tierlog.metadata.controller.decision import Decision, Refusal
 from tierlog.metadata.controller.placement import Placement
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage, TopicImage
+from tierlog.protocol.errors import ErrorCode
 
 MAX_NAME_LENGTH = 249  # "<name>-<partition>" plus a suffix must stay a legal file name
 MAX_PARTITIONS_PER_TOPIC = 10_000  # one command is one log entry, which must stay small

@@ -10,8 +10,9 @@ configuration, since the sender's may be newer than ours (4.1); only who counts 
 from collections.abc import Collection
 from enum import Enum
 
-from tierlog.broker.ports.types import Rng, require
+from tierlog.base.types import Rng, require
 from tierlog.metadata.raft import messages as m
+from tierlog.metadata.raft.election_timer import Patience
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import (
     ChangeRefused,
@@ -21,7 +22,6 @@ from tierlog.metadata.raft.membership import (
     encode_configuration,
 )
 from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, PAYLOAD, Entry, HardState, Snapshot
-from tierlog.metadata.raft.patience import Patience
 from tierlog.metadata.raft.quorum import VoteResult, count_votes
 from tierlog.metadata.raft.reads import Reads
 from tierlog.metadata.raft.ready import Ready

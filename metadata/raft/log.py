@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from tierlog.broker.ports.types import InvariantViolation, require
+from tierlog.base.types import InvariantViolation, require
 from tierlog.metadata.raft.membership import Configuration, decode_configuration
 from tierlog.metadata.raft.messages import CONFIGURATION, Entry, Snapshot
 

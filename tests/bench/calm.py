@@ -27,7 +27,7 @@ from failover import Producing, await_in_sync, create
 from meter import machine_cpu
 from wire_client import Client
 
-from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tierlog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 PERIOD_S = 0.05  # of a burner: busy, then asleep
 PARTITIONS = 30

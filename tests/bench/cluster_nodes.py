@@ -17,7 +17,7 @@ from report import KAFKA, TIERLOG
 from suite import HERE, Broker
 from versus import JVM_FLAGS
 
-from tierlog.broker.ports.types import random_uuid
+from tierlog.base.types import random_uuid
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.cli.process import BrokerFailed
 

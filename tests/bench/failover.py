@@ -21,7 +21,7 @@ from suite import HERE
 sys.path.insert(0, str(HERE.parent / "support"))
 from wire_client import Client
 
-from tierlog.broker.wire.messages.describe_quorum import (
+from tierlog.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
     PartitionData,
     PartitionDataResponse,

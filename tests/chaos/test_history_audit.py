@@ -11,7 +11,7 @@ from havoc.keyed import KEYS, TOMBSTONE_EVERY, is_tombstone, key_of
 from havoc.replicas import REMOTE, Copy, StoredBatch, StoredRecord, read_directory, read_segments
 from remote_segments import remote_segment
 
-from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.records.writer import NewRecord, encode_batch
 
 N = 6
 

@@ -11,11 +11,11 @@ import pytest
 from kafka_process import KafkaProcess
 from wire_client import Client, message
 
-from tierlog.broker.records.batch import iter_batches, seal
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.record import iter_records
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import iter_batches, seal
+from tierlog.records.codecs import Codec
+from tierlog.records.record import iter_records
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]

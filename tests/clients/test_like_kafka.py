@@ -18,9 +18,9 @@ from config_cases import CONFIG_CASES, wait_for_configs
 from kafka_process import KafkaProcess
 from wire_client import Client, message
 
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.codecs import Codec
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]

@@ -7,7 +7,7 @@ from typing import Any
 from docs_pages import ROOT
 
 from tierlog.broker.gateway.admin import admin_routes
-from tierlog.metadata.api import quorum_routes
+from tierlog.metadata.quorum.api import quorum_routes
 
 PAGE = (ROOT / "docs/reference/admin-api.md").read_text(encoding="utf-8")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from docs_pages import blocks
 
-from tierlog.metadata.tls import TlsFiles
+from tierlog.metadata.quorum.tls import TlsFiles
 
 PAGE = "docs/howto/quorum-tls.md"
 

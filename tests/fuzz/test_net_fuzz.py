@@ -18,13 +18,13 @@ from pump import Client
 from traffic import Traffic
 
 from tierlog.broker.handlers.table import SERVED
-from tierlog.broker.records.batch import iter_batches
-from tierlog.broker.records.record import iter_records
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.api import APIS
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import fetch, list_groups, metadata, offset_commit, produce
-from tierlog.broker.wire.messages.find_coordinator import FindCoordinatorRequest
+from tierlog.protocol.api import APIS
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import fetch, list_groups, metadata, offset_commit, produce
+from tierlog.protocol.messages.find_coordinator import FindCoordinatorRequest
+from tierlog.records.batch import iter_batches
+from tierlog.records.record import iter_records
+from tierlog.records.writer import NewRecord, encode_batch
 
 CASES = int(os.environ.get("FUZZ_CASES", "200000"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))

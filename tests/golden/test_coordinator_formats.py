@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.broker.coordinator.formats import (
+from tierlog.broker.groups.core.formats import (
     CommittedOffset,
     FormatError,
     GroupKey,
@@ -21,7 +21,7 @@ from tierlog.broker.coordinator.formats import (
     encode_key,
     encode_offset,
 )
-from tierlog.broker.wire.primitives import uvarint
+from tierlog.protocol.primitives import uvarint
 
 OFFSET_KEY = "0001 0001 67 0006 666c69676874 00000003"
 GROUP_KEY = "0002 0003 677270"

@@ -11,14 +11,14 @@ from pathlib import Path
 from immutables import Map
 from msgspec.structs import replace
 
-from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.base.types import TopicIdPartition
 from tierlog.metadata import image as i
 from tierlog.metadata import records as r
 from tierlog.metadata.delete_queue import DeleteQueue, QueuedDelete
 from tierlog.metadata.image_codec import decode_image, encode_image
+from tierlog.metadata.quorum.storage import decode_snapshot_file, encode_snapshot_file
+from tierlog.metadata.quorum.wal import MAGIC, Reset, encode_frames, read_segment
 from tierlog.metadata.raft.messages import Entry, HardState, Snapshot
-from tierlog.metadata.storage import decode_snapshot_file, encode_snapshot_file
-from tierlog.metadata.wal import MAGIC, Reset, encode_frames, read_segment
 
 GOLDEN = Path(__file__).parent / "metadata"
 TOPIC, SEGMENT, PAGE = (uuid.UUID(int=n) for n in (0x70, 0x5E, 0xBA))

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tierlog.broker.log import checkpoints
-from tierlog.broker.log.log import PartitionLog
-from tierlog.broker.partition.producers import ProducerState
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, assign, check_batch, read_header
-from tierlog.broker.records.rewrite import emptied, rewritten, spans
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.settings.topic import TopicConfig
+from tierlog.base.files import OsFiles
+from tierlog.base.types import TopicPartition
+from tierlog.broker.storage import checkpoints
+from tierlog.broker.storage.core.producer_state import ProducerState
+from tierlog.broker.storage.log import PartitionLog
+from tierlog.config.topic import TopicConfig
+from tierlog.records.batch import HEADER_SIZE, BatchHeader, assign, check_batch, read_header
+from tierlog.records.rewrite import emptied, rewritten, spans
+from tierlog.records.writer import NewRecord, encode_batch
 
 FILES = OsFiles()
 TOPIC_ID = uuid.UUID("00010203-0405-0607-0809-fbfcfdfeff7f")

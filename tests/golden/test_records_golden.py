@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tierlog.broker.records.batch import check_batch
-from tierlog.broker.records.indexes import (
+from tierlog.records.batch import check_batch
+from tierlog.records.indexes import (
     decode_offset_index,
     decode_time_index,
     decode_txn_index,
@@ -18,8 +18,8 @@ from tierlog.broker.records.indexes import (
     encode_time_index,
     encode_txn_index,
 )
-from tierlog.broker.records.record import iter_records
-from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.records.record import iter_records
+from tierlog.records.writer import NewRecord, encode_batch
 
 HERE = Path(__file__).parent / "records"
 BATCHES: dict[str, Any] = json.loads((HERE / "batches.json").read_text())

@@ -15,7 +15,7 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.protocol.errors import ErrorCode
 from tierlog.testing import TierlogBroker
 
 PATIENCE_S = 30.0

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from wire_client import Client
 
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import (
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import (
     alter_configs,
     create_partitions,
     create_topics,

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from wire_client import Client
 
 from tierlog.broker.gateway.catalogue import CLIENT, METRICS, SECTIONS
-from tierlog.broker.wire.messages import fetch
+from tierlog.protocol.messages import fetch
 from tierlog.testing import TierlogBroker
 
 PATIENCE_S = 30.0

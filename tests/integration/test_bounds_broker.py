@@ -13,11 +13,11 @@ from scraping import metric, wait_for_metric
 from waiting import until
 from wire_client import Client
 
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.api import BY_NAME, encode_request
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import api_versions, describe_configs, fetch, metadata
+from tierlog.protocol.api import BY_NAME, encode_request
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import api_versions, describe_configs, fetch, metadata
+from tierlog.records.codecs import Codec
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 KIB, MIB = 1 << 10, 1 << 20

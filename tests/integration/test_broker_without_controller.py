@@ -14,10 +14,10 @@ from deliveries import Deliveries
 from voter_and_broker import voter_and_broker
 
 from tierlog.broker.app import Broker
-from tierlog.broker.foundation import Foundation
-from tierlog.broker.settings.node import settings_from
-from tierlog.metadata.api import QUORUM_PATH
+from tierlog.broker.node_base import Foundation
+from tierlog.config.node import settings_from
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.quorum.api import QUORUM_PATH
 
 
 async def test_it_follows_the_voter_and_sends_commands_to_it(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from wire_client import Client
 
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import describe_configs, incremental_alter_configs
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import describe_configs, incremental_alter_configs
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker
 
 TOPIC, BROKER = 2, 4

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from deliveries import Deliveries
 
-from tierlog.broker.log.checkpoints import CLEAN_SHUTDOWN
+from tierlog.broker.storage.checkpoints import CLEAN_SHUTDOWN
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

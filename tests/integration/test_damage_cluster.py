@@ -21,10 +21,10 @@ from confluent_kafka.admin import (
 )
 from waiting import until
 
-from tierlog.broker.records.batch import iter_batches
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.cli.process import TierlogBroker
+from tierlog.records.batch import iter_batches
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

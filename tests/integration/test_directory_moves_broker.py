@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from waiting import some_moment, until
 from wire_client import Client
 
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import alter_replica_log_dirs as alter
-from tierlog.broker.wire.messages import describe_log_dirs
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import alter_replica_log_dirs as alter
+from tierlog.protocol.messages import describe_log_dirs
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

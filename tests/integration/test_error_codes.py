@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from wire_client import Client
 
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import create_topics, fetch, metadata, produce
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import create_topics, fetch, metadata, produce
+from tierlog.records.codecs import Codec
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker
 
 CRC_AT, MAGIC_AT, ATTRIBUTES_AT, LAST_DELTA_AT, COUNT_AT, LENGTH_AT = 17, 16, 21, 23, 57, 8

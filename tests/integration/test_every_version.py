@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from wire_client import Client, message
 
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.api import APIS
-from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.protocol.api import APIS
+from tierlog.protocol.errors import ErrorCode as E
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker
 
 ADVERTISED = {

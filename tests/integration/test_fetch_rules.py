@@ -8,18 +8,11 @@ from typing import Any
 import pytest
 from wire_client import Client
 
-from tierlog.broker.records.batch import iter_batches
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import (
-    create_topics,
-    delete_records,
-    delete_topics,
-    fetch,
-    metadata,
-    produce,
-)
-from tierlog.broker.wire.schema import ZERO_UUID
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import create_topics, delete_records, delete_topics, fetch, metadata, produce
+from tierlog.protocol.schema import ZERO_UUID
+from tierlog.records.batch import iter_batches
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker
 
 MIB = 1 << 20

@@ -11,9 +11,8 @@ import crc32c
 import pytest
 from wire_client import Client
 
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import (
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import (
     describe_configs,
     describe_groups,
     list_offsets,
@@ -21,6 +20,7 @@ from tierlog.broker.wire.messages import (
     offset_commit,
     offset_fetch,
 )
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker
 
 TIMES = 500

@@ -13,11 +13,11 @@ from watched_disk import WatchedDisk
 from wire_client import Client
 
 from tierlog.broker.app import Broker
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.settings.node import settings_from
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import offset_commit
+from tierlog.broker.replication.replica import Replica
+from tierlog.config.node import settings_from
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import offset_commit
+from tierlog.records.writer import NewRecord, encode_batch
 
 PRODUCERS = 16
 BATCHES = 10

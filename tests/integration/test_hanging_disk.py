@@ -11,13 +11,13 @@ import pytest
 from structlog.testing import capture_logs
 from wire_client import Client
 
+from tierlog.base.files import OsFiles
 from tierlog.broker.app import Broker
-from tierlog.broker.log.checkpoints import CLEAN_SHUTDOWN, read_offsets
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.runtime.disk_threads import DISK_THREADS
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.settings.node import settings_from
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.storage.checkpoints import CLEAN_SHUTDOWN, read_offsets
+from tierlog.broker.storage.disk_threads import DISK_THREADS
+from tierlog.config.node import settings_from
+from tierlog.records.writer import NewRecord, encode_batch
 
 PARTITIONS = 4 * DISK_THREADS
 

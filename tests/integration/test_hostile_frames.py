@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tierlog.broker.wire.api import APIS
+from tierlog.protocol.api import APIS
 from tierlog.testing import TierlogBroker
 
 pytestmark = pytest.mark.slow

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from wire_client import Client
 
-from tierlog.broker.coordinator.formats import GroupKey, encode_key
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.api import BY_NAME, encode_request
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import (
+from tierlog.broker.groups.core.formats import GroupKey, encode_key
+from tierlog.protocol.api import BY_NAME, encode_request
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import (
     delete_records,
     join_group,
     list_groups,
@@ -20,7 +19,8 @@ from tierlog.broker.wire.messages import (
     offset_commit,
     produce,
 )
-from tierlog.broker.wire.primitives import uvarint
+from tierlog.protocol.primitives import uvarint
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker
 
 OFFSETS_TOPIC = "__consumer_offsets"

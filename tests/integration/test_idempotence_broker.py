@@ -9,10 +9,10 @@ from cutting_proxy import CuttingProxy
 from waiting import until
 from wire_client import Client
 
-from tierlog.broker.records.batch import read_header
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import produce
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import produce
+from tierlog.records.batch import read_header
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 LARGEST = 2**31 - 1

@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from mounts import read_only
 from wire_client import Client
 
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import describe_log_dirs, fetch, list_offsets, produce
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import describe_log_dirs, fetch, list_offsets, produce
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

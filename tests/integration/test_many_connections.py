@@ -12,9 +12,9 @@ from scraping import metric
 from wire_client import Client
 
 from tierlog.broker.net.bounds import FRAMES_PER_TURN
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.api import BY_NAME, encode_request
-from tierlog.broker.wire.messages import api_versions, fetch, produce
+from tierlog.protocol.api import BY_NAME, encode_request
+from tierlog.protocol.messages import api_versions, fetch, produce
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 KIB = 1 << 10

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from metadata_quorum import Quorum, register
 
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.metadata.balancing import BalanceSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.quorum.balancing import BalanceSettings
+from tierlog.protocol.errors import ErrorCode
 
 PARTITIONS = 20
 

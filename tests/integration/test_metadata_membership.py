@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 from metadata_quorum import Quorum, has, register, topic
 
-from tierlog.metadata.api import QUORUM_PATH
-from tierlog.metadata.node import MetadataUnavailable, NotTheLeader
+from tierlog.metadata.quorum.api import QUORUM_PATH
+from tierlog.metadata.quorum.node import MetadataUnavailable, NotTheLeader
 from tierlog.metadata.raft.core import Role
 from tierlog.metadata.raft.membership import ChangeRefused
 from tierlog.metadata.raft.settings import RaftSettings

@@ -9,16 +9,16 @@ import msgspec
 import pytest
 from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
 
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.metadata.api import END_PATH, LOG_PATH
-from tierlog.metadata.auth import Envelope
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.feed import happens
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.node import MetadataUnavailable
+from tierlog.metadata.quorum.api import END_PATH, LOG_PATH
+from tierlog.metadata.quorum.auth import Envelope
+from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.publisher import happens
+from tierlog.metadata.quorum.sentinel import EndOfProcess
 from tierlog.metadata.raft.settings import RaftSettings
-from tierlog.metadata.sentinel import EndOfProcess
+from tierlog.protocol.errors import ErrorCode
 
 FAR_MS = 3_600_000
 

@@ -10,11 +10,10 @@ import aiohttp
 import pytest
 from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
 
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.metadata.api import STATUS_PATH, STEP_PATH, SUBMIT_PATH
-from tierlog.metadata.auth import MAX_BODY_BYTES, SIGNATURE, Envelope, is_answer
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.node import MetadataUnavailable
+from tierlog.metadata.quorum.api import STATUS_PATH, STEP_PATH, SUBMIT_PATH
+from tierlog.metadata.quorum.auth import MAX_BODY_BYTES, SIGNATURE, Envelope, is_answer
+from tierlog.metadata.quorum.node import MetadataUnavailable
 from tierlog.metadata.raft.messages import (
     NOBODY,
     Heartbeat,
@@ -23,6 +22,7 @@ from tierlog.metadata.raft.messages import (
     decode_messages,
     encode_messages,
 )
+from tierlog.protocol.errors import ErrorCode
 
 
 @pytest.fixture

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import OsFiles
+from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.node import MetadataNode, MetadataUnavailable
-from tierlog.metadata.own_snapshots import SNAPSHOT_LEAST_BYTES
-from tierlog.metadata.storage import ForeignDirectory
+from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.quorum.node_snapshots import SNAPSHOT_LEAST_BYTES
+from tierlog.metadata.quorum.storage import ForeignDirectory
+from tierlog.protocol.errors import ErrorCode
 
 
 class OneNode:

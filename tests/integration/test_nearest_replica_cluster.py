@@ -10,9 +10,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from scraping import metric, wait_for_metric
 from waiting import until
 
-from tierlog.broker.settings.node import RACK_AWARE_SELECTOR
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.cli.process import TierlogBroker
+from tierlog.config.node import RACK_AWARE_SELECTOR
 
 pytestmark = pytest.mark.slow
 COUNT, VALUE = 300, bytes(1000)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tierlog.base.files import OsFiles
 from tierlog.broker.app import Broker
-from tierlog.broker.foundation import NodeFailed
-from tierlog.broker.log.checkpoints import CLEAN_SHUTDOWN
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.settings.node import settings_from
+from tierlog.broker.node_base import NodeFailed
+from tierlog.broker.storage.checkpoints import CLEAN_SHUTDOWN
+from tierlog.config.node import settings_from
 from tierlog.metadata.controller import commands as c
 
 PATIENCE_S = 30.0

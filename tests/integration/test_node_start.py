@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 from waiting import until
 
+from tierlog.base.files import OsFiles
 from tierlog.broker.app import Broker
-from tierlog.broker.foundation import NodeFailed
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.settings.node import settings_from
-from tierlog.broker.voter import Voter
+from tierlog.broker.controller_node import Voter
+from tierlog.broker.node_base import NodeFailed
 from tierlog.cli.errors import ExitCode
+from tierlog.config.node import settings_from
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.node import MetadataNode
+from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.raft.messages import VoteRequest
 
 

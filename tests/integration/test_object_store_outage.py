@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from wire_client import Client
 
-from tierlog.broker.records.record import iter_records
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.cli.admin import AdminApi
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.record import iter_records
 from tierlog.testing import TierlogBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

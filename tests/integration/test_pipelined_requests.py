@@ -11,7 +11,7 @@ import pytest
 from voter_and_broker import voter_and_broker
 from wire_client import Client, message
 
-from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.records.writer import NewRecord, encode_batch
 
 TOPIC = 2  # resource type
 ROUNDS = 5

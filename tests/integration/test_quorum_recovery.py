@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from metadata_quorum import CLUSTER_ID, Quorum, has, register, topic
 
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.types import random_uuid
+from tierlog.base.files import OsFiles
+from tierlog.base.types import random_uuid
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.recovery import TERM_GAP, NotRecoverable, Recovery
-from tierlog.metadata.storage import Loaded, MetadataStorage
+from tierlog.metadata.quorum.recovery import TERM_GAP, NotRecoverable, Recovery
+from tierlog.metadata.quorum.storage import Loaded, MetadataStorage
 
 RNG = random.Random(5)
 

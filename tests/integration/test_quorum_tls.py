@@ -12,9 +12,8 @@ from confluent_kafka import Producer
 from deliveries import Deliveries
 from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.cli.local_cluster import LocalCluster
-from tierlog.metadata.api import (
+from tierlog.metadata.quorum.api import (
     END_PATH,
     HEARTBEAT_PATH,
     LOG_PATH,
@@ -24,9 +23,10 @@ from tierlog.metadata.api import (
     STEP_PATH,
     SUBMIT_PATH,
 )
-from tierlog.metadata.auth import Envelope
-from tierlog.metadata.node import MetadataUnavailable
-from tierlog.metadata.tls import TlsFiles
+from tierlog.metadata.quorum.auth import Envelope
+from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.tls import TlsFiles
+from tierlog.protocol.errors import ErrorCode
 
 Start = Callable[[Mapping[int, TlsFiles]], Quorum]
 ROUTES = (

@@ -12,12 +12,12 @@ from kafka import KafkaConsumer
 from wire_client import Client, message
 
 from tierlog.broker.gateway.catalogue import CLIENT, SECTIONS
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.fetch import FetchResponse
 from tierlog.cli import quotas
 from tierlog.cli.client import KafkaClient
 from tierlog.cli.quotas import Entity
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.fetch import FetchResponse
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker
 
 PATIENCE_S = 30.0

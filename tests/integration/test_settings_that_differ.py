@@ -10,8 +10,8 @@ from deliveries import Deliveries
 from waiting import until
 from wire_client import Client, message
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.cli.local_cluster import LocalCluster
+from tierlog.protocol.errors import ErrorCode
 
 pytestmark = pytest.mark.slow
 

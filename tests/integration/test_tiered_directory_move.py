@@ -11,16 +11,16 @@ from pump import until
 from tier_node import produce
 from wire_client import Client
 
+from tierlog.base.types import TopicPartition
 from tierlog.broker.app import Broker
-from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.records.batch import iter_batches
-from tierlog.broker.records.record import iter_records
-from tierlog.broker.runtime.directory_moves import RATE
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.settings.node import settings_from
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.maintenance.directory_moves import RATE
+from tierlog.broker.replication.replica import Replica
+from tierlog.config.node import settings_from
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.records import ConfigScope
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import iter_batches
+from tierlog.records.record import iter_records
 from tierlog.tiering.local_store import LocalStore
 
 pytestmark = pytest.mark.timeout(90)

@@ -9,10 +9,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic
 from confluent_kafka.admin import AlterConfigOpType as Op
 
-from tierlog.broker.records.batch import iter_batches
-from tierlog.broker.records.record import iter_records
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.process import TierlogBroker
+from tierlog.records.batch import iter_batches
+from tierlog.records.record import iter_records
 from tierlog.tiering.format.manifest import decode_root, decode_topic
 
 pytestmark = pytest.mark.timeout(90)

@@ -9,8 +9,8 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from wire_client import Client
 from wire_client import message as request_of
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.cli.admin import AdminApi
+from tierlog.protocol.errors import ErrorCode
 from tierlog.testing import TierlogBroker
 
 pytestmark = pytest.mark.slow

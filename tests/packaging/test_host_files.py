@@ -20,12 +20,12 @@ from pathlib import Path
 import pytest
 from waiting import until
 
+from tierlog.base import descriptors
 from tierlog.broker.net.bounds import TURNED_AWAY_MAX
-from tierlog.broker.ports import descriptors
-from tierlog.broker.settings.node import NodeSettings, settings_from
-from tierlog.broker.settings.sources import read_environment, read_toml
 from tierlog.cli import process
 from tierlog.cli.cluster_files import free_ports
+from tierlog.config.node import NodeSettings, settings_from
+from tierlog.config.sources import read_environment, read_toml
 
 ROOT = Path(__file__).parents[2]
 HOST = ROOT / "terraform" / "host"

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.record import Record
-from tierlog.broker.records.window import at_once
-from tierlog.broker.records.writer import NewRecord
-from tierlog.broker.settings.topic import TopicConfig
+from tierlog.config.topic import TopicConfig
+from tierlog.records.codecs import Codec
+from tierlog.records.record import Record
+from tierlog.records.window import at_once
+from tierlog.records.writer import NewRecord
 
 KEYS = [b"a", b"b", b"c", b"a longer key, of which a digest is kept", b"the same, but another of them"]
 RETENTION = 100

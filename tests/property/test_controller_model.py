@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decide import decide
+from tierlog.metadata.controller.partition_change import check_partition
 from tierlog.metadata.controller.reassignment import under_way
 from tierlog.metadata.controller.rules import min_in_sync, rules_of
-from tierlog.metadata.controller.settle import check_partition
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage, PartitionImage
 from tierlog.metadata.image_codec import decode_image, encode_image

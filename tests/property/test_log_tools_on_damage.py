@@ -9,17 +9,17 @@ from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tierlog.broker.log.dumping import Wanted, dump
-from tierlog.broker.log.log import PartitionLog
-from tierlog.broker.log.offline import find_partitions
-from tierlog.broker.log.reindexing import rebuild_indexes
-from tierlog.broker.log.segment import CorruptLog
-from tierlog.broker.log.verifying import Totals, Verification
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.records.batch import HEADER_SIZE, assign, read_header
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.settings.topic import TopicConfig
+from tierlog.base.files import OsFiles
+from tierlog.broker.storage.log import PartitionLog
+from tierlog.broker.storage.segment import CorruptLog
+from tierlog.broker.storage_tools.dumping import Wanted, dump
+from tierlog.broker.storage_tools.offline import find_partitions
+from tierlog.broker.storage_tools.reindexing import rebuild_indexes
+from tierlog.broker.storage_tools.verifying import Totals, Verification
+from tierlog.config.topic import TopicConfig
+from tierlog.records.batch import HEADER_SIZE, assign, read_header
+from tierlog.records.codecs import Codec
+from tierlog.records.writer import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000
 CONFIG = TopicConfig(segment_bytes=700, index_interval_bytes=100)

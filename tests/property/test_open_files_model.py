@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tierlog.broker.ports.files import FileSlice, OsFiles
-from tierlog.broker.ports.open_files import OpenFiles, SharedFile
+from tierlog.base.files import FileSlice, OsFiles
+from tierlog.base.open_files import OpenFiles, SharedFile
 
 FILES = 12
 NUMBERS = st.integers(0, FILES - 1)

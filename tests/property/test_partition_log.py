@@ -15,15 +15,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tierlog.broker.log.log import PartitionLog
-from tierlog.broker.ports.files import FileSlice, OsFiles
-from tierlog.broker.ports.slices import LogSlice
-from tierlog.broker.records.batch import assign, iter_batches, read_header
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.record import Record, iter_records
-from tierlog.broker.records.window import at_once
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.settings.topic import TopicConfig
+from tierlog.base.files import FileSlice, OsFiles
+from tierlog.base.slices import LogSlice
+from tierlog.broker.storage.log import PartitionLog
+from tierlog.config.topic import TopicConfig
+from tierlog.records.batch import assign, iter_batches, read_header
+from tierlog.records.codecs import Codec
+from tierlog.records.record import Record, iter_records
+from tierlog.records.window import at_once
+from tierlog.records.writer import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000
 PRODUCER = 5

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tierlog.broker.records.batch import RecordsError, iter_batches, seal
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.columnar import COLUMNS, decode_columns
-from tierlog.broker.records.record import Record, iter_records
-from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.records.batch import RecordsError, iter_batches, seal
+from tierlog.records.codecs import Codec
+from tierlog.records.columnar import COLUMNS, decode_columns
+from tierlog.records.record import Record, iter_records
+from tierlog.records.writer import NewRecord, encode_batch
 
 LIMIT = 1 << 24
 payloads = st.none() | st.binary(max_size=20) | st.binary(min_size=100, max_size=200)

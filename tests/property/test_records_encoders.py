@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record import default_records as kafka_records
 
-from tierlog.broker.records.batch import RecordsError, check_batch, check_produced, iter_batches
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.record import Record, iter_records
-from tierlog.broker.records.unpacking import decompress
-from tierlog.broker.records.walk import BadField, count_check, walk_fields, walk_one, walk_structure
-from tierlog.broker.records.window import Window, at_once
-from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.records.batch import RecordsError, check_batch, check_produced, iter_batches
+from tierlog.records.codecs import Codec
+from tierlog.records.record import Record, iter_records
+from tierlog.records.unpacking import decompress
+from tierlog.records.walk import BadField, count_check, walk_fields, walk_one, walk_structure
+from tierlog.records.window import Window, at_once
+from tierlog.records.writer import NewRecord, encode_batch
 
 LIMIT = 1 << 24
 # kafka-python needs further packages for snappy and lz4; aiokafka brings all codecs.

@@ -21,14 +21,14 @@ from log_model import ABORTED, COMMITTED, fetch_all
 from power_loss import KEPT, LOST, TORN, ZEROED, Killed
 from replica_driver import IDEMPOTENT, PRODUCERS_MS, TOMBSTONES_MS, TRANSACTIONAL, UNLIMITED, ReplicaDriver
 
-from tierlog.broker.ports.files import FileSlice
-from tierlog.broker.records.batch import iter_batches
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.record import iter_records
-from tierlog.broker.records.window import at_once
-from tierlog.broker.records.writer import NewRecord
-from tierlog.broker.settings.topic import TopicConfig
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.base.files import FileSlice
+from tierlog.config.topic import TopicConfig
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import iter_batches
+from tierlog.records.codecs import Codec
+from tierlog.records.record import iter_records
+from tierlog.records.window import at_once
+from tierlog.records.writer import NewRecord
 
 KEYS = [b"a", b"b", b"a longer key, of which compaction keeps a digest"]
 MOST_BEHIND_A_CUT = 12

@@ -32,16 +32,16 @@ from hypothesis.stateful import (
 from model_controller import NOBODY, ModelController, RealController, View
 from power_loss import KEPT, LOST, TORN, ZEROED, PowerLoss
 
-from tierlog.broker.partition.epochs import UNKNOWN_END
-from tierlog.broker.partition.follower import Fetched, FetchPosition, Retry, StartFromTier
-from tierlog.broker.partition.in_sync import IsrProposal
-from tierlog.broker.ports.files import FileSlice
-from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.records.record import iter_records
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.settings.topic import TopicConfig
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.base.files import FileSlice
+from tierlog.base.leader_epochs import UNKNOWN_END
+from tierlog.base.types import TopicPartition
+from tierlog.broker.replication.core.follower import Fetched, FetchPosition, Retry, StartFromTier
+from tierlog.broker.replication.core.in_sync import IsrProposal
+from tierlog.broker.replication.replica import Replica
+from tierlog.config.topic import TopicConfig
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.record import iter_records
+from tierlog.records.writer import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000
 BROKERS = (1, 2, 3)

@@ -15,9 +15,9 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
-from tierlog.broker.wire.codec import decode, encode
-from tierlog.broker.wire.generate import DATA, QUORUM_KEYS, _is_optional, _read_field, _without_none
-from tierlog.broker.wire.schema import ZERO_UUID
+from tierlog.protocol.codec import decode, encode
+from tierlog.protocol.generate import DATA, QUORUM_KEYS, _is_optional, _read_field, _without_none
+from tierlog.protocol.schema import ZERO_UUID
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -28,7 +28,7 @@ def _cases() -> list[tuple[str, str, int, type, type]]:
     found = []
     names = [name for key, name in api_key_map.items() if key not in QUORUM_KEYS] + list(DATA)
     for api in sorted(names):
-        ours = importlib.import_module(f"tierlog.broker.wire.messages.{api}")
+        ours = importlib.import_module(f"tierlog.protocol.messages.{api}")
         for version, paths in schema_name_map[api].items():
             for kind, path in paths.items():
                 if kind in (EntityType.request, EntityType.response, EntityType.data):

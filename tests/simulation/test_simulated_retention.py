@@ -7,7 +7,7 @@ import pytest
 from simulator.retention import Batch, Limits, RetentionWitness
 from simulator.witness import Violation
 
-from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.base.types import TopicIdPartition
 
 WHERE = TopicIdPartition(UUID(int=1), 0)
 NOW = 10_000

@@ -16,7 +16,7 @@ from simulator.retention import RetentionWitness
 from simulator.tier_witness import TierWitness
 from simulator.witness import Violation
 
-from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import BrokerImage, ClusterImage, RemotePartition
 from tierlog.tiering.format.keys import Keys

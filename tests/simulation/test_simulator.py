@@ -12,7 +12,7 @@ from simulator.loop import Process, SimLoop, Stalled
 from simulator.network import Broken, Network, Refused
 from simulator.splits import split
 
-from tierlog.broker.ports.files import write_atomically
+from tierlog.base.files import write_atomically
 
 
 def test_time_passes_only_as_far_as_something_is_due():

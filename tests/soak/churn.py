@@ -26,8 +26,8 @@ from crc32c import crc32c
 from samples import read_process
 from wire_client import Client, message
 
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.api import BY_NAME, encode_request
+from tierlog.protocol.api import BY_NAME, encode_request
+from tierlog.records.writer import NewRecord, encode_batch
 
 INSPECTED = Path(__file__).with_name("inspected.py")
 SETTINGS = {

@@ -11,26 +11,26 @@ from typing import Any
 from pump import Client
 from wire_client import message
 
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import OsFiles
+from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.fetch_sessions import FetchSessions
+from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.table import SERVED, build_handlers
 from tierlog.broker.net.listener import Listener
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.runtime.data_directories import DataDirectories
-from tierlog.broker.runtime.fetch_sessions import FetchSessions
-from tierlog.broker.runtime.purgatory import Purgatory
-from tierlog.broker.runtime.replica_manager import ReplicaManager
-from tierlog.broker.settings.node import settings_from
-from tierlog.broker.wire.api import BY_NAME
+from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.config.node import settings_from
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import BrokerImage, PartitionImage
-from tierlog.metadata.node import MetadataNode
-from tierlog.metadata.peers import NoPeers
+from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.metadata.quorum.peers import NoPeers
 from tierlog.metadata.raft.messages import AnyMessage
+from tierlog.protocol.api import BY_NAME
 
 GROUP_APIS = (
     "DeleteGroups", "DescribeGroups", "FindCoordinator", "Heartbeat", "JoinGroup", "LeaveGroup", "ListGroups",

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tierlog.metadata.tls import TlsFiles
+from tierlog.metadata.quorum.tls import TlsFiles
 
 VALID_FROM = datetime.datetime(2020, 1, 1)
 VALID_UNTIL = datetime.datetime(2100, 1, 1)

@@ -4,17 +4,17 @@ import random
 import threading
 from pathlib import Path
 
-from tierlog.broker.log.cleaner import Cleaning, Pace, take_job
-from tierlog.broker.log.log import PartitionLog
-from tierlog.broker.log.swap import Swap
-from tierlog.broker.partition.compaction import Dirty, dirty_part
-from tierlog.broker.partition.key_map import LOAD_FACTOR
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import FileSlice, OsFiles
-from tierlog.broker.records.batch import BatchHeader, assign, iter_batches, read_header
-from tierlog.broker.records.record import Record, iter_records
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.settings.topic import TopicConfig
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import FileSlice, OsFiles
+from tierlog.broker.storage.cleaner import Cleaning, Pace, take_job
+from tierlog.broker.storage.core.compaction import Dirty, dirty_part
+from tierlog.broker.storage.core.key_map import LOAD_FACTOR
+from tierlog.broker.storage.log import PartitionLog
+from tierlog.broker.storage.segment_swap import Swap
+from tierlog.config.topic import TopicConfig
+from tierlog.records.batch import BatchHeader, assign, iter_batches, read_header
+from tierlog.records.record import Record, iter_records
+from tierlog.records.writer import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000
 

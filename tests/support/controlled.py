@@ -9,7 +9,7 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decide import decide
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.peers import MetadataUnavailable
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 
 
 class Controlled:

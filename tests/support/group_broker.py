@@ -5,32 +5,27 @@ import random
 import uuid
 from pathlib import Path
 
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import OsFiles
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicPartition
+from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.context import Connection, RawReply, RequestContext
 from tierlog.broker.handlers.groups import group_handlers
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.runtime.group_service import GroupService
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.settings.node import NodeSettings
-from tierlog.broker.settings.topic import TopicConfig
-from tierlog.broker.wire.api import BY_NAME
-from tierlog.broker.wire.codec import decode, encode
-from tierlog.broker.wire.errors import ErrorCode as E
-from tierlog.broker.wire.messages import (
-    join_group,
-    offset_commit,
-    offset_fetch,
-    sync_group,
-)
+from tierlog.broker.replication.replica import Replica
+from tierlog.config.node import NodeSettings
+from tierlog.config.topic import TopicConfig
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import (
     CreateTopics,
     NewTopic,
     RegisterBroker,
 )
-from tierlog.metadata.node import MetadataNode
+from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.codec import decode, encode
+from tierlog.protocol.errors import ErrorCode as E
+from tierlog.protocol.messages import join_group, offset_commit, offset_fetch, sync_group
 
 SETTINGS = NodeSettings(
     node_id=1,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wire_client import Client
 
-from tierlog.broker.wire.messages.api_versions import ApiVersionsRequest
+from tierlog.protocol.messages.api_versions import ApiVersionsRequest
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0

@@ -8,12 +8,12 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tierlog.broker.partition.producers import BATCHES_KEPT
-from tierlog.broker.ports.files import FileSlice
-from tierlog.broker.records.batch import iter_batches
-from tierlog.broker.records.record import Record, iter_records
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.base.files import FileSlice
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.storage.core.producer_state import BATCHES_KEPT
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import iter_batches
+from tierlog.records.record import Record, iter_records
 
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
 

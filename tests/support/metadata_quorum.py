@@ -9,21 +9,21 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.metadata.api import RaftServer
-from tierlog.metadata.balancing import BalanceSettings
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import OsFiles
+from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.node import MetadataNode, NotTheLeader
-from tierlog.metadata.observer import MetadataObserver
+from tierlog.metadata.quorum.api import RaftServer
+from tierlog.metadata.quorum.balancing import BalanceSettings
+from tierlog.metadata.quorum.node import MetadataNode, NotTheLeader
+from tierlog.metadata.quorum.observer import MetadataObserver
+from tierlog.metadata.quorum.tls import TlsFiles
+from tierlog.metadata.quorum.transport import HttpPeers
 from tierlog.metadata.raft.messages import AnyMessage
 from tierlog.metadata.raft.settings import RaftSettings
-from tierlog.metadata.tls import TlsFiles
-from tierlog.metadata.transport import HttpPeers
 
 SECRET = b"a secret of the test"
 CLUSTER_ID = "quorum-test"

@@ -10,12 +10,12 @@ from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tierlog.broker.partition.in_sync import IsrProposal
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.broker.replication.core.in_sync import IsrProposal
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decide import decide
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.errors import ErrorCode
 
 NOBODY = -1
 

@@ -9,22 +9,22 @@ from pathlib import Path
 
 from pump import until
 
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.records.record import iter_records
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.runtime.data_directories import DataDirectories
-from tierlog.broker.runtime.directory_moves import DirectoryMoves
-from tierlog.broker.runtime.group_commit import GroupCommit
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.runtime.replica_manager import ReplicaManager, TellEmpty
-from tierlog.broker.settings.node import settings_from
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import OsFiles
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicPartition
+from tierlog.broker.maintenance.directory_moves import DirectoryMoves
+from tierlog.broker.replication.group_commit import GroupCommit
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_manager import ReplicaManager, TellEmpty
+from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.record import iter_records
+from tierlog.records.writer import NewRecord, encode_batch
 
 NAME = TopicPartition("t", 0)
 EMPTY = ClusterImage(cluster_id="c")

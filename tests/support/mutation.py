@@ -15,16 +15,16 @@ import crc32c
 from traffic import Recorded, Traffic
 
 from tierlog.broker.handlers.table import SERVED
-from tierlog.broker.records.batch import read_header
-from tierlog.broker.records.codecs import Codec, compress
-from tierlog.broker.records.writer import NewRecord, encode_batch, under_codec, with_section
-from tierlog.broker.wire.api import APIS, decode_request_header, encode_request
-from tierlog.broker.wire.codec import decode
-from tierlog.broker.wire.messages.create_partitions import CreatePartitionsRequest
-from tierlog.broker.wire.messages.create_topics import CreateTopicsRequest
-from tierlog.broker.wire.messages.produce import ProduceRequest
-from tierlog.broker.wire.primitives import MalformedFrame, uvarint
-from tierlog.broker.wire.schema import ZERO_UUID, Field
+from tierlog.protocol.api import APIS, decode_request_header, encode_request
+from tierlog.protocol.codec import decode
+from tierlog.protocol.messages.create_partitions import CreatePartitionsRequest
+from tierlog.protocol.messages.create_topics import CreateTopicsRequest
+from tierlog.protocol.messages.produce import ProduceRequest
+from tierlog.protocol.primitives import MalformedFrame, uvarint
+from tierlog.protocol.schema import ZERO_UUID, Field
+from tierlog.records.batch import read_header
+from tierlog.records.codecs import Codec, compress
+from tierlog.records.writer import NewRecord, encode_batch, under_codec, with_section
 
 PARTITIONS_MAX = 8
 """Thousands of partitions in one request are legal, and would fill the time with making files."""

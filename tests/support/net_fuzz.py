@@ -33,12 +33,12 @@ from tierlog.broker.handlers.table import SERVED
 from tierlog.broker.net.connection import Pump
 from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.net.listener import Listener
-from tierlog.broker.settings.node import settings_from
-from tierlog.broker.wire.api import APIS, decode_request_header, decode_response
-from tierlog.broker.wire.codec import reader, writer
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.primitives import MalformedFrame
+from tierlog.config.node import settings_from
 from tierlog.metadata.controller import commands as c
+from tierlog.protocol.api import APIS, decode_request_header, decode_response
+from tierlog.protocol.codec import reader, writer
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.primitives import MalformedFrame
 
 IN_ROUND = 64
 TURNS = 6

@@ -6,8 +6,8 @@ import itertools
 import random
 from pathlib import Path
 
-from tierlog.broker.ports.files import OsFiles, Space
-from tierlog.broker.ports.open_files import OpenFiles
+from tierlog.base.files import OsFiles, Space
+from tierlog.base.open_files import OpenFiles
 
 KEPT, LOST, TORN, ZEROED = "kept", "lost", "torn", "zeroed"
 """What becomes of bytes and names that were not synced: all there, none, or names there and bytes in part,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from power_loss import Killed
 
-from tierlog.broker.ports.files import OsFiles, Space
-from tierlog.broker.ports.open_files import OpenFiles
+from tierlog.base.files import OsFiles, Space
+from tierlog.base.open_files import OpenFiles
 
 Entries = dict[str, int]
 

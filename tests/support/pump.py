@@ -5,19 +5,19 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.api_versions import api_versions_handler
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.net.bounds import Bounds
 from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.net.listener import Listener, Refusal
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.wire.api import APIS, decode_response, encode_request
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.delete_topics import DeleteTopicsResponse
-from tierlog.broker.wire.messages.heartbeat import HeartbeatResponse
-from tierlog.broker.wire.messages.list_offsets import ListOffsetsResponse
-from tierlog.broker.wire.messages.metadata import MetadataResponse
-from tierlog.broker.wire.messages.produce import (
+from tierlog.protocol.api import APIS, decode_response, encode_request
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.delete_topics import DeleteTopicsResponse
+from tierlog.protocol.messages.heartbeat import HeartbeatResponse
+from tierlog.protocol.messages.list_offsets import ListOffsetsResponse
+from tierlog.protocol.messages.metadata import MetadataResponse
+from tierlog.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

@@ -13,14 +13,14 @@ from pathlib import Path
 from time import perf_counter
 from uuid import UUID
 
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.metadata.api import RaftServer
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import OsFiles
+from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.controller.commands import RegisterBroker
-from tierlog.metadata.node import MetadataNode
+from tierlog.metadata.quorum.api import RaftServer
+from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.metadata.quorum.transport import HttpPeers
 from tierlog.metadata.raft.settings import RaftSettings
-from tierlog.metadata.transport import HttpPeers
 
 CLUSTER_ID, SECRET = "quorum-of-processes", b"a secret of the test"
 

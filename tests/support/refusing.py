@@ -3,7 +3,7 @@
 import errno
 from pathlib import Path
 
-from tierlog.broker.ports.files import OsFiles
+from tierlog.base.files import OsFiles
 
 
 class Refusing(OsFiles):

@@ -17,21 +17,21 @@ from hypothesis.stateful import RuleBasedStateMachine
 from log_model import Batch, LogModel, fetch_all
 from power_loss import KEPT, LOST, TORN, PowerLoss
 
-from tierlog.broker.log.index_checks import OffsetIndexCheck, TimeIndexCheck, TxnIndexCheck
-from tierlog.broker.log.names import LOG, SNAPSHOT
-from tierlog.broker.log.offline import BatchFound, find_partitions
-from tierlog.broker.log.segment import BatchAt
-from tierlog.broker.log.verifying import Totals, Verification
-from tierlog.broker.ports.files import FileSlice
-from tierlog.broker.ports.open_files import OpenFiles
-from tierlog.broker.ports.types import TopicPartition
-from tierlog.broker.records.batch import assign
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.record import Record
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.runtime.replica import AppendResult, Replica
-from tierlog.broker.settings.topic import TopicConfig
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.base.files import FileSlice
+from tierlog.base.open_files import OpenFiles
+from tierlog.base.types import TopicPartition
+from tierlog.broker.replication.replica import AppendResult, Replica
+from tierlog.broker.storage.names import LOG, SNAPSHOT
+from tierlog.broker.storage.segment import BatchAt
+from tierlog.broker.storage_tools.index_checks import OffsetIndexCheck, TimeIndexCheck, TxnIndexCheck
+from tierlog.broker.storage_tools.offline import BatchFound, find_partitions
+from tierlog.broker.storage_tools.verifying import Totals, Verification
+from tierlog.config.topic import TopicConfig
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import assign
+from tierlog.records.codecs import Codec
+from tierlog.records.record import Record
+from tierlog.records.writer import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000
 TOMBSTONES_MS = 100

@@ -9,11 +9,11 @@ from typing import Any
 
 import crc32c
 
-from tierlog.broker.ports.types import TopicIdPartition, random_uuid
-from tierlog.broker.records.batch import iter_batches
-from tierlog.broker.records.indexes import OffsetEntry, TimeEntry, encode_offset_index, encode_time_index
-from tierlog.broker.records.record import iter_records
+from tierlog.base.types import TopicIdPartition, random_uuid
 from tierlog.metadata.records import RemoteSegment
+from tierlog.records.batch import iter_batches
+from tierlog.records.indexes import OffsetEntry, TimeEntry, encode_offset_index, encode_time_index
+from tierlog.records.record import iter_records
 from tierlog.tiering.format.bundle import IndexBundle, encode_bundle
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import (

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from spark_bucket import BucketWriter
 
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.records.codecs import Codec
+from tierlog.records.writer import NewRecord, encode_batch
 
 FIRST_MS = 1_357_034_400_000
 LOG_START = 250

@@ -7,23 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import FileSlice, OsFiles
-from tierlog.broker.ports.slices import LogSlice
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import TopicIdPartition, TopicPartition
-from tierlog.broker.records.batch import HEADER_SIZE, assign, read_header
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.runtime.log_repair import LogRepair
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.runtime.tier_driver import TierDriver
-from tierlog.broker.runtime.tier_housekeeper import TierHousekeeper
-from tierlog.broker.settings.topic import TopicConfig
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import FileSlice, OsFiles
+from tierlog.base.slices import LogSlice
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicIdPartition, TopicPartition
+from tierlog.broker.maintenance.log_repair import LogRepair
+from tierlog.broker.remote.tier_driver import TierDriver
+from tierlog.broker.remote.tier_housekeeper import TierHousekeeper
+from tierlog.broker.replication.replica import Replica
+from tierlog.config.topic import TopicConfig
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import PartitionImage
-from tierlog.metadata.node import MetadataNode
+from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import HEADER_SIZE, assign, read_header
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.tiering.chunk_cache import ChunkCache
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.manager import TierLimits, TierManager

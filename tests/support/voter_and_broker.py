@@ -4,8 +4,8 @@ import socket
 from pathlib import Path
 
 from tierlog.broker.app import Broker
-from tierlog.broker.settings.node import settings_from
-from tierlog.broker.voter import Voter
+from tierlog.broker.controller_node import Voter
+from tierlog.config.node import settings_from
 
 
 def voter_and_broker(directory: Path) -> tuple[Voter, Broker]:

@@ -5,7 +5,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from tierlog.broker.ports.files import OsFiles
+from tierlog.base.files import OsFiles
 
 
 class WatchedDisk(OsFiles):

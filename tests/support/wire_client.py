@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from string import Template
 from typing import Any
 
-from tierlog.broker.wire.api import BY_NAME, decode_response, encode_request
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import (
+from tierlog.protocol.api import BY_NAME, decode_response, encode_request
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import (
     create_topics,
     describe_groups,
     fetch,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import crc32c
 
-from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import PageRef, RemoteSegment
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")

@@ -18,13 +18,13 @@ from random import SystemRandom
 from typing import Any
 
 from havoc.ground import Ground, Place
-from tierlog.broker.log.checkpoints import encode_uuid
-from tierlog.broker.ports.types import random_uuid
-from tierlog.broker.settings.node import BROKER, CONTROLLER
-from tierlog.broker.settings.sources import ENVIRONMENT_PREFIX
+from tierlog.base.types import random_uuid
+from tierlog.broker.storage.checkpoints import encode_uuid
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.errors import CliError
 from tierlog.cli.local_cluster import SECRET
+from tierlog.config.node import BROKER, CONTROLLER
+from tierlog.config.sources import ENVIRONMENT_PREFIX
 
 START_TIMEOUT_S = 180.0  # some seconds, on a machine that has nothing else to do
 ASK_TIMEOUT_S = 2.0

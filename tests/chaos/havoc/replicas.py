@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tierlog.broker.log.offline import Tail, find_partitions, read_batches
-from tierlog.broker.ports.types import TopicIdPartition
-from tierlog.broker.records.batch import HEADER_SIZE, BatchHeader, check_batch, iter_batches
-from tierlog.broker.records.errors import RecordsError
-from tierlog.broker.records.record import iter_records
+from tierlog.base.types import TopicIdPartition
+from tierlog.broker.storage_tools.offline import Tail, find_partitions, read_batches
 from tierlog.metadata.records import RemoteSegment
+from tierlog.records.batch import HEADER_SIZE, BatchHeader, check_batch, iter_batches
+from tierlog.records.errors import RecordsError
+from tierlog.records.record import iter_records
 from tierlog.spark.bucket import Bucket
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import decode_page, decode_root, decode_topic

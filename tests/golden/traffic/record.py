@@ -219,7 +219,7 @@ def main() -> None:
 def ids(broker: TierlogBroker) -> dict[str, object]:
     from wire_client import Client
 
-    from tierlog.broker.wire.messages.metadata import MetadataRequest
+    from tierlog.protocol.messages.metadata import MetadataRequest
 
     client = Client(broker.bootstrap)
     answer = client.send("Metadata", 12, MetadataRequest(topics=None))

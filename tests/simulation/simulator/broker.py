@@ -20,44 +20,44 @@ from simulator.network import Broken, Network
 from simulator.peers import SimPeers, address
 from simulator.watched import WatchedLease, WatchedMetadata
 from simulator.witness import QuorumWitness, Violation
+from tierlog.base.files import FileSlice, Part
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicPartition, random_uuid
+from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.groups import group_handlers
+from tierlog.broker.handlers.producer_ids import ProducerIds
+from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.table import build_handlers
-from tierlog.broker.log.segment import Damage, Segment
+from tierlog.broker.lifecycle import BrokerLifecycle, Registration
+from tierlog.broker.maintenance.log_maintenance import Upkeep
+from tierlog.broker.maintenance.log_repair import LogRepair
+from tierlog.broker.maintenance.scrubber import FoundDamage, Scrubber
 from tierlog.broker.net.dispatch import Dispatcher
-from tierlog.broker.partition.follower import StartFromTier
-from tierlog.broker.ports.files import FileSlice, Part
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import TopicPartition, random_uuid
-from tierlog.broker.runtime.boots import may_have_lost, note_boot, previous_epoch
-from tierlog.broker.runtime.data_directories import DataDirectories
-from tierlog.broker.runtime.data_directory import DataDirectory
-from tierlog.broker.runtime.fetch_sessions import FetchSessions
-from tierlog.broker.runtime.group_commit import GroupCommit
-from tierlog.broker.runtime.group_service import GroupService
-from tierlog.broker.runtime.isr_updater import IsrUpdater
-from tierlog.broker.runtime.lifecycle import BrokerLifecycle, Registration
-from tierlog.broker.runtime.log_repair import LogRepair
-from tierlog.broker.runtime.partition_roles import PartitionRoles
-from tierlog.broker.runtime.producer_ids import ProducerIds
-from tierlog.broker.runtime.purgatory import Purgatory
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.runtime.replica_fetcher import FollowerDependencies, ReplicaFetchers
-from tierlog.broker.runtime.replica_manager import ReplicaManager
-from tierlog.broker.runtime.replica_reports import ReplicaReports
-from tierlog.broker.runtime.scrubber import FoundDamage, Scrubber
-from tierlog.broker.runtime.tiering import Tiering
-from tierlog.broker.runtime.upkeep import Upkeep
-from tierlog.broker.settings.node import NodeSettings
-from tierlog.broker.wire.errors import ErrorCode, KafkaError
+from tierlog.broker.remote.tiering import Tiering
+from tierlog.broker.replication.alter_partition_manager import IsrUpdater
+from tierlog.broker.replication.core.follower import StartFromTier
+from tierlog.broker.replication.group_commit import GroupCommit
+from tierlog.broker.replication.partition_roles import PartitionRoles
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_fetcher import FollowerDependencies, ReplicaFetchers
+from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.replication.replica_reports import ReplicaReports
+from tierlog.broker.storage.log_dir import DataDirectory
+from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.segment import Damage, Segment
+from tierlog.broker.storage.unclean_restart import may_have_lost, note_boot, previous_epoch
+from tierlog.config.node import NodeSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.node import MetadataNode, MetadataUnavailable
-from tierlog.metadata.observer import MetadataObserver
+from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.quorum.observer import MetadataObserver
+from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.tiering.object_store import ObjectStore
 
 DEATH_SEEN_S = 0.002

@@ -37,11 +37,10 @@ from simulator.splits import split
 from simulator.tiering import Tiering, read_back
 from simulator.witness import QuorumWitness, Violation
 from simulator.workload import TOPIC, Client, History, consume, produce, values_of
-from tierlog.broker.log.segment import Segment
-from tierlog.broker.ports.types import InvariantViolation
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.settings.node import NodeSettings, settings_from
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.base.types import InvariantViolation
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.storage.segment import Segment
+from tierlog.config.node import NodeSettings, settings_from
 from tierlog.metadata.controller.commands import (
     AlterConfigs,
     ConfigChange,
@@ -53,8 +52,9 @@ from tierlog.metadata.controller.commands import (
     TopicsChanged,
 )
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable
 from tierlog.metadata.records import ConfigScope
+from tierlog.protocol.errors import ErrorCode
 
 FAULTS_S = (5.0,) * 8 + (10.0, 20.0)
 FAULTS_A_SECOND = 2.0

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from simulator.broker import DIRECTORIES, SimBroker
 from simulator.disk import Disk
-from tierlog.broker.log.checkpoints import RECOVERY_POINTS, read_offsets
-from tierlog.broker.records.batch import BatchHeader, iter_batches
-from tierlog.broker.records.errors import RecordsError
+from tierlog.broker.storage.checkpoints import RECOVERY_POINTS, read_offsets
+from tierlog.records.batch import BatchHeader, iter_batches
+from tierlog.records.errors import RecordsError
 
 FLIPS_A_SECOND = 2.0
 UNDER_A_PROCESS = 0.6

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from simulator.network import Broken, Network, Refused
-from tierlog.broker.ports.network import Unreachable
-from tierlog.broker.wire import replica_fetch
-from tierlog.broker.wire.api import APIS, FETCH_KEY, decode_response, encode_request
-from tierlog.broker.wire.messages.fetch import FetchRequest
+from tierlog.base.network import Unreachable
+from tierlog.protocol import replica_fetch
+from tierlog.protocol.api import APIS, FETCH_KEY, decode_response, encode_request
+from tierlog.protocol.messages.fetch import FetchRequest
 
 
 class Server(Protocol):

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tierlog.broker.ports.files import Buffer, OsFiles, Space
-from tierlog.broker.ports.open_files import OpenFiles
+from tierlog.base.files import Buffer, OsFiles, Space
+from tierlog.base.open_files import OpenFiles
 
 OPEN_FILES = 64
 """Small on purpose: descriptors of logs are closed and opened again all the time."""

@@ -15,7 +15,7 @@ from simulator.clock import SimClock
 from simulator.disk import Disk
 from simulator.loop import Process, SimLoop
 from simulator.network import Network
-from tierlog.metadata.node import MetadataNode
+from tierlog.metadata.quorum.node import MetadataNode
 
 KINDS = (
     "kill",

@@ -15,24 +15,24 @@ from uuid import UUID
 from simulator.network import Broken
 from simulator.witness import Violation
 from simulator.workload import RETRY_S, TOPIC, Client
-from tierlog.broker.ports.network import Unreachable
-from tierlog.broker.wire.api import BY_NAME
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.find_coordinator import FindCoordinatorRequest
-from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest
-from tierlog.broker.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from tierlog.broker.wire.messages.offset_commit import (
+from tierlog.base.network import Unreachable
+from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.find_coordinator import FindCoordinatorRequest
+from tierlog.protocol.messages.heartbeat import HeartbeatRequest
+from tierlog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tierlog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tierlog.broker.wire.messages.offset_fetch import (
+from tierlog.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from tierlog.broker.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tierlog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 OFFSETS_TOPIC = "__consumer_offsets"
 GROUP = "group"

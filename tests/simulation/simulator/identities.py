@@ -18,17 +18,17 @@ from pathlib import Path
 from simulator.broker import DIRECTORIES, SimBroker
 from simulator.disk import Disk
 from simulator.partitions import PartitionWitness
-from tierlog.broker.log.checkpoints import (
+from tierlog.base.files import OsFiles
+from tierlog.broker.storage.checkpoints import (
     HIGH_WATERMARKS,
     META_PROPERTIES,
     PARTITION_METADATA,
     read_offsets,
 )
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.records.batch import iter_batches
-from tierlog.broker.records.errors import RecordsError
 from tierlog.metadata.client import MetadataClient
-from tierlog.metadata.node import MetadataUnavailable
+from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.records.batch import iter_batches
+from tierlog.records.errors import RecordsError
 
 TWINS, RESTORED = 0.3, 0.3
 """Of the runs: the share with second processes of live brokers, and with disks that are put back."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from simulator.witness import Violation
 from simulator.workload import Client, fresh_producer_id, send
-from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.records.writer import NewRecord, encode_batch
 
 MANY = 0.2
 """Of the runs of a cluster: the share that has them."""

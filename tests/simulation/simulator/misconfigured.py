@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from simulator.broker import SimBroker
-from tierlog.broker.settings.node import NodeSettings
+from tierlog.config.node import NodeSettings
 
 EVERY_S = 1.5
 LASTS_S = (0.5, 5.0)

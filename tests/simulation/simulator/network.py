@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from simulator.loop import Handle, Process, SimLoop
-from tierlog.broker.records.batch import HEADER_SIZE, read_header
+from tierlog.records.batch import HEADER_SIZE, read_header
 
 T = TypeVar("T")
 

@@ -23,25 +23,25 @@ from simulator.workload import (
     fresh_producer_id,
     values_of,
 )
-from tierlog.broker.ports.network import Unreachable
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.api import BY_NAME
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.alter_partition_reassignments import (
+from tierlog.base.network import Unreachable
+from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from tierlog.broker.wire.messages.create_topics import (
+from tierlog.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from tierlog.broker.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from tierlog.broker.wire.messages.elect_leaders import ElectLeadersRequest
-from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tierlog.broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tierlog.broker.wire.messages.unregister_broker import UnregisterBrokerRequest
+from tierlog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tierlog.protocol.messages.elect_leaders import ElectLeadersRequest
+from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tierlog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tierlog.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from tierlog.records.writer import NewRecord, encode_batch
 
 REASSIGN, ELECT, UNREGISTER, CREATE, DELETE = (
     BY_NAME[name].key

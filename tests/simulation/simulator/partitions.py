@@ -7,7 +7,7 @@ from uuid import UUID
 from simulator.broker import SimBroker
 from simulator.faults import Victim
 from simulator.witness import Violation
-from tierlog.broker.runtime.replica import Replica
+from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 
 Key = tuple[UUID, int]

@@ -24,12 +24,12 @@ from simulator.network import Broken, Network, Refused, Responses
 from simulator.peers import SimPeers, address
 from simulator.splits import split
 from simulator.witness import QuorumWitness, Violation
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import InvariantViolation
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import InvariantViolation
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable
+from tierlog.protocol.errors import ErrorCode
 
 CLUSTER_ID = "simulated"
 FAULTS_S = 20.0

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from simulator.witness import Violation
-from tierlog.broker.ports.types import TopicIdPartition
-from tierlog.broker.records.batch import BatchHeader, iter_batches
-from tierlog.broker.records.record import iter_records
+from tierlog.base.types import TopicIdPartition
+from tierlog.records.batch import BatchHeader, iter_batches
+from tierlog.records.record import iter_records
 
 SHARE = 0.4
 """Share of the tiered runs in which retention deletes."""

@@ -16,32 +16,34 @@ from simulator import (
 )
 from simulator.switches import SAFEGUARDS, Patches, switched_off
 from simulator.switches import safeguard as _safeguard
-from tierlog.broker.coordinator import coordinator
-from tierlog.broker.log import checked_batches, recovery
-from tierlog.broker.partition import replicated
-from tierlog.broker.partition.follower import FollowerCore
-from tierlog.broker.partition.in_sync import InSyncSet
-from tierlog.broker.partition.leader import LeaderCore
-from tierlog.broker.partition.producers import ProducerState
-from tierlog.broker.ports.types import NO_EPOCH
-from tierlog.broker.records.batch import read_header
-from tierlog.broker.runtime import tier_driver
-from tierlog.broker.runtime.lifecycle import BrokerLifecycle
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.runtime.replica_reports import ReplicaReports
-from tierlog.broker.runtime.upkeep import Upkeep
-from tierlog.broker.settings.topic import MAX_LONG
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.metadata import evolve, wal
-from tierlog.metadata.controller import election, in_sync, remote, settle
+from tierlog.base.types import NO_EPOCH
+from tierlog.broker.groups.core import coordinator
+from tierlog.broker.lifecycle import BrokerLifecycle
+from tierlog.broker.maintenance.log_maintenance import Upkeep
+from tierlog.broker.remote import tier_driver
+from tierlog.broker.replication.core import fetched_batches as replicated
+from tierlog.broker.replication.core.follower import FollowerCore
+from tierlog.broker.replication.core.in_sync import InSyncSet
+from tierlog.broker.replication.core.leader import LeaderCore
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_reports import ReplicaReports
+from tierlog.broker.storage import checked_batches, recovery
+from tierlog.broker.storage.core.producer_state import ProducerState
+from tierlog.config.topic import MAX_LONG
+from tierlog.metadata import evolve
+from tierlog.metadata.controller import election, in_sync, remote
+from tierlog.metadata.controller import partition_change as settle
 from tierlog.metadata.controller.rules import Rules
-from tierlog.metadata.leadership import Leadership
+from tierlog.metadata.quorum import wal
+from tierlog.metadata.quorum.leadership import Leadership
+from tierlog.metadata.quorum.storage import MetadataStorage
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.messages import Entry
 from tierlog.metadata.raft.replication import Replication
-from tierlog.metadata.storage import MetadataStorage
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import read_header
 from tierlog.tiering import copier, planner
 
 __all__ = [

@@ -6,24 +6,27 @@ from typing import Any
 from msgspec.structs import replace
 
 from simulator.switches import Patches, safeguard
-from tierlog.broker.coordinator import coordinator
-from tierlog.broker.coordinator.coordinator import Coordinator
-from tierlog.broker.coordinator.formats import CommittedOffset
+from tierlog.broker.groups.core import coordinator
+from tierlog.broker.groups.core.coordinator import Coordinator
+from tierlog.broker.groups.core.formats import CommittedOffset
+from tierlog.broker.groups.group_shard import GroupShard
 from tierlog.broker.handlers import fetch
-from tierlog.broker.partition.follower import FetchPosition
-from tierlog.broker.partition.validation import RecordChecks
-from tierlog.broker.runtime import boots, replica, running_settings, topic_configs
-from tierlog.broker.runtime.group_shard import GroupShard
-from tierlog.broker.runtime.lifecycle import BrokerLifecycle
-from tierlog.broker.runtime.replica import ReadResult, Replica
-from tierlog.broker.runtime.replica_reports import ReplicaReports
-from tierlog.broker.runtime.replica_roles import ReplicaRoles
-from tierlog.broker.settings.node import NodeSettings
-from tierlog.broker.wire.schema import ZERO_UUID
-from tierlog.metadata.controller import brokers, reassignment, rules, settle
+from tierlog.broker.lifecycle import BrokerLifecycle
+from tierlog.broker.replication import dynamic_settings as running_settings
+from tierlog.broker.replication import replica, topic_configs
+from tierlog.broker.replication.core.follower import FetchPosition
+from tierlog.broker.replication.replica import ReadResult, Replica
+from tierlog.broker.replication.replica_reports import ReplicaReports
+from tierlog.broker.replication.replica_roles import ReplicaRoles
+from tierlog.broker.storage import unclean_restart as boots
+from tierlog.broker.storage.core.batch_validation import RecordChecks
+from tierlog.config.node import NodeSettings
+from tierlog.metadata.controller import brokers, reassignment, rules
+from tierlog.metadata.controller import partition_change as settle
 from tierlog.metadata.controller.rules import ClusterDefaults
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.protocol.schema import ZERO_UUID
 
 # --- what producers say
 

@@ -1,11 +1,11 @@
 """Safeguards against bits that flip on disks, where no CRC covers them too."""
 
 from simulator.switches import Patches, safeguard
-from tierlog.broker.log import recovery
-from tierlog.broker.partition.continuity import HeaderRules
-from tierlog.broker.partition.epochs import LeaderEpochs
-from tierlog.broker.runtime.log_repair import LogRepair
-from tierlog.broker.runtime.replica import Replica
+from tierlog.base.leader_epochs import LeaderEpochs
+from tierlog.broker.maintenance.log_repair import LogRepair
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.storage import recovery
+from tierlog.broker.storage.core.continuity import HeaderRules
 from tierlog.metadata.image import PartitionImage
 
 

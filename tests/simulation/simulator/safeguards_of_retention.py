@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from simulator.switches import Patches, safeguard
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.runtime.tier_driver import TierDriver
-from tierlog.broker.settings.topic import MAX_LONG
+from tierlog.broker.remote.tier_driver import TierDriver
+from tierlog.broker.replication.replica import Replica
+from tierlog.config.topic import MAX_LONG
 from tierlog.tiering import planner
 
 

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from simulator.switches import Patches, safeguard
 from tierlog.metadata.controller.sessions import BrokerSessions
-from tierlog.metadata.deaths import Deaths
-from tierlog.metadata.fencing import Fencing
-from tierlog.metadata.leadership import Leadership
+from tierlog.metadata.quorum.failure_detector import Deaths
+from tierlog.metadata.quorum.fencing import Fencing
+from tierlog.metadata.quorum.leadership import Leadership
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.messages import Entry

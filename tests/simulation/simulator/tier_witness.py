@@ -15,13 +15,13 @@ from simulator.broker import SimBroker
 from simulator.object_store import Bucket
 from simulator.retention import Batch, RetentionWitness, batches_of
 from simulator.witness import Violation
-from tierlog.broker.ports.types import TopicIdPartition
-from tierlog.broker.records.batch import BatchHeader, check_batch, iter_batches
-from tierlog.broker.records.errors import RecordsError
-from tierlog.broker.runtime.replica import Replica
+from tierlog.base.types import TopicIdPartition
+from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.records.batch import BatchHeader, check_batch, iter_batches
+from tierlog.records.errors import RecordsError
 from tierlog.tiering.format.keys import Keys, parse_attempt
 from tierlog.tiering.format.manifest import ManifestError, ManifestRoot, decode_page, decode_root
 

@@ -15,11 +15,11 @@ from simulator.retention import SHARE, RetentionWitness, draw_limits
 from simulator.tier_witness import TierWitness
 from simulator.witness import Violation
 from simulator.workload import FETCH, TOPIC, Client, earliest, values_of
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import remote
 from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tierlog.tiering import planner
 from tierlog.tiering.format.keys import Keys
 

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tierlog.broker.ports.types import TopicIdPartition
-from tierlog.broker.runtime.lifecycle import BrokerLifecycle
-from tierlog.broker.runtime.replica_manager import ReplicaManager
+from tierlog.base.types import TopicIdPartition
+from tierlog.broker.lifecycle import BrokerLifecycle
+from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import MoveLogStart
-from tierlog.metadata.node import MetadataNode
-from tierlog.metadata.observer import MetadataObserver
+from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.metadata.quorum.observer import MetadataObserver
 
 if TYPE_CHECKING:
     from simulator.broker import Observer, SimBroker

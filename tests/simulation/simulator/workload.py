@@ -17,23 +17,23 @@ from simulator.clock import START_MS
 from simulator.dialler import SimCaller, SimDialler
 from simulator.network import Network
 from simulator.witness import Violation
-from tierlog.broker.ports.network import Unreachable
-from tierlog.broker.ports.types import NO_TIMESTAMP
-from tierlog.broker.records.batch import check_batch, correct_header, iter_batches, read_header
-from tierlog.broker.records.errors import RecordsError
-from tierlog.broker.records.record import iter_records
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.wire.api import BY_NAME
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tierlog.broker.wire.messages.init_producer_id import InitProducerIdRequest
-from tierlog.broker.wire.messages.list_offsets import (
+from tierlog.base.network import Unreachable
+from tierlog.base.types import NO_TIMESTAMP
+from tierlog.metadata.image import TopicImage
+from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest
+from tierlog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tierlog.broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tierlog.metadata.image import TopicImage
+from tierlog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tierlog.records.batch import check_batch, correct_header, iter_batches, read_header
+from tierlog.records.errors import RecordsError
+from tierlog.records.record import iter_records
+from tierlog.records.writer import NewRecord, encode_batch
 
 TOPIC = "orders"
 PRODUCE, FETCH, INIT, LIST_OFFSETS = (

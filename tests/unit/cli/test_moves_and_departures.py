@@ -11,17 +11,17 @@ from cli_process import run, told
 from controlled import Controlled
 from pump import until
 
+from tierlog.broker.failures import FailureLog
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
+from tierlog.broker.gateway.loop_lag import LoopLag
 from tierlog.broker.gateway.node import Node
 from tierlog.broker.handlers.stats import RequestStats
-from tierlog.broker.runtime.failures import FailureLog
-from tierlog.broker.runtime.loop_lag import LoopLag
-from tierlog.broker.settings.node import settings_from
 from tierlog.cli.admin import AdminApi
-from tierlog.metadata.api import QUORUM_PATH
+from tierlog.config.node import settings_from
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.quorum.api import QUORUM_PATH
 
 RATES = {"leader.replication.throttled.replicas": "0:1,0:2", "follower.replication.throttled.replicas": "0:3"}
 

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from tierlog.broker.log.offline import LOCK_FILE, locked
-from tierlog.broker.ports.files import OsFiles
+from tierlog.base.files import OsFiles
+from tierlog.broker.storage_tools.offline import LOCK_FILE, locked
+from tierlog.metadata.quorum.recovery import TERM_GAP
+from tierlog.metadata.quorum.storage import Loaded, MetadataStorage
 from tierlog.metadata.raft.membership import Configuration, Member, encode_configuration
 from tierlog.metadata.raft.messages import CONFIGURATION, Entry, HardState
-from tierlog.metadata.recovery import TERM_GAP
-from tierlog.metadata.storage import Loaded, MetadataStorage
 
 THREE = Configuration({1: Member(), 2: Member("http://two"), 3: Member()})
 

@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import pytest
 
-from tierlog.broker.wire.api import BY_NAME, decode_request_header, encode_response
-from tierlog.broker.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tierlog.cli import client, topics
 from tierlog.cli.errors import ExitCode
+from tierlog.protocol.api import BY_NAME, decode_request_header, encode_response
+from tierlog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 
 API = BY_NAME["DeleteTopics"]
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tierlog.base.histogram import Histogram
 from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, exposition
-from tierlog.broker.ports.histogram import Histogram
 
 
 def parsed(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

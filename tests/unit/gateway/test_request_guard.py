@@ -15,10 +15,10 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from tierlog.broker.gateway import request_guard
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.request_guard import known_names
-from tierlog.broker.settings.node import settings_from
-from tierlog.metadata.api import quorum_routes, raft_routes
+from tierlog.config.node import settings_from
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.member_address import MemberResolver, NotAMembers, check_resolved, check_url
+from tierlog.metadata.quorum.api import quorum_routes, raft_routes
 
 
 class Guard(Enum):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from admin_cluster import AdminCluster
 
-from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.protocol.errors import ErrorCode as E
 
 PARTITIONS = [{"topic": "t", "partitions": [0]}]
 MOVES = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [2]}]}]

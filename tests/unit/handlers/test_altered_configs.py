@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from admin_cluster import AdminCluster
 
-from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.protocol.errors import ErrorCode as E
 
 TOPIC, BROKER = 2, 4
 SET, DELETE = 0, 1

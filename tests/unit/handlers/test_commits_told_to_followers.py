@@ -9,9 +9,9 @@ import pytest
 from fetch_node import EPOCH, LED, NEWEST, TOPIC, Node, fetch_node
 from pump import until
 
-from tierlog.broker.settings.node import RACK_AWARE_SELECTOR
-from tierlog.broker.wire.api import FETCH_KEY
-from tierlog.broker.wire.messages import fetch
+from tierlog.config.node import RACK_AWARE_SELECTOR
+from tierlog.protocol.api import FETCH_KEY
+from tierlog.protocol.messages import fetch
 
 FOLLOWER, OTHER, BEHIND = 2, 3, 4  # brokers; their epochs are their ids
 LONG_MS, PATIENCE_S = 600_000, 20

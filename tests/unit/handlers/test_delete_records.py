@@ -11,9 +11,9 @@ from pump import until
 
 from tierlog.broker.handlers.context import Connection, RequestContext
 from tierlog.broker.handlers.delete_records import _Deletion, delete_records_handler
-from tierlog.broker.runtime.purgatory import DELETE_RECORDS
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import delete_records, fetch
+from tierlog.broker.handlers.purgatory import DELETE_RECORDS
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import delete_records, fetch
 
 LONG_MS = 600_000
 RECORDS, DELETED = 10, 6

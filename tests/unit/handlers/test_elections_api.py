@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from admin_cluster import AdminCluster
 
-from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.protocol.errors import ErrorCode as E
 
 PREFERRED, UNCLEAN = 0, 1
 

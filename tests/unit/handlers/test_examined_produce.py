@@ -15,32 +15,32 @@ import cramjam
 import pytest
 from pump import Client, turns, until
 
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import OsFiles
+from tierlog.base.tasks import TaskGroup
+from tierlog.broker.handlers.batch_validator import Examiner
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
-from tierlog.broker.handlers.examined_produce import Unexamined
+from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.produce import produce_handler
+from tierlog.broker.handlers.purgatory import Purgatory
+from tierlog.broker.handlers.validated_produce import Unexamined
 from tierlog.broker.net.listener import Listener
-from tierlog.broker.partition.examination import BYTES_AT_ONCE, RECORDS_AT_ONCE
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.records.batch import HEADER_SIZE, read_header
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.writer import NewRecord, encode_batch, with_section
-from tierlog.broker.runtime.data_directories import DataDirectories
-from tierlog.broker.runtime.examiner import Examiner
-from tierlog.broker.runtime.fetch_sessions import FetchSessions
-from tierlog.broker.runtime.purgatory import Purgatory
-from tierlog.broker.runtime.replica import Replica
-from tierlog.broker.runtime.replica_manager import ReplicaManager
-from tierlog.broker.settings.node import settings_from
-from tierlog.broker.settings.topic import TopicConfig
-from tierlog.broker.wire.api import PRODUCE_KEY
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import produce
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.storage.core.record_validation import BYTES_AT_ONCE, RECORDS_AT_ONCE
+from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.config.node import settings_from
+from tierlog.config.topic import TopicConfig
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.api import PRODUCE_KEY
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import produce
+from tierlog.records.batch import HEADER_SIZE, read_header
+from tierlog.records.codecs import Codec
+from tierlog.records.writer import NewRecord, encode_batch, with_section
 
 TOPIC = uuid.UUID(int=5)
 MANY = RECORDS_AT_ONCE + 1

@@ -6,8 +6,8 @@ import pytest
 from admin_cluster import AdminCluster
 
 from tierlog.broker.handlers.features import FORMAT, KAFKA_FEATURES, features_of
-from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.errors import ErrorCode as E
 
 UPGRADE, SAFE_DOWNGRADE = 1, 2
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from hypothesis import given, strategies
 
+from tierlog.base.files import FileSlice, OsFiles
+from tierlog.base.open_files import SharedFile
+from tierlog.base.slices import LogSlice
 from tierlog.broker.handlers.follower_answer import Told, follower_answer
-from tierlog.broker.ports.files import FileSlice, OsFiles
-from tierlog.broker.ports.open_files import SharedFile
-from tierlog.broker.ports.slices import LogSlice
-from tierlog.broker.wire.codec import encode
-from tierlog.broker.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from tierlog.protocol.codec import encode
+from tierlog.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 
 TOPICS = [uuid.UUID(int=number) for number in (1, 2, 3)]
 VERSIONS = range(15, 19)

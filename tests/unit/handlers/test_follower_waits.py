@@ -8,10 +8,10 @@ import pytest
 from fetch_node import EPOCH, FOLLOWED, LED, NEWEST, TOPIC, Node, fetch_node
 from pump import until
 
-from tierlog.broker.runtime.purgatory import PATIENT_TURNS
-from tierlog.broker.wire.api import FETCH_KEY
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import fetch
+from tierlog.broker.handlers.purgatory import PATIENT_TURNS
+from tierlog.protocol.api import FETCH_KEY
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import fetch
 
 FOLLOWER = 2
 LONG_MS, PATIENCE_S = 600_000, 20

@@ -19,8 +19,8 @@ from tierlog.broker.handlers.topics import (
     TOPICS_PER_SLICE,
 )
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN
-from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.records import ConfigScope
+from tierlog.protocol.errors import ErrorCode as E
 
 
 def topics(count: int, partitions: int = 1, prefix: str = "t") -> list[dict[str, Any]]:

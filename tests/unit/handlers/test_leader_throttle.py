@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from fetch_node import EPOCH, LED, NEWEST, TOPIC, Node, fetch_node
 
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.wire.api import FETCH_KEY
-from tierlog.broker.wire.messages import fetch
+from tierlog.base.clock import SystemClock
+from tierlog.protocol.api import FETCH_KEY
+from tierlog.protocol.messages import fetch
 
 IN_SYNC, BEHIND = 2, 4  # brokers; their epochs are their ids
 

@@ -9,26 +9,26 @@ from typing import Any
 import pytest
 from pump import Client
 
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import OsFiles
+from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.fetch import fetch_handler
+from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.produce import produce_handler
+from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.net.listener import Listener
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.runtime.data_directories import DataDirectories
-from tierlog.broker.runtime.fetch_sessions import FetchSessions
-from tierlog.broker.runtime.purgatory import Purgatory
-from tierlog.broker.runtime.replica_manager import ReplicaManager
-from tierlog.broker.settings.node import settings_from
-from tierlog.broker.wire.api import FETCH_KEY, PRODUCE_KEY
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import fetch, produce
+from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.api import FETCH_KEY, PRODUCE_KEY
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import fetch, produce
+from tierlog.records.writer import NewRecord, encode_batch
 
 TOPIC = uuid.UUID(int=5)
 OURS, THEIRS = 0, 1

@@ -10,11 +10,11 @@ import pytest
 from admin_cluster import AdminCluster
 
 from tierlog.broker.handlers.auto_creation import IN_FLIGHT_MAX, TOPICS_PER_COMMAND, AutoTopicCreation
-from tierlog.broker.handlers.fenced_lately import NAMED_FOR_MS
-from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.broker.handlers.recently_fenced import NAMED_FOR_MS
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import CreateTopics
 from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.errors import ErrorCode as E
 
 
 async def partition(cluster: AdminCluster, version: int) -> Any:

@@ -10,12 +10,12 @@ from immutables import Map
 from pump import until
 
 from tierlog.broker.handlers.nearest_replica import nearest_replica
-from tierlog.broker.records.writer import NewRecord, encode_batch
-from tierlog.broker.settings.node import RACK_AWARE_SELECTOR
-from tierlog.broker.wire.api import FETCH_KEY
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import fetch
+from tierlog.config.node import RACK_AWARE_SELECTOR
 from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.api import FETCH_KEY
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import fetch
+from tierlog.records.writer import NewRecord, encode_batch
 
 
 @pytest.fixture

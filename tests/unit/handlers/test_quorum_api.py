@@ -7,8 +7,8 @@ import pytest
 from admin_cluster import AdminCluster
 
 from tierlog.broker.handlers.quorum import described
-from tierlog.broker.wire.errors import ErrorCode as E
-from tierlog.metadata.status import Hearing, NodeStatus, PeerStatus
+from tierlog.metadata.quorum.status import Hearing, NodeStatus, PeerStatus
+from tierlog.protocol.errors import ErrorCode as E
 
 TOPIC = "__cluster_metadata"
 

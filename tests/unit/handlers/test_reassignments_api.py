@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from admin_cluster import AdminCluster
 
-from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.protocol.errors import ErrorCode as E
 
 
 def asked(name: str, number: int, replicas: list[int] | None) -> dict[str, Any]:

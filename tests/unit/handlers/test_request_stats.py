@@ -10,10 +10,10 @@ from tierlog.broker.handlers.context import Connection, RawReply, RequestContext
 from tierlog.broker.handlers.error_codes import counter_of
 from tierlog.broker.handlers.stats import ApiStats, RequestStats, measured
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices
-from tierlog.broker.wire.api import APIS, BY_NAME
-from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.messages import metadata
-from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.protocol.api import APIS, BY_NAME
+from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.messages import metadata
+from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 HEARTBEAT = BY_NAME["Heartbeat"].key
 CONTEXT = RequestContext(HEARTBEAT, 4, 1, None, Connection(1, "h", 1, "h", 2))

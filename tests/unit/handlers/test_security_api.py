@@ -8,10 +8,10 @@ import pytest
 from tierlog.broker.handlers.context import Connection, RequestContext
 from tierlog.broker.handlers.error_codes import counter_of
 from tierlog.broker.handlers.security import security_handlers
-from tierlog.broker.wire.api import BY_NAME
-from tierlog.broker.wire.codec import decode, encode
-from tierlog.broker.wire.errors import ErrorCode
-from tierlog.broker.wire.messages import create_acls, delete_acls
+from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.codec import decode, encode
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import create_acls, delete_acls
 
 SECURITY_DISABLED, NOT_ALLOWED = (
     ErrorCode.SECURITY_DISABLED,

@@ -9,8 +9,8 @@ from remote_segments import remote_segment
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decide import decide
+from tierlog.metadata.controller.partition_change import check_partition
 from tierlog.metadata.controller.rules import rules_of
-from tierlog.metadata.controller.settle import check_partition
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition
 from tierlog.metadata.image_codec import decode_image, encode_image

@@ -7,12 +7,12 @@ import pytest
 from pump import until
 from structlog.testing import capture_logs
 
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.metadata.balancing import BalanceSettings, Balancing
+from tierlog.base.clock import SystemClock
+from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.balance import MAX_ELECTIONS
-from tierlog.metadata.feed import ImageFeed
+from tierlog.metadata.quorum.balancing import BalanceSettings, Balancing
+from tierlog.metadata.quorum.publisher import ImageFeed
 
 World = Any
 

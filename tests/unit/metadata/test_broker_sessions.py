@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.sessions import BrokerSessions
+from tierlog.protocol.errors import ErrorCode as E
 
 World = Any
 SESSION_MS = 3000

@@ -8,8 +8,8 @@ from certificates import Authority
 from pump import until
 from structlog.testing import capture_logs
 
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.metadata.tls import TlsFiles, keep_fresh
+from tierlog.base.tasks import TaskGroup
+from tierlog.metadata.quorum.tls import TlsFiles, keep_fresh
 
 LOOK_S = 0.005
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.metadata.deaths import Deaths
-from tierlog.metadata.feed import ImageFeed
+from tierlog.base.clock import SystemClock
+from tierlog.metadata.quorum.failure_detector import Deaths
+from tierlog.metadata.quorum.publisher import ImageFeed
 
 World = Any
 SESSION_MS = 3000

@@ -3,8 +3,8 @@
 import uuid
 from typing import Any
 
-from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.controller import commands as c
+from tierlog.protocol.errors import ErrorCode as E
 
 World = Any
 

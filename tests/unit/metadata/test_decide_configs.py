@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from tierlog.broker.wire.errors import ErrorCode as E
-from tierlog.broker.wire.primitives import STRING_BYTES_MAX
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import configs
 from tierlog.metadata.controller.commands import ConfigOperation as Op
@@ -14,6 +12,8 @@ from tierlog.metadata.evolve import evolve
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigRecord
 from tierlog.metadata.records import ConfigScope as Scope
+from tierlog.protocol.errors import ErrorCode as E
+from tierlog.protocol.primitives import STRING_BYTES_MAX
 
 World = Any
 

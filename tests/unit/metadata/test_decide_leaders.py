@@ -7,7 +7,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.balance import rebalance
@@ -17,6 +16,7 @@ from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import BrokerImage, ClusterImage
 from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.records import ConfigScope, RecordType, decode_records
+from tierlog.protocol.errors import ErrorCode as E
 
 World = Any
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from tierlog.broker.wire.errors import ErrorCode
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import quotas
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import VERSION, UnknownSnapshotVersion, decode_image, encode_image
 from tierlog.metadata.records import QUOTA_NAME_MAX
+from tierlog.protocol.errors import ErrorCode
 
 World = Any
 Entity = tuple[tuple[str, str | None], ...]

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import throttles
 from tierlog.metadata.controller.brokers import update_format
 from tierlog.metadata.controller.reassignment import under_way
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.records import ConfigScope
+from tierlog.protocol.errors import ErrorCode as E
 
 World = Any
 

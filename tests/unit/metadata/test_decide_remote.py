@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.remote import MAX_DELETES, MAX_ENTRIES, MAX_STARTED, SPILL_MS
 from tierlog.metadata.records import PageRef
+from tierlog.protocol.errors import ErrorCode as E
 
 World = Any
 MakeSegment = Any

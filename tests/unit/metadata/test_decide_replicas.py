@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.balance import rebalance
 from tierlog.metadata.controller.commands import ElectionKind
 from tierlog.metadata.controller.election import leads_others_could
 from tierlog.metadata.controller.replicas import MAX_REPLICAS_PER_REPORT
+from tierlog.protocol.errors import ErrorCode as E
 
 World = Any
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from loop_steps import LoopSteps
 
-from tierlog.broker.wire.errors import ErrorCode as E
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import topics
 from tierlog.metadata.records import ConfigScope
+from tierlog.protocol.errors import ErrorCode as E
 
 World = Any
 

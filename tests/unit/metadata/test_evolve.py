@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from tierlog.broker.ports.types import InvariantViolation
+from tierlog.base.types import InvariantViolation
 from tierlog.metadata.evolve import evolve, evolve_all
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import AnyRecord, CreateTopic, PartitionRecord

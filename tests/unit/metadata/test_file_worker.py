@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.metadata.worker import FileWorker
+from tierlog.base.clock import SystemClock
+from tierlog.metadata.quorum.storage_thread import FileWorker
 
 
 class Clock(SystemClock):

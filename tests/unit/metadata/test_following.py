@@ -9,16 +9,16 @@ from crc32c import crc32c
 from pump import until
 from structlog.testing import capture_logs
 
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.metadata.following import Following, LogReader
-from tierlog.metadata.pages import LogPage
-from tierlog.metadata.peers import MetadataUnavailable, NoPeers
+from tierlog.base.tasks import TaskGroup
+from tierlog.metadata.quorum.log_pages import LogPage
+from tierlog.metadata.quorum.log_reader import Following, LogReader
+from tierlog.metadata.quorum.peers import MetadataUnavailable, NoPeers
+from tierlog.metadata.quorum.recovery import TERM_GAP
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import Configuration, Member
 from tierlog.metadata.raft.settings import RaftSettings
-from tierlog.metadata.recovery import TERM_GAP
 
 DATA = b"a snapshot of two"
 

@@ -12,18 +12,18 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import OsFiles
+from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigResource
 from tierlog.metadata.image_codec import encode_image
-from tierlog.metadata.leadership import MAX_WAITING
-from tierlog.metadata.node import MetadataNode, MetadataUnavailable, NotTheLeader
-from tierlog.metadata.peers import LeadershipLost, NoPeers
+from tierlog.metadata.quorum.leadership import MAX_WAITING
+from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable, NotTheLeader
+from tierlog.metadata.quorum.peers import LeadershipLost, NoPeers
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.records import ConfigScope, encode_records
+from tierlog.protocol.errors import ErrorCode
 
 
 class SetClock(SystemClock):

@@ -5,12 +5,12 @@ import asyncio
 from pump import until
 from structlog.testing import capture_logs
 
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.metadata.following import LogReader
-from tierlog.metadata.observer import MetadataObserver
-from tierlog.metadata.pages import LogPage
-from tierlog.metadata.peers import NoPeers
+from tierlog.base.clock import SystemClock
+from tierlog.base.tasks import TaskGroup
+from tierlog.metadata.quorum.log_pages import LogPage
+from tierlog.metadata.quorum.log_reader import LogReader
+from tierlog.metadata.quorum.observer import MetadataObserver
+from tierlog.metadata.quorum.peers import NoPeers
 from tierlog.metadata.raft.messages import Entry
 
 

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.files import OsFiles
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import InvariantViolation
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import OsFiles
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import InvariantViolation
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import encode_image
-from tierlog.metadata.node import MetadataNode, MetadataUnavailable
-from tierlog.metadata.pages import LogPage
-from tierlog.metadata.peers import NoPeers
+from tierlog.metadata.quorum.log_pages import LogPage
+from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.quorum.peers import NoPeers
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.records import NoOp, encode_records
 

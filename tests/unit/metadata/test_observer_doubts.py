@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 from pump import turns, until
 
-from tierlog.broker.ports.clock import SystemClock
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.wire.errors import ErrorCode
+from tierlog.base.clock import SystemClock
+from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.controller.commands import Heartbeat, HeartbeatReply
-from tierlog.metadata.observer import MetadataObserver
-from tierlog.metadata.pages import LogPage
-from tierlog.metadata.peers import MetadataUnavailable, NoPeers
+from tierlog.metadata.quorum.log_pages import LogPage
+from tierlog.metadata.quorum.observer import MetadataObserver
+from tierlog.metadata.quorum.peers import MetadataUnavailable, NoPeers
+from tierlog.protocol.errors import ErrorCode
 
 VOTERS = {1: "http://h:1", 2: "http://h:2", 3: "http://h:3"}
 BEAT = Heartbeat(broker_id=9, broker_epoch=1, image_index=0)

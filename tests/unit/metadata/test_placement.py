@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tierlog.broker.wire.errors import ErrorCode as E
+from tierlog.protocol.errors import ErrorCode as E
 
 World = Any
 

@@ -7,9 +7,10 @@ import pytest
 from crc32c import crc32c
 from msgspec.structs import replace
 
-from tierlog.broker.ports.types import InvariantViolation
+from tierlog.base.types import InvariantViolation
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.core import NotLeader, RaftCore, Role
+from tierlog.metadata.raft.election_timer import RANK_TICKS, Patience
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import (
     ChangeRefused,
@@ -19,7 +20,6 @@ from tierlog.metadata.raft.membership import (
     decode_configuration,
     encode_configuration,
 )
-from tierlog.metadata.raft.patience import RANK_TICKS, Patience
 from tierlog.metadata.raft.progress import Progress, Sending
 from tierlog.metadata.raft.quorum import VoteResult, committed_index, count_votes
 from tierlog.metadata.raft.reads import Reads

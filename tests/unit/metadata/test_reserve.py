@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from tierlog.broker.ports.files import OsFiles, Space
+from tierlog.base.files import OsFiles, Space
+from tierlog.metadata.quorum.storage import MetadataStorage
 from tierlog.metadata.raft.messages import Entry, HardState, Snapshot
-from tierlog.metadata.storage import MetadataStorage
 
 RESERVE_BYTES = 64 << 10
 

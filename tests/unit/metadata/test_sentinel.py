@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from certificates import Authority
 
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.metadata.auth import SignedRequest
-from tierlog.metadata.sentinel import EndOfProcess, Sentinel
-from tierlog.metadata.tls import TlsFiles
+from tierlog.base.tasks import TaskGroup
+from tierlog.metadata.quorum.auth import SignedRequest
+from tierlog.metadata.quorum.sentinel import EndOfProcess, Sentinel
+from tierlog.metadata.quorum.tls import TlsFiles
 
 BROKER, EPOCH = 7, 42
 
@@ -116,9 +116,9 @@ async def test_a_killed_process_is_told_of_and_a_stopped_one_is_not(tmp_path: Pa
     await controller.listen()
     program = f"""
 import asyncio, sys
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.metadata.auth import SignedRequest
-from tierlog.metadata.sentinel import Sentinel
+from tierlog.base.tasks import TaskGroup
+from tierlog.metadata.quorum.auth import SignedRequest
+from tierlog.metadata.quorum.sentinel import Sentinel
 async def main():
     sign = lambda body: [SignedRequest("{controller.url}", "/end", {{"signed": "yes"}})]
     sentinel = Sentinel({BROKER}, sign, TaskGroup(print))

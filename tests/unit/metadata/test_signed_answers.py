@@ -11,15 +11,15 @@ from aiohttp import web
 from pump import until
 from structlog.testing import capture_logs
 
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.metadata import transport
-from tierlog.metadata.auth import ANSWER_SIGNATURE, INDEX, SIGNATURE, is_answer, sign_answer
+from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.pages import LogPage, encode_page
-from tierlog.metadata.peers import MetadataUnavailable
+from tierlog.metadata.quorum import transport
+from tierlog.metadata.quorum.auth import ANSWER_SIGNATURE, INDEX, SIGNATURE, is_answer, sign_answer
+from tierlog.metadata.quorum.log_pages import LogPage, encode_page
+from tierlog.metadata.quorum.peers import MetadataUnavailable
+from tierlog.metadata.quorum.transport import HttpPeers
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage, Heartbeat, decode_messages, encode_messages
-from tierlog.metadata.transport import HttpPeers
 
 SECRET = b"a secret of the test"
 PAGE = LogPage((), leader=2, voters={2: "http://two"})

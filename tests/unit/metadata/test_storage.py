@@ -5,11 +5,11 @@ from uuid import UUID
 
 import pytest
 
-from tierlog.broker.ports.files import OsFiles
+from tierlog.base.files import OsFiles
+from tierlog.metadata.quorum.storage import ForeignDirectory, Loaded, MetadataStorage
+from tierlog.metadata.quorum.wal import DamagedLog
 from tierlog.metadata.raft.membership import Configuration, Member, encode_configuration
 from tierlog.metadata.raft.messages import CONFIGURATION, Entry, HardState, Snapshot
-from tierlog.metadata.storage import ForeignDirectory, Loaded, MetadataStorage
-from tierlog.metadata.wal import DamagedLog
 
 DIRECTORY_ID = UUID(int=7)
 MEMBERS = Configuration({1: Member("http://a", UUID(int=1)), 2: Member("http://b")}, {3: Member("http://c")})
@@ -217,7 +217,7 @@ class FullDisk(OsFiles):
 
 
 def test_after_a_failed_write_nothing_is_promised_any_more(tmp_path: Path) -> None:
-    from tierlog.broker.ports.types import InvariantViolation
+    from tierlog.base.types import InvariantViolation
 
     files = FullDisk()
     store = MetadataStorage(files, tmp_path, cluster_id="c", node_id=1, new_directory_id=DIRECTORY_ID)

@@ -12,8 +12,8 @@ import pytest
 from certificates import Authority
 from pump import turns, until
 
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.metadata.watch import AGAIN_S, Address, DeathWatch, address_of
+from tierlog.base.tasks import TaskGroup
+from tierlog.metadata.quorum.failure_watch import AGAIN_S, Address, DeathWatch, address_of
 
 
 class Host:

@@ -10,9 +10,9 @@ import pytest
 from pump import HEARTBEAT, METADATA, PRODUCE, Broker, produce, until
 
 from tierlog.broker.net.end_reasons import Why
-from tierlog.broker.wire.api import APIS, encode_request
-from tierlog.broker.wire.codec import encode
-from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tierlog.protocol.api import APIS, encode_request
+from tierlog.protocol.codec import encode
+from tierlog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
 

@@ -18,9 +18,9 @@ from tierlog.broker.net.bounds import (
 )
 from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.net.listener import Refusal, plain_address
-from tierlog.broker.wire.api import APIS, encode_request
-from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tierlog.broker.wire.messages.metadata import MetadataRequest
+from tierlog.protocol.api import APIS, encode_request
+from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.protocol.messages.metadata import MetadataRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
 KIB, MIB = 1 << 10, 1 << 20

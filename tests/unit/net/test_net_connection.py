@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from pump import API_VERSIONS, HEARTBEAT, METADATA, PRODUCE, Broker, produce, turns, until
 
+from tierlog.base.files import FileSlice, OsFiles
+from tierlog.base.open_files import SharedFile
 from tierlog.broker.handlers.context import CLOSE, RawReply, RequestContext
 from tierlog.broker.net.end_reasons import Why
 from tierlog.broker.net.listener import Refusal
-from tierlog.broker.ports.files import FileSlice, OsFiles
-from tierlog.broker.ports.open_files import SharedFile
-from tierlog.broker.wire.api import APIS, decode_response, encode_request
-from tierlog.broker.wire.codec import encode
-from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.messages.api_versions import ApiVersionsRequest
-from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataResponse
-from tierlog.broker.wire.messages.produce import (
+from tierlog.protocol.api import APIS, decode_response, encode_request
+from tierlog.protocol.codec import encode
+from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.messages.api_versions import ApiVersionsRequest
+from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tierlog.protocol.messages.produce import (
     ProduceRequest,
 )
 

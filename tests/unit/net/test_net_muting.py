@@ -8,9 +8,9 @@ from pump import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, turns, u
 
 from tierlog.broker.handlers.context import Connection, RequestContext
 from tierlog.broker.net.end_reasons import Why
-from tierlog.broker.wire.api import APIS, encode_request
-from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tierlog.broker.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tierlog.protocol.api import APIS, encode_request
+from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
 

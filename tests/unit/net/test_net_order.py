@@ -7,8 +7,8 @@ import pytest
 from pump import HEARTBEAT, METADATA, PRODUCE, Broker, produce, turns, until
 
 from tierlog.broker.handlers.context import RequestContext
-from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest
-from tierlog.broker.wire.messages.metadata import MetadataRequest
+from tierlog.protocol.messages.heartbeat import HeartbeatRequest
+from tierlog.protocol.messages.metadata import MetadataRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pump import HEARTBEAT, Broker, until
 
+from tierlog.base.files import FileSlice, OsFiles
+from tierlog.base.open_files import OpenFiles, SharedFile
 from tierlog.broker.handlers.context import RawReply
-from tierlog.broker.ports.files import FileSlice, OsFiles
-from tierlog.broker.ports.open_files import OpenFiles, SharedFile
-from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest
+from tierlog.protocol.messages.heartbeat import HeartbeatRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
 

@@ -10,11 +10,11 @@ from pump import DELETE_TOPICS, HEARTBEAT, METADATA, PRODUCE, Broker, Client, pr
 
 from tierlog.broker.handlers.context import Connection, RawReply, RequestContext
 from tierlog.broker.net.bounds import FRAMES_PER_TURN
-from tierlog.broker.wire.api import APIS, encode_request
-from tierlog.broker.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tierlog.broker.wire.messages.metadata import MetadataRequest
-from tierlog.broker.wire.messages.produce import ProduceResponse
+from tierlog.protocol.api import APIS, encode_request
+from tierlog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.protocol.messages.metadata import MetadataRequest
+from tierlog.protocol.messages.produce import ProduceResponse
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tierlog.base.files import FileSlice, OsFiles, Part
+from tierlog.base.open_files import SharedFile
 from tierlog.broker.net.bounds import COPIED_BYTES, LAST_BYTES
 from tierlog.broker.net.outbox import Outbox
-from tierlog.broker.ports.files import FileSlice, OsFiles, Part
-from tierlog.broker.ports.open_files import SharedFile
 
 CONTENT = os.urandom(8 * COPIED_BYTES)
 

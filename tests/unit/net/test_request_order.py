@@ -20,11 +20,11 @@ from pump import (
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.handlers.ordering import ORDERS, Order
 from tierlog.broker.net.end_reasons import Why
-from tierlog.broker.wire.api import APIS, encode_request
-from tierlog.broker.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tierlog.broker.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsTopic
-from tierlog.broker.wire.messages.metadata import MetadataRequest
+from tierlog.protocol.api import APIS, encode_request
+from tierlog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsTopic
+from tierlog.protocol.messages.metadata import MetadataRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
 

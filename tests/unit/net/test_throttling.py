@@ -14,13 +14,13 @@ from tierlog.broker.net.listener import Refusal
 from tierlog.broker.net.throttling import Throttling
 from tierlog.broker.quotas.limits import OVERLONG
 from tierlog.broker.quotas.quotas import ClientQuotas
-from tierlog.broker.wire.api import APIS, encode_request
-from tierlog.broker.wire.errors import ErrorCode, KafkaError
-from tierlog.broker.wire.messages.fetch import FetchRequest, FetchResponse, ReplicaState
-from tierlog.broker.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tierlog.broker.wire.messages.metadata import MetadataRequest
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import QuotaEntity, QuotaKey
+from tierlog.protocol.api import APIS, encode_request
+from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.messages.fetch import FetchRequest, FetchResponse, ReplicaState
+from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.protocol.messages.metadata import MetadataRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tierlog.broker.ports.types import TopicPartition
+from tierlog.base.types import TopicPartition
 from tierlog.broker.quotas.replication import REST_MS_MAX, ReplicationThrottles, Throttle
-from tierlog.broker.settings.node import UNLIMITED_RATE, settings_from
+from tierlog.config.node import UNLIMITED_RATE, settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tierlog.broker.records.batch import (
+from tierlog.records.batch import (
     RecordsError,
     RecordsFault,
     assign,
@@ -16,9 +16,9 @@ from tierlog.broker.records.batch import (
     seal,
     set_log_append_time,
 )
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.record import iter_records
-from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.records.codecs import Codec
+from tierlog.records.record import iter_records
+from tierlog.records.writer import NewRecord, encode_batch
 
 RECORDS = [NewRecord(1_000 + i, b"key-%d" % i, b"value-%d" % i, [("h", b"x")]) for i in range(5)]
 

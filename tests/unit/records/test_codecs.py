@@ -10,9 +10,9 @@ import cramjam
 import pytest
 import zstandard
 
-from tierlog.broker.records.batch import RecordsError, RecordsFault
-from tierlog.broker.records.codecs import Codec, compress
-from tierlog.broker.records.unpacking import decompress
+from tierlog.records.batch import RecordsError, RecordsFault
+from tierlog.records.codecs import Codec, compress
+from tierlog.records.unpacking import decompress
 
 TEXT = b'{"carrier":"AA","flight":1545}' * 4_000
 COMPRESSING = [codec for codec in Codec if codec is not Codec.NONE]

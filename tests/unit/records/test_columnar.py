@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tierlog.broker.records.batch import RecordsError, RecordsFault
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.columnar import AbortedRange, decode_columns
-from tierlog.broker.records.kernels import compiled
-from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.records.batch import RecordsError, RecordsFault
+from tierlog.records.codecs import Codec
+from tierlog.records.columnar import AbortedRange, decode_columns
+from tierlog.records.kernels import compiled
+from tierlog.records.writer import NewRecord, encode_batch
 
 pytestmark = pytest.mark.slow  # compiles the loops
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from tierlog.broker.records.batch import RecordsError
-from tierlog.broker.records.indexes import (
+from tierlog.records.batch import RecordsError
+from tierlog.records.indexes import (
     AbortedTxn,
     OffsetEntry,
     TimeEntry,

@@ -4,11 +4,11 @@ from functools import partial
 
 import pytest
 
-from tierlog.broker.records.batch import HEADER_SIZE, RecordsError, RecordsFault, seal
-from tierlog.broker.records.codecs import Codec
-from tierlog.broker.records.record import Record, iter_records
-from tierlog.broker.records.walk import HEAD_BYTES, _walk, count_check
-from tierlog.broker.records.writer import NewRecord, append_varint, encode_batch
+from tierlog.records.batch import HEADER_SIZE, RecordsError, RecordsFault, seal
+from tierlog.records.codecs import Codec
+from tierlog.records.record import Record, iter_records
+from tierlog.records.walk import HEAD_BYTES, _walk, count_check
+from tierlog.records.writer import NewRecord, append_varint, encode_batch
 
 LIMIT = 1 << 20
 GOOD = bytes.fromhex("10 00 00 00 02 6b 02 76 00".replace(" ", ""))  # key k, value v, no headers

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from tierlog.broker.records.batch import HEADER_SIZE, read_header
-from tierlog.broker.records.errors import RecordsError
-from tierlog.broker.records.record import iter_records
-from tierlog.broker.records.rewrite import rewritten, spans
-from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.records.batch import HEADER_SIZE, read_header
+from tierlog.records.errors import RecordsError
+from tierlog.records.record import iter_records
+from tierlog.records.rewrite import rewritten, spans
+from tierlog.records.writer import NewRecord, encode_batch
 
 RNG = random.Random(5)
 

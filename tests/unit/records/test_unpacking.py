@@ -6,9 +6,9 @@ import cramjam
 import pytest
 import zstandard
 
-from tierlog.broker.records.codecs import XERIAL_HEADER, Codec, Packer, compress
-from tierlog.broker.records.errors import HeldWhole, RecordsError, RecordsFault
-from tierlog.broker.records.unpacking import (
+from tierlog.records.codecs import XERIAL_HEADER, Codec, Packer, compress
+from tierlog.records.errors import HeldWhole, RecordsError, RecordsFault
+from tierlog.records.unpacking import (
     FRAMES_MAX,
     NO_BOUND,
     PIECE_BYTES,

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from remote_segments import remote_segment
 
-from tierlog.broker.records.indexes import OffsetEntry, encode_offset_index
 from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.records.indexes import OffsetEntry, encode_offset_index
 from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, parse_options
 from tierlog.spark.plan import (
     OffsetRange,

@@ -7,7 +7,7 @@ import pytest
 from spark_bucket import CLUSTER, BucketWriter
 from spark_history import FIRST_MS, LOG_START, write_history
 
-from tierlog.broker.records.writer import NewRecord, encode_batch
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.spark.bucket import DirectoryBucket, open_bucket
 from tierlog.spark.options import InvalidOption, StoreAddress, parse_options
 from tierlog.spark.plan import Pruning, Source

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tierlog.broker.ports.files import FileSlice, OsFiles
-from tierlog.broker.ports.tasks import TaskGroup
-from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.base.files import FileSlice, OsFiles
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicIdPartition
 from tierlog.tiering.chunk_cache import Chunk, ChunkCache, ChunkKey
 from tierlog.tiering.object_store import CorruptObject, ObjectStoreError
 

@@ -10,9 +10,9 @@ from faulty_store import FaultyStore
 from msgspec.structs import replace
 from tier_node import START_MS, TierNode, content, produce
 
-from tierlog.broker.records.batch import iter_batches
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import RemotePartition
+from tierlog.records.batch import iter_batches
 from tierlog.tiering import segment_index
 from tierlog.tiering.format.manifest import decode_root
 from tierlog.tiering.memory_store import MemoryStore

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from remote_segments import remote_segment
 
-from tierlog.broker.ports.types import TopicIdPartition
+from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import RemoteSegment
 from tierlog.tiering.format.bundle import BundleError, IndexBundle, decode_bundle, encode_bundle
 from tierlog.tiering.format.keys import AttemptKey, InvalidKey, Keys, parse_attempt

@@ -1,0 +1,323 @@
+"""The classic group protocol: what JoinGroup, SyncGroup, Heartbeat, LeaveGroup and their timers do to a
+group.
+
+Follows Kafka's coordinator in every error and order of checks that a client can see: KIP-62 (rebalance
+timeout), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member id required), KIP-559 (protocol
+in SyncGroup), KIP-814 (skip_assignment). States and transitions: states.py. Called by coordinator.py.
+"""
+
+from tierlog.broker.groups.core.events import (
+    NO_MEMBER_ID,
+    ErrorAnswer,
+    Heartbeat,
+    Join,
+    JoinAnswer,
+    Leave,
+    LeaveAnswer,
+    Leaver,
+    Sync,
+    SyncAnswer,
+    TimerKey,
+    TimerKind,
+)
+from tierlog.broker.groups.core.group import MEMBER_OVERHEAD_BYTES, Group, Member, protocols_size
+from tierlog.broker.groups.core.rebalance import (
+    answer_join,
+    await_response,
+    complete_join_if_all_joined,
+    join_timed_out,
+    membership_changed,
+    prepare_rebalance,
+    refuse_waiting,
+    remove_member,
+    remove_pending,
+    restart_session,
+    store_assignment,
+    sync_answer,
+    sync_received,
+    sync_timed_out,
+    wait_to_join,
+    wait_to_sync,
+)
+from tierlog.broker.groups.core.states import GroupState
+from tierlog.broker.groups.core.turn import GroupSettings, Turn, response_error
+from tierlog.protocol.errors import ErrorCode
+
+
+def session_key(group: Group, member_id: str) -> TimerKey:
+    return TimerKey(TimerKind.SESSION, group.group_id, member_id)
+
+
+# ---- JoinGroup ------------------------------------------------------------------------------------
+
+
+def check_join(request: Join, settings: GroupSettings) -> ErrorCode:
+    """What can be refused without a group."""
+    if not request.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    least, most = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
+    if not least <= request.session_timeout_ms <= most:
+        return ErrorCode.INVALID_SESSION_TIMEOUT
+    return ErrorCode.NONE
+
+
+def join(group: Group, request: Join, turn: Turn) -> None:
+    error = _admit(group, request, turn.settings)
+    if error is ErrorCode.GROUP_MAX_SIZE_REACHED and request.member_id in group.members:
+        # A group over a size that was lowered sheds those who rejoin last.
+        remove_member(group, request.member_id, turn)
+    if error != ErrorCode.NONE:
+        turn.reply(request.token, JoinAnswer(error=error, member_id=_refused_id(request, error)))
+    elif request.member_id == NO_MEMBER_ID:
+        _join_new(group, request, turn)
+    elif request.member_id in group.pending_members:
+        _add_member(group, request, request.member_id, turn)
+    else:
+        _join_again(group, group.members[request.member_id], request, turn)
+
+
+def _admit(group: Group, request: Join, settings: GroupSettings) -> ErrorCode:
+    if not _has_room(group, request.member_id, settings.group_max_size):
+        return ErrorCode.GROUP_MAX_SIZE_REACHED
+    if not _fits(group, request):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # which clients retry: there may be room again soon
+    if not group.supports(request.protocol_type, request.protocols):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if request.member_id == NO_MEMBER_ID or request.member_id in group.pending_members:
+        return ErrorCode.NONE
+    return group.validate(request.member_id, request.group_instance_id)
+
+
+def _has_room(group: Group, member_id: str, most: int) -> bool:
+    if group.state is GroupState.PREPARING_REBALANCE:
+        member = group.members.get(member_id)
+        return (member is not None and member.joining is not None) or group.joining_count < most
+    return member_id in group.members or len(group.members) < most
+
+
+def _fits(group: Group, request: Join) -> bool:
+    """Whether the broker has memory for what the request adds to its groups."""
+    member_id = request.member_id
+    if member_id == NO_MEMBER_ID and request.group_instance_id is not None:
+        member_id = group.static_members.get(
+            request.group_instance_id, member_id
+        )  # it takes that one's place
+    known = group.members.get(member_id)
+    more = protocols_size(request.protocols) - (protocols_size(known.protocols) if known is not None else 0)
+    if known is None and member_id not in group.pending_members:
+        more += MEMBER_OVERHEAD_BYTES + len(request.client_id) + len(request.fresh_member_id)
+    return more <= max(request.room_bytes, 0)
+
+
+def _refused_id(request: Join, error: ErrorCode) -> str:
+    return NO_MEMBER_ID if error is ErrorCode.GROUP_MAX_SIZE_REACHED else request.member_id
+
+
+def _join_new(group: Group, request: Join, turn: Turn) -> None:
+    if request.group_instance_id is not None:
+        if request.group_instance_id in group.static_members:
+            _replace_static(group, request, turn)
+        else:
+            _add_member(group, request, request.fresh_member_id, turn)
+    elif request.member_id_required:
+        # KIP-394: a member that never learns its id would be joined again and again by its retries.
+        group.add_pending(request.fresh_member_id)
+        await_response(group, request.fresh_member_id, request.session_timeout_ms, turn)
+        required = JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=request.fresh_member_id)
+        turn.reply(request.token, required)
+    else:
+        _add_member(group, request, request.fresh_member_id, turn)
+
+
+def _add_member(group: Group, request: Join, member_id: str, turn: Turn) -> None:
+    member = Member(
+        member_id=member_id,
+        group_instance_id=request.group_instance_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        session_timeout_ms=request.session_timeout_ms,
+        protocols=request.protocols,
+        is_new=True,
+        joining=request.token,
+    )
+    group.member_came = True
+    group.add(member, request.protocol_type)
+    turn.set_timer(session_key(group, member_id), turn.settings.new_member_join_timeout_ms)
+    membership_changed(group, turn)
+
+
+def _join_again(group: Group, member: Member, request: Join, turn: Turn) -> None:
+    unchanged = member.protocols == request.protocols
+    leads = member.member_id == group.leader_id
+    completing = group.state is GroupState.COMPLETING_REBALANCE
+    stable = group.state is GroupState.STABLE
+    if unchanged and (completing or (stable and not leads)):
+        # The answer was lost: the same generation once more. A leader that joins in Stable wants a rebalance.
+        turn.reply(request.token, group.join_answer(member))
+        return
+    _update(group, member, request, turn)
+    membership_changed(group, turn)
+
+
+def _update(group: Group, member: Member, request: Join, turn: Turn) -> None:
+    group.support(member, request.protocols)
+    member.rebalance_timeout_ms = request.rebalance_timeout_ms
+    member.session_timeout_ms = request.session_timeout_ms
+    wait_to_join(group, member, request.token, turn)
+
+
+def _replace_static(group: Group, request: Join, turn: Turn) -> None:
+    """A static member restarted: it takes its predecessor's place, without a rebalance where it can."""
+    instance_id = request.group_instance_id or ""
+    old_leader, old_id = group.leader_id, group.static_members[instance_id]
+    refuse_waiting(group, group.members[old_id], turn, ErrorCode.FENCED_INSTANCE_ID)
+    turn.cancel_timer(session_key(group, old_id))
+    member = group.rename_static(instance_id, request.fresh_member_id)
+    before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
+    _update(group, member, request, turn)
+    restart_session(group, member, turn)
+    if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
+        _store_static(group, member, request, (old_id, old_leader, before), turn)
+    elif group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+        prepare_rebalance(group, turn)
+    else:
+        complete_join_if_all_joined(group, turn)
+
+
+_Before = tuple[str, str | None, tuple[tuple[tuple[str, bytes], ...], int, int]]
+
+
+def _store_static(group: Group, member: Member, request: Join, before: _Before, turn: Turn) -> None:
+    """Answers with the running generation once the new member id is stored; else the old id stays valid."""
+    old_id, old_leader, (protocols, rebalance_timeout_ms, session_timeout_ms) = before
+
+    def stored(turn: Turn, error: ErrorCode) -> None:
+        if member.joining != request.token:
+            return  # left, replaced, or answered by a rebalance meanwhile
+        if error == ErrorCode.NONE:
+            answer_join(group, member, turn, _static_answer(group, member, request, old_leader))
+            restart_session(group, member, turn)
+            return
+        failed = JoinAnswer(error=response_error(error), generation=group.generation)
+        answer_join(group, member, turn, failed)
+        turn.cancel_timer(session_key(group, member.member_id))
+        group.rename_static(request.group_instance_id or "", old_id)
+        group.support(member, protocols)
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+        restart_session(group, member, turn)
+
+    turn.append([group.record({name: each.assignment for name, each in group.members.items()})], stored)
+
+
+def _static_answer(group: Group, member: Member, request: Join, old_leader: str | None) -> JoinAnswer:
+    """KIP-814: a returning leader must not assign again; before version 9 it is told that another leads."""
+    leads = member.member_id == group.leader_id
+    skips = leads and request.may_skip_assignment
+    leader = group.leader_id if request.may_skip_assignment else old_leader
+    return JoinAnswer(
+        member_id=member.member_id,
+        generation=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=leader or NO_MEMBER_ID,
+        skip_assignment=skips,
+        members=group.member_list() if skips else (),
+    )
+
+
+# ---- SyncGroup, Heartbeat -------------------------------------------------------------------------
+
+
+def sync(group: Group, request: Sync, turn: Turn) -> None:
+    error = _check_sync(group, request)
+    if error != ErrorCode.NONE:
+        turn.reply(request.token, SyncAnswer(error=error))
+        return
+    member = group.members[request.member_id]
+    sync_received(group, request.member_id, turn)
+    restart_session(group, member, turn)
+    if group.state is GroupState.STABLE:
+        turn.reply(request.token, sync_answer(group, member))
+        return
+    wait_to_sync(member, request.token, turn)
+    if member.member_id == group.leader_id:
+        store_assignment(group, dict(request.assignments), turn)
+
+
+def _check_sync(group: Group, request: Sync) -> ErrorCode:
+    error = group.validate(request.member_id, request.group_instance_id)
+    if error != ErrorCode.NONE:
+        return error
+    if request.generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if _differ(request.protocol_type, group.protocol_type) or _differ(
+        request.protocol_name, group.protocol_name
+    ):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    more = sum(len(assignment) for _, assignment in request.assignments) - group.assignments_size
+    if more > max(request.room_bytes, 0) and request.member_id == group.leader_id:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # its client joins again, after a pause
+    preparing = group.state is GroupState.PREPARING_REBALANCE
+    return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
+
+
+def _differ(asked: str | None, known: str | None) -> bool:
+    return asked is not None and known is not None and asked != known
+
+
+def heartbeat(group: Group, request: Heartbeat, turn: Turn) -> None:
+    error = group.validate(request.member_id, request.group_instance_id)
+    if error == ErrorCode.NONE and request.generation != group.generation:
+        error = ErrorCode.ILLEGAL_GENERATION
+    if error == ErrorCode.NONE:
+        restart_session(group, group.members[request.member_id], turn)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            error = ErrorCode.REBALANCE_IN_PROGRESS
+    turn.reply(request.token, ErrorAnswer(error=error))
+
+
+# ---- LeaveGroup -----------------------------------------------------------------------------------
+
+
+def leave(group: Group, request: Leave, turn: Turn) -> None:
+    """Each leaver on its own: an error of one does not hold the others (KIP-345)."""
+    results = tuple((leaver, _leave_one(group, leaver, turn)) for leaver in request.leavers)
+    turn.reply(request.token, LeaveAnswer(members=results))
+
+
+def _leave_one(group: Group, leaver: Leaver, turn: Turn) -> ErrorCode:
+    member_id, instance_id = leaver.member_id, leaver.group_instance_id
+    if member_id == NO_MEMBER_ID and instance_id in group.static_members:
+        member_id = group.static_members[instance_id]  # an admin removes by instance id
+    if member_id in group.pending_members:
+        if instance_id is not None:
+            return ErrorCode.UNKNOWN_MEMBER_ID  # static members are never pending
+        remove_pending(group, member_id, turn)
+        return ErrorCode.NONE
+    error = group.validate(member_id, instance_id)
+    if error == ErrorCode.NONE:
+        remove_member(group, member_id, turn)
+    return error
+
+
+# ---- timers ---------------------------------------------------------------------------------------
+
+
+def timer_fired(group: Group, key: TimerKey, turn: Turn) -> None:
+    match key.kind:
+        case TimerKind.JOIN:
+            join_timed_out(group, turn)
+        case TimerKind.SYNC:
+            sync_timed_out(group, turn)
+        case TimerKind.SESSION:
+            _session_expired(group, key.member_id, turn)
+
+
+def _session_expired(group: Group, member_id: str, turn: Turn) -> None:
+    if member_id in group.pending_members:
+        remove_pending(group, member_id, turn)
+    elif member_id in group.members and not group.members[member_id].is_waiting:
+        # A waiting member's session starts again with the answer.
+        remove_member(group, member_id, turn)

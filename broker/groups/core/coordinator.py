@@ -1,0 +1,448 @@
+"""One shard of the group coordinator: all groups whose id hashes to one partition of `__consumer_offsets`.
+
+`handle(event, now_ms)` is the one door; what it returns must be carried out in order (events.py). `replay`
+and `loaded` rebuild the shard from its partition. Membership is soft state, as in Kafka: it changes at
+once, and is stored when a generation's assignment is; offsets and deletions count only when they are
+durable. Owned by groups/group_service.py.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from tierlog.base.types import TopicPartition, require
+from tierlog.broker.groups.core import classic
+from tierlog.broker.groups.core.events import (
+    NO_MEMBER_ID,
+    Appended,
+    AppendLate,
+    Commit,
+    DeleteGroup,
+    DeleteOffsets,
+    Effect,
+    ErrorAnswer,
+    Event,
+    ExpireOffsets,
+    Heartbeat,
+    Join,
+    JoinAnswer,
+    Leave,
+    LeaveAnswer,
+    OffsetsAnswer,
+    Request,
+    Sync,
+    SyncAnswer,
+    TimerFired,
+    TopicsChanged,
+    WriteId,
+)
+from tierlog.broker.groups.core.formats import (
+    CommittedOffset,
+    GroupKey,
+    OffsetKey,
+    StoredRecord,
+    decode_group,
+    decode_key,
+    decode_offset,
+    encode_key,
+)
+from tierlog.broker.groups.core.group import Group, MemberMemory, group_from_record
+from tierlog.broker.groups.core.offsets import (
+    ByPartition,
+    Offsets,
+    check_commit,
+    commit_record,
+    expired,
+    to_store,
+    tombstone,
+)
+from tierlog.broker.groups.core.rebalance import prepare_rebalance, restart_session
+from tierlog.broker.groups.core.states import Cause, GroupState
+from tierlog.broker.groups.core.turn import AfterAppend, GroupSettings, Turn, quietly, response_error
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.schema import ZERO_UUID
+
+NO_FILTER: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedMember:
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedGroup:
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[DescribedMember, ...]
+
+
+class Coordinator:
+    def __init__(self, settings: GroupSettings) -> None:
+        self._settings = settings
+        self._groups: dict[str, Group] = {}
+        self._offsets = Offsets()
+        self._memory = MemberMemory()
+        self._topic_ids: Mapping[str, UUID] = {}
+        self._writes: dict[WriteId, AfterAppend] = {}
+        self._committing: dict[WriteId, tuple[str, ByPartition]] = {}
+        """Commits that are appended and not durable yet."""
+        self._next_write = 0
+
+    # ---- the door ----
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        turn = Turn(now_ms, self._settings, self._register_write)
+        match event:
+            case Heartbeat():
+                self._heartbeat(event, turn)
+            case Commit():
+                self._commit(event, turn)
+            case Appended():
+                self._committing.pop(event.write_id, None)
+                self._writes.pop(event.write_id)(turn, event.error)
+            case AppendLate():
+                then = self._writes[event.write_id]
+                then(turn, ErrorCode.REQUEST_TIMED_OUT)
+                self._writes[event.write_id] = quietly(then)
+            case Join():
+                self._join(event, turn)
+            case Sync():
+                self._sync(event, turn)
+            case Leave():
+                self._leave(event, turn)
+            case TimerFired():
+                self._timer_fired(event, turn)
+            case DeleteOffsets():
+                self._delete_offsets(event, turn)
+            case DeleteGroup():
+                self._delete_group(event, turn)
+            case ExpireOffsets():
+                self._expire_offsets(turn)
+            case TopicsChanged():
+                self._topics_changed(event, turn)
+        return turn.effects
+
+    # ---- replay ----
+
+    def replay(self, record_key: bytes | memoryview, value: bytes | memoryview | None) -> None:
+        """One record of the partition, oldest first. Raises FormatError for one that cannot be used."""
+        match decode_key(record_key):
+            case OffsetKey(group_id, topic, partition):
+                place = TopicPartition(topic, partition)
+                if value is None:
+                    self._offsets.remove(group_id, place)
+                else:
+                    self._offsets.put(group_id, place, decode_offset(value))
+            case GroupKey(group_id):
+                if value is None:
+                    self._groups.pop(group_id, None)
+                else:
+                    self._groups[group_id] = group_from_record(group_id, decode_group(value), self._memory)
+
+    def loaded(self, now_ms: int, topic_ids: Mapping[str, UUID]) -> list[Effect]:
+        """After the last record: members come back as known, each with a new session.
+
+        `topic_ids` are those of this broker's image, which made it the leader of this partition. Earlier
+        leaders accepted a commit only if they knew the topic, so its creation precedes that image. A topic
+        that is not in the image was therefore deleted while another broker coordinated.
+        """
+        turn = Turn(now_ms, self._settings, self._register_write)
+        self._topic_ids = topic_ids
+        self._forget_deleted_topics(turn, lambda name: name not in topic_ids)
+        for group_id in self._offsets.groups():
+            self._groups.setdefault(group_id, self._new_group(group_id))
+        self._memory.held = sum(group.size for group in self._groups.values())
+        for group in self._groups.values():
+            for member in group.members.values():
+                restart_session(group, member, turn)
+            if len(group.members) > self._settings.group_max_size:
+                prepare_rebalance(group, turn)
+        return turn.effects
+
+    # ---- membership ----
+
+    def _join(self, request: Join, turn: Turn) -> None:
+        error = classic.check_join(request, self._settings)
+        group = self._groups.get(request.group_id)
+        if error == ErrorCode.NONE and group is None and request.member_id != NO_MEMBER_ID:
+            error = ErrorCode.UNKNOWN_MEMBER_ID
+        if error != ErrorCode.NONE:
+            turn.reply(request.token, JoinAnswer(error=error, member_id=request.member_id))
+            return
+        group = group or self._groups.setdefault(request.group_id, self._new_group(request.group_id))
+        classic.join(group, request, turn)
+        self._forget_if_void(group)
+
+    def _sync(self, request: Sync, turn: Turn) -> None:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            turn.reply(request.token, SyncAnswer(error=_no_group(request.group_id)))
+        else:
+            classic.sync(group, request, turn)
+
+    def _heartbeat(self, request: Heartbeat, turn: Turn) -> None:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            turn.reply(request.token, ErrorAnswer(error=_no_group(request.group_id)))
+        else:
+            classic.heartbeat(group, request, turn)
+
+    def _leave(self, request: Leave, turn: Turn) -> None:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            error = _no_group(request.group_id)
+            turn.reply(
+                request.token, LeaveAnswer(members=tuple((leaver, error) for leaver in request.leavers))
+            )
+        else:
+            classic.leave(group, request, turn)
+            self._forget_if_void(group)
+
+    def _timer_fired(self, event: TimerFired, turn: Turn) -> None:
+        group = self._groups.get(event.key.group_id)
+        if group is not None:
+            classic.timer_fired(group, event.key, turn)
+            self._forget_if_void(group)
+
+    def _forget_if_void(self, group: Group) -> None:
+        """A group that never came to be (join refused, pending member gone) costs no memory."""
+        void = group.state is GroupState.EMPTY and group.generation == 0 and not group.pending_members
+        if void and not self._offsets.of(group.group_id):
+            self._groups.pop(group.group_id, None)
+
+    # ---- offsets ----
+
+    def _commit(self, request: Commit, turn: Turn) -> None:
+        group = self._groups.get(request.group_id)
+        error = check_commit(group, request)
+        if error != ErrorCode.NONE:
+            turn.reply(request.token, OffsetsAnswer(error=error))
+            return
+        if group is not None and request.member_id in group.members:
+            restart_session(group, group.members[request.member_id], turn)
+        accepted: ByPartition = {}
+        results = []
+        for item in request.offsets:
+            committed = to_store(request, item, self._settings, turn.now_ms)
+            if committed is not None:
+                accepted[item.partition] = committed
+            results.append(
+                (item.partition, ErrorCode.NONE if committed else ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            )
+
+        def stored(turn: Turn, error: ErrorCode) -> None:
+            if error != ErrorCode.NONE:
+                turn.reply(request.token, OffsetsAnswer(error=response_error(error)))
+                return
+            self._groups.setdefault(request.group_id, self._new_group(request.group_id))
+            for partition, committed in accepted.items():
+                if not self._is_of_another_topic(partition, committed):  # deleted during the append
+                    self._offsets.put(request.group_id, partition, committed)
+            turn.reply(request.token, OffsetsAnswer(partitions=tuple(results)))
+
+        if accepted:
+            records = [commit_record(request.group_id, *item) for item in accepted.items()]
+            self._committing[turn.append(records, stored)] = request.group_id, accepted
+        else:
+            turn.reply(request.token, OffsetsAnswer(partitions=tuple(results)))
+
+    def _delete_offsets(self, request: DeleteOffsets, turn: Turn) -> None:
+        group = self._groups.get(request.group_id)
+        if group is None or group.state is GroupState.DEAD:
+            turn.reply(request.token, OffsetsAnswer(error=_group_not_found(request.group_id)))
+            return
+        if group.members and group.subscribed is None:
+            turn.reply(request.token, OffsetsAnswer(error=ErrorCode.NON_EMPTY_GROUP))
+            return
+        in_use = group.subscribed if group.members and group.subscribed else NO_FILTER
+        results = tuple(
+            (place, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if place.topic in in_use else ErrorCode.NONE)
+            for place in request.partitions
+        )
+        kept = self._offsets.of(request.group_id)
+        leaving = [place for place, error in results if error == ErrorCode.NONE and place in kept]
+        answer = OffsetsAnswer(partitions=results)
+        if not leaving:
+            turn.reply(request.token, answer)
+            return
+
+        def stored(turn: Turn, error: ErrorCode) -> None:
+            if error == ErrorCode.NONE:
+                self._remove_offsets(request.group_id, leaving)
+            turn.reply(
+                request.token,
+                answer if error == ErrorCode.NONE else OffsetsAnswer(error=response_error(error)),
+            )
+
+        turn.append([tombstone(request.group_id, place) for place in leaving], stored)
+
+    def _topics_changed(self, event: TopicsChanged, turn: Turn) -> None:
+        self._topic_ids = event.ids
+        if event.deleted:
+            self._forget_deleted_topics(turn, event.deleted.__contains__)
+
+    def _forget_deleted_topics(self, turn: Turn, is_deleted: Callable[[str], bool]) -> None:
+        """Consumers of a topic must not get an offset of a deleted topic with the same name.
+
+        The offsets go from memory at once. If their tombstones fail, the next load compares the ids again.
+        `is_deleted` decides for offsets without an id.
+        """
+        for group_id in list(self._offsets.groups()):
+            leaving = [
+                place
+                for place, committed in self._offsets.of(group_id).items()
+                if self._is_of_another_topic(place, committed)
+                or (committed.topic_id == ZERO_UUID and is_deleted(place.topic))
+            ]
+            self._remove_offsets(group_id, leaving)
+            self._append_removal(group_id, leaving, turn)
+
+    def _is_of_another_topic(self, place: TopicPartition, committed: CommittedOffset) -> bool:
+        """Whether the offset was committed for another topic than the one which has the name now."""
+        return committed.topic_id not in (ZERO_UUID, self._topic_ids.get(place.topic))
+
+    def _expire_offsets(self, turn: Turn) -> None:
+        """An offset is in use while a commit of it is under way: its tombstone would come later in the log,
+        and take the new offset too, which its client takes for stored. Kafka looks at pending commits too.
+        """
+        committing = {(group_id, place) for group_id, places in self._committing.values() for place in places}
+        for group in list(self._groups.values()):
+            offsets = self._offsets.of(group.group_id)
+            unused = expired(group, offsets, self._settings.offsets_retention_ms, turn.now_ms)
+            leaving = [place for place in unused if (group.group_id, place) not in committing]
+            if group.state is GroupState.EMPTY and not group.pending_members and len(leaving) == len(offsets):
+                self._append_deletion(group, turn)
+            else:
+                self._append_removal(group.group_id, leaving, turn)
+
+    def _append_removal(self, group_id: str, leaving: list[TopicPartition], turn: Turn) -> None:
+        def stored(turn: Turn, error: ErrorCode) -> None:
+            if error == ErrorCode.NONE:
+                self._remove_offsets(group_id, leaving)
+
+        if leaving:
+            turn.append([tombstone(group_id, place) for place in leaving], stored)
+
+    def _remove_offsets(self, group_id: str, leaving: Iterable[TopicPartition]) -> None:
+        for place in leaving:
+            self._offsets.remove(group_id, place)
+
+    # ---- whole groups ----
+
+    def _delete_group(self, request: DeleteGroup, turn: Turn) -> None:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            turn.reply(request.token, ErrorAnswer(error=ErrorCode.GROUP_ID_NOT_FOUND))
+        elif group.state is not GroupState.EMPTY:
+            turn.reply(request.token, ErrorAnswer(error=ErrorCode.NON_EMPTY_GROUP))
+        else:
+            self._append_deletion(group, turn, request)
+
+    def _append_deletion(self, group: Group, turn: Turn, request: DeleteGroup | None = None) -> None:
+        """Out of reach at once, so that nobody joins what is about to go; a failed append brings it back."""
+        leaving = list(self._offsets.of(group.group_id))
+        records = [tombstone(group.group_id, place) for place in leaving]
+        records.append(StoredRecord(encode_key(GroupKey(group.group_id)), None))
+        timestamp_ms = group.state_timestamp_ms
+        del self._groups[group.group_id]
+        for member_id in list(group.pending_members):
+            turn.cancel_timer(classic.session_key(group, member_id))
+            group.drop_pending(member_id)
+        group.move(Cause.GROUP_DELETED, turn.now_ms)
+
+        def stored(turn: Turn, error: ErrorCode) -> None:
+            if error == ErrorCode.NONE:
+                self._remove_offsets(group.group_id, leaving)
+            elif error != ErrorCode.REQUEST_TIMED_OUT:  # else it may yet be gone
+                again = self._groups.setdefault(group.group_id, self._new_group(group.group_id))
+                again.protocol_type = again.protocol_type or group.protocol_type
+                again.generation = max(again.generation, group.generation)
+                again.state_timestamp_ms = max(again.state_timestamp_ms, timestamp_ms)
+            if request is not None:
+                turn.reply(request.token, ErrorAnswer(error=response_error(error)))
+
+        turn.append(records, stored)
+
+    # ---- questions ----
+
+    def takes_member_in(self, request: Request) -> bool:
+        """Whether it asks for a place that nobody has yet."""
+        if not isinstance(request, Join):
+            return False
+        group = self._groups.get(request.group_id)
+        return group is None or group.takes_in(request.member_id, request.group_instance_id)
+
+    def offsets(self, group_id: str) -> ByPartition:
+        """What is committed and durable; to read only."""
+        return self._offsets.of(group_id)
+
+    def committed(self, group_id: str, partition: TopicPartition) -> CommittedOffset | None:
+        return self._offsets.of(group_id).get(partition)
+
+    @property
+    def member_bytes(self) -> int:
+        """Memory that the members of all groups hold."""
+        return self._memory.held
+
+    def list_groups(self) -> list[tuple[str, str, GroupState]]:
+        """(id, protocol type, state) of every group."""
+        return [(group.group_id, group.protocol_type or "", group.state) for group in self._groups.values()]
+
+    def describe(self, group_id: str) -> DescribedGroup | None:
+        """None if there is no such group; metadata and assignments only while Stable, as Kafka shows them."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return None
+        stable = group.state is GroupState.STABLE
+        members = tuple(
+            DescribedMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                metadata=member.metadata(group.protocol_name) if stable else b"",
+                assignment=member.assignment if stable else b"",
+            )
+            for member in group.members.values()
+        )
+        return DescribedGroup(
+            group_id=group_id,
+            state=str(group.state),
+            protocol_type=group.protocol_type or "",
+            protocol=(group.protocol_name or "") if stable else "",
+            members=members,
+        )
+
+    def check(self) -> None:
+        """Raises InvariantViolation if a promise of the shard does not hold."""
+        for group_id, group in self._groups.items():
+            require(group.group_id == group_id, f"group {group.group_id} is kept as {group_id}")
+            require(group.state is not GroupState.DEAD, f"group {group_id} is dead and still reachable")
+            group.check()
+        held = sum(group.size for group in self._groups.values())
+        require(held == self._memory.held, f"members hold {held} bytes, {self._memory.held} are counted")
+
+    def _new_group(self, group_id: str) -> Group:
+        return Group(group_id, self._memory)
+
+    def _register_write(self, then: AfterAppend) -> WriteId:
+        self._next_write += 1
+        write_id = WriteId(self._next_write)
+        self._writes[write_id] = then
+        return write_id
+
+
+def _no_group(group_id: str) -> ErrorCode:
+    return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+
+
+def _group_not_found(group_id: str) -> ErrorCode:
+    return ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID

@@ -1,0 +1,252 @@
+"""What happens to a coordinator (events), what it asks for (effects), and what it answers (answers).
+
+`Coordinator.handle(event, now_ms)` returns effects in the order in which they must be carried out. A
+`Token` names the request that waits for an answer; each token gets exactly one `Reply`, at once or after a
+later event. What must be durable before it counts goes out as `AppendRecords`; the driver feeds `Appended`
+back when the records lie below the high watermark (or failed), in the order of the appends, and only then
+does the core answer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, NewType
+from uuid import UUID
+
+from tierlog.base.types import TopicPartition
+from tierlog.broker.groups.core.formats import StoredRecord
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.schema import ZERO_UUID
+
+Token = NewType("Token", int)
+WriteId = NewType("WriteId", int)
+Protocol = tuple[str, bytes]  # name, metadata
+
+NO_MEMBER_ID = ""
+NO_GENERATION = -1
+UNLIMITED = 1 << 62
+
+
+class TimerKind(StrEnum):
+    SESSION = "session"  # one per member, pending ones too
+    JOIN = "join"  # the join phase of a group
+    SYNC = "sync"  # members that got a generation must ask for their assignment
+
+
+class TimerKey(NamedTuple):
+    kind: TimerKind
+    group_id: str
+    member_id: str = NO_MEMBER_ID
+
+
+# ---- events ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """JoinGroup. `fresh_member_id` is used if the member has none yet: chance is the driver's."""
+
+    token: Token
+    group_id: str
+    member_id: str
+    fresh_member_id: str
+    group_instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    member_id_required: bool = False  # version 4 and later: dynamic members come twice (KIP-394)
+    may_skip_assignment: bool = False  # version 9 and later (KIP-814)
+    reason: str = ""  # KIP-800
+    room_bytes: int = UNLIMITED  # memory that this broker has left for members of groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    token: Token
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()
+    room_bytes: int = UNLIMITED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    token: Token
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None = None
+
+
+class Leaver(NamedTuple):
+    member_id: str
+    group_instance_id: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    token: Token
+    group_id: str
+    leavers: tuple[Leaver, ...]
+
+
+class OffsetToCommit(NamedTuple):
+    partition: TopicPartition
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    topic_id: UUID = ZERO_UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    token: Token
+    group_id: str
+    generation: int = NO_GENERATION
+    member_id: str = NO_MEMBER_ID
+    group_instance_id: str | None = None
+    retention_ms: int = -1  # versions 2 to 4; -1: the broker's
+    offsets: tuple[OffsetToCommit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOffsets:
+    token: Token
+    group_id: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroup:
+    token: Token
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFired:
+    key: TimerKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireOffsets:
+    """Comes every offsets.retention.check.interval.ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsChanged:
+    """Topics were created or deleted. `ids` has every topic that exists; `deleted` has the names of deleted
+    topics, which may exist again under another id.
+    """
+
+    ids: Mapping[str, UUID]
+    deleted: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """The records of an AppendRecords are durable, or (error) will never be."""
+
+    write_id: WriteId
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendLate:
+    """After offsets.commit.timeout.ms nobody knows whether the records of an AppendRecords will be durable;
+    who waits for them is told so. `Appended` still comes.
+    """
+
+    write_id: WriteId
+
+
+Request = Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | DeleteGroup
+Event = Request | TimerFired | ExpireOffsets | TopicsChanged | Appended | AppendLate
+
+
+# ---- effects --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRecords:
+    write_id: WriteId
+    records: tuple[StoredRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Replaces the timer of that key."""
+
+    key: TimerKey
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    key: TimerKey
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    token: Token
+    answer: "Answer"
+
+
+Effect = AppendRecords | SetTimer | CancelTimer | Reply
+
+
+# ---- answers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinAnswer:
+    """`members` (id, group instance id, metadata) is filled for the leader alone."""
+
+    error: ErrorCode = ErrorCode.NONE
+    member_id: str = NO_MEMBER_ID
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = NO_MEMBER_ID
+    skip_assignment: bool = False
+    members: tuple[tuple[str, str | None, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncAnswer:
+    error: ErrorCode = ErrorCode.NONE
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorAnswer:
+    """Heartbeat, DeleteGroup, and any request that failed as a whole."""
+
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveAnswer:
+    """One per leaver, in the order of the request."""
+
+    members: tuple[tuple[Leaver, ErrorCode], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsAnswer:
+    """Commit and DeleteOffsets: `error` for the whole, else one per partition, in the request's order."""
+
+    error: ErrorCode = ErrorCode.NONE
+    partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
+
+
+Answer = JoinAnswer | SyncAnswer | ErrorAnswer | LeaveAnswer | OffsetsAnswer

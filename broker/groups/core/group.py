@@ -1,0 +1,382 @@
+"""One classic group: its members, its generation, its state. Data and questions; the protocol is in
+rebalance.py.
+
+Invariants, tested by `check()`: a group in Empty or Dead has no members; the leader and every static member
+are members; a request waits to join only while the group prepares, and for an assignment only while it
+completes a rebalance.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tierlog.base.types import require
+from tierlog.broker.groups.core.events import NO_MEMBER_ID, JoinAnswer, Protocol, Token
+from tierlog.broker.groups.core.formats import (
+    FormatError,
+    GroupKey,
+    StoredGroup,
+    StoredMember,
+    StoredRecord,
+    encode_group,
+    encode_key,
+)
+from tierlog.broker.groups.core.states import Cause, GroupState, next_state
+from tierlog.broker.groups.core.subscription import PROTOCOL_TYPE, subscribed_topics
+from tierlog.protocol.errors import ErrorCode
+
+GENERATION_MAX = 2**31 - 1  # an int32 in requests and records
+MEMBER_OVERHEAD_BYTES = 1_000
+"""Memory of a member beside its strings and bytes: the objects, its entries in tables, its timer."""
+PROTOCOL_OVERHEAD_BYTES = 250
+"""The same of a protocol: a member may name 65,000 with short names."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """`joining` and `syncing` are the requests that wait; `is_new` until its first join was answered."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+    assignment: bytes = b""
+    is_new: bool = False
+    joining: Token | None = None
+    syncing: Token | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory, about."""
+        strings = len(self.member_id) + len(self.client_id) + len(self.group_instance_id or "")
+        return MEMBER_OVERHEAD_BYTES + strings + len(self.assignment) + protocols_size(self.protocols)
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        return dict(self.protocols).get(protocol_name or "", b"")
+
+    @property
+    def is_waiting(self) -> bool:
+        """Alive by its parked request: it may not be able to send heartbeats meanwhile."""
+        return self.syncing is not None or (self.joining is not None and not self.is_new)
+
+
+@dataclass(slots=True)
+class MemberMemory:
+    """Bytes that the members of all groups of a shard hold."""
+
+    held: int = 0
+
+
+@dataclass(slots=True)
+class Group:
+    group_id: str
+    memory: MemberMemory = field(default_factory=MemberMemory)
+    state: GroupState = GroupState.EMPTY
+    state_timestamp_ms: int = -1
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)  # in the order of joining
+    static_members: dict[str, str] = field(default_factory=dict)  # group.instance.id -> member id
+    pending_members: set[str] = field(default_factory=set)  # were told their id (KIP-394), have not come back
+    pending_sync: set[str] = field(
+        default_factory=set
+    )  # know their generation, have not asked for the assignment
+    # The first join phase waits for more members as long as some keep coming (KIP-134); None outside of it.
+    initial_join_left_ms: int | None = None
+    member_came: bool = False
+    subscribed: frozenset[str] | None = None
+    joining_count: int = 0  # members whose JoinGroup waits
+    supporting: Counter[str] = field(default_factory=Counter)  # protocol -> members; counted, not searched:
+    # a JoinGroup costs the same in a group of any size
+    storing: bool = (
+        False  # this generation's assignment is being appended: a repeated SyncGroup must not change it
+    )
+
+    # ---- changes ----
+
+    def move(self, cause: Cause, now_ms: int) -> None:
+        self.state = next_state(self.state, cause)
+        self.state_timestamp_ms = now_ms
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        self.memory.held += member.size
+        self.joining_count += member.joining is not None
+        self._count_protocols(member.protocols, 1)
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        self.drop_pending(member.member_id)
+
+    def add_pending(self, member_id: str) -> None:
+        self.pending_members.add(member_id)
+        self.memory.held += MEMBER_OVERHEAD_BYTES + len(member_id)
+
+    def drop_pending(self, member_id: str) -> None:
+        if member_id in self.pending_members:
+            self.pending_members.discard(member_id)
+            self.memory.held -= MEMBER_OVERHEAD_BYTES + len(member_id)
+
+    def support(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
+        self._count_protocols(member.protocols, -1)
+        self._count_protocols(protocols, 1)
+        self.memory.held += protocols_size(protocols) - protocols_size(member.protocols)
+        member.protocols = protocols
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        self.memory.held += len(assignment) - len(member.assignment)
+        member.assignment = assignment
+
+    def remove(self, member_id: str) -> Member:
+        member = self.members.pop(member_id)
+        self.memory.held -= member.size
+        self.joining_count -= member.joining is not None
+        self._count_protocols(member.protocols, -1)
+        if member.group_instance_id is not None:
+            del self.static_members[member.group_instance_id]
+        self.pending_sync.discard(member_id)
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+        return member
+
+    def rename_static(self, instance_id: str, new_member_id: str) -> Member:
+        """A static member came back: it keeps its place under a new id; the old id is fenced from now on."""
+        old_id = self.static_members[instance_id]
+        member = self.members[old_id]
+        member.member_id = new_member_id
+        self.memory.held += len(new_member_id) - len(old_id)
+        self.members = {member.member_id: member for member in self.members.values()}
+        self.static_members[instance_id] = new_member_id
+        self.pending_sync = {new_member_id if waiting == old_id else waiting for waiting in self.pending_sync}
+        if self.leader_id == old_id:
+            self.leader_id = new_member_id
+        return member
+
+    def next_generation(self, now_ms: int) -> None:
+        """Ends the join phase with those who are members now."""
+        # After the last int32 the generations begin again.
+        self.generation = self.generation % GENERATION_MAX + 1
+        self.initial_join_left_ms = None
+        self.member_came = False
+        self.storing = False
+        if self.members:
+            self.protocol_name = self.select_protocol()
+            self.subscribed = self.compute_subscribed()
+            self.move(Cause.JOIN_COMPLETED, now_ms)
+        else:
+            self.protocol_name = None
+            self.subscribed = frozenset()
+            self.move(Cause.NOBODY_JOINED, now_ms)
+
+    def elect_joined_leader(self) -> bool:
+        """Keeps a leader that joined, else takes the first member that did; False if nobody did."""
+        leader = self.members.get(self.leader_id or NO_MEMBER_ID)
+        if leader is not None and leader.joining is not None:
+            return True
+        joined = next((member for member in self.members.values() if member.joining is not None), None)
+        if joined is not None:
+            self.leader_id = joined.member_id
+        return joined is not None
+
+    # ---- questions ----
+
+    def takes_in(self, member_id: str, group_instance_id: str | None) -> bool:
+        """Whether a JoinGroup is of a new member, if it is let in."""
+        return member_id not in self.members and group_instance_id not in self.static_members
+
+    def validate(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """NONE for a member; static members are fenced by their instance id first (KIP-345)."""
+        if group_instance_id is not None:
+            current = self.static_members.get(group_instance_id)
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if current != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def supports(self, protocol_type: str, protocols: tuple[Protocol, ...]) -> bool:
+        if not protocols or not protocol_type:
+            return False
+        if not self.members:
+            return True
+        count = len(self.members)
+        return protocol_type == self.protocol_type and any(
+            self.supporting[name] == count for name, _ in protocols
+        )
+
+    def common_protocols(self) -> set[str]:
+        """The protocols that every member supports."""
+        return {name for name, count in self.supporting.items() if count == len(self.members)}
+
+    def _count_protocols(self, protocols: tuple[Protocol, ...], by: int) -> None:
+        for name in {name for name, _ in protocols}:
+            self.supporting[name] += by
+            if not self.supporting[name]:
+                del self.supporting[name]
+
+    def select_protocol(self) -> str:
+        """Each member votes for the first of its protocols that all support; the earliest vote wins a tie."""
+        common = self.common_protocols()
+        require(bool(common), f"group {self.group_id}: no protocol is common to all members")
+        votes = Counter(
+            next(name for name, _ in member.protocols if name in common) for member in self.members.values()
+        )
+        return votes.most_common(1)[0][0]
+
+    def compute_subscribed(self) -> frozenset[str] | None:
+        """Topics that members consume; None where that cannot be known."""
+        if self.protocol_type != PROTOCOL_TYPE:
+            return None
+        found = [subscribed_topics(member.metadata(self.protocol_name)) for member in self.members.values()]
+        return None if None in found else frozenset().union(*(topics for topics in found if topics))
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory that members hold, pending ones too."""
+        pending = sum(MEMBER_OVERHEAD_BYTES + len(member_id) for member_id in self.pending_members)
+        return pending + sum(member.size for member in self.members.values())
+
+    @property
+    def assignments_size(self) -> int:
+        return sum(len(member.assignment) for member in self.members.values())
+
+    @property
+    def all_joined(self) -> bool:
+        return not self.pending_members and self.joining_count == len(self.members)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def join_answer(self, member: Member) -> JoinAnswer:
+        """The generation as one member learns it."""
+        leads = member.member_id == self.leader_id
+        return JoinAnswer(
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.leader_id or NO_MEMBER_ID,
+            members=self.member_list() if leads else (),
+        )
+
+    def member_list(self) -> tuple[tuple[str, str | None, bytes], ...]:
+        return tuple(
+            (member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
+            for member in self.members.values()
+        )
+
+    def record(self, assignments: dict[str, bytes]) -> StoredRecord:
+        """The group as it is stored; members without an entry in `assignments` get the empty one."""
+        stored = StoredGroup(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol_name,
+            leader=self.leader_id,
+            state_timestamp_ms=self.state_timestamp_ms,
+            members=tuple(
+                StoredMember(
+                    member.member_id,
+                    member.group_instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.rebalance_timeout_ms,
+                    member.session_timeout_ms,
+                    member.metadata(self.protocol_name),
+                    assignments.get(member.member_id, b""),
+                )
+                for member in self.members.values()
+            ),
+        )
+        return StoredRecord(encode_key(GroupKey(self.group_id)), encode_group(stored))
+
+    def check(self) -> None:
+        where = f"group {self.group_id} in {self.state}"
+        if self.state in (GroupState.EMPTY, GroupState.DEAD):
+            require(not self.members, f"{where} has members")
+        require(
+            self.leader_id is None or self.leader_id in self.members,
+            f"{where}: leader {self.leader_id} is no member",
+        )
+        require(
+            (self.leader_id is None) == (not self.members),
+            f"{where}: leader {self.leader_id}, {len(self.members)} members",
+        )
+        require(self.pending_members.isdisjoint(self.members), f"{where}: a pending member is a member")
+        require(self.pending_sync <= self.members.keys(), f"{where}: waits for a sync of someone who left")
+        joining = sum(member.joining is not None for member in self.members.values())
+        require(joining == self.joining_count, f"{where}: {joining} join, {self.joining_count} are counted")
+        named = Counter(name for member in self.members.values() for name in dict(member.protocols))
+        require(named == self.supporting, f"{where}: protocols are counted wrongly")
+        statics = {
+            member.group_instance_id: name
+            for name, member in self.members.items()
+            if member.group_instance_id is not None
+        }
+        require(statics == self.static_members, f"{where}: static members differ from members")
+        for name, member in self.members.items():
+            require(name == member.member_id, f"{where}: {name} is kept under another id")
+            require(
+                member.syncing is None or self.state is GroupState.COMPLETING_REBALANCE,
+                f"{where}: {name} waits to sync",
+            )
+
+
+def protocols_size(protocols: tuple[Protocol, ...]) -> int:
+    return sum(PROTOCOL_OVERHEAD_BYTES + len(name) + len(metadata) for name, metadata in protocols)
+
+
+def group_from_record(group_id: str, stored: StoredGroup, memory: MemberMemory) -> Group:
+    """A group as a restarted coordinator knows it: Stable with its members, or Empty.
+
+    Raises FormatError for a group that could not exist.
+    """
+    _check_stored(stored)
+    group = Group(group_id, memory)
+    for member in stored.members:
+        group.add(
+            Member(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                session_timeout_ms=member.session_timeout_ms,
+                protocols=((stored.protocol or "", member.subscription),),
+                assignment=member.assignment,
+            ),
+            stored.protocol_type,
+        )
+    group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
+    group.state_timestamp_ms = stored.state_timestamp_ms
+    group.generation = stored.generation
+    group.protocol_type = stored.protocol_type or None
+    group.protocol_name = stored.protocol
+    if stored.leader in group.members:
+        group.leader_id = stored.leader
+    group.subscribed = group.compute_subscribed() if stored.members else frozenset()
+    return group
+
+
+def _check_stored(stored: StoredGroup) -> None:
+    members = stored.members
+    instances = [each.group_instance_id for each in members if each.group_instance_id is not None]
+    if len({each.member_id for each in members}) < len(members) or len(set(instances)) < len(instances):
+        raise FormatError("a group with two members of the same id")
+    if any(each.member_id == NO_MEMBER_ID for each in members):
+        raise FormatError("a group with a member that has no id")
+    if members and (stored.protocol is None or not stored.protocol_type):
+        raise FormatError("a group with members that has no protocol")
+    if stored.generation < 0 or any(_least_timeout_ms(each) < 0 for each in members):
+        raise FormatError("a group with a negative generation or timeout")
+
+
+def _least_timeout_ms(member: StoredMember) -> int:
+    return min(member.session_timeout_ms, member.rebalance_timeout_ms)

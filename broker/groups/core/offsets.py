@@ -1,0 +1,118 @@
+"""Committed offsets: who may commit, what is kept, and when it expires.
+
+`Offsets` holds what is durable; coordinator.py changes it only after the records were appended. Expiry
+follows KIP-211: the offsets of a group live as long as it has members, and offsets.retention.minutes more.
+"""
+
+from collections.abc import Iterator
+
+from tierlog.base.types import TopicPartition
+from tierlog.broker.groups.core.events import NO_MEMBER_ID, Commit, OffsetToCommit
+from tierlog.broker.groups.core.formats import (
+    NO_EXPIRY,
+    CommittedOffset,
+    OffsetKey,
+    StoredRecord,
+    encode_key,
+    encode_offset,
+)
+from tierlog.broker.groups.core.group import Group
+from tierlog.broker.groups.core.states import GroupState
+from tierlog.broker.groups.core.turn import GroupSettings
+from tierlog.protocol.errors import ErrorCode
+
+LAST_MS = 2**63 - 1  # a timestamp is an int64
+
+ByPartition = dict[TopicPartition, CommittedOffset]
+
+
+class Offsets:
+    """Group id -> partition -> committed offset. A group without any is not in it."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, ByPartition] = {}
+
+    def of(self, group_id: str) -> ByPartition:
+        """To read only."""
+        return self._groups.get(group_id, {})
+
+    def groups(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def put(self, group_id: str, partition: TopicPartition, committed: CommittedOffset) -> None:
+        self._groups.setdefault(group_id, {})[partition] = committed
+
+    def remove(self, group_id: str, partition: TopicPartition) -> None:
+        kept = self._groups.get(group_id, {})
+        kept.pop(partition, None)
+        if not kept:
+            self._groups.pop(group_id, None)
+
+
+def check_commit(group: Group | None, request: Commit) -> ErrorCode:
+    """May it commit? Members by their generation; others only while the group has no members."""
+    if group is None:
+        # A consumer without group management, or an admin: its first commit makes the group.
+        return ErrorCode.NONE if request.generation < 0 else ErrorCode.ILLEGAL_GENERATION
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if request.generation < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE
+    names_itself = request.member_id != NO_MEMBER_ID or request.group_instance_id is not None
+    if request.generation < 0 and not names_itself:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    error = group.validate(request.member_id, request.group_instance_id)
+    if error == ErrorCode.NONE and request.generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if error == ErrorCode.NONE and group.state is GroupState.COMPLETING_REBALANCE:
+        # It knows its generation but not its assignment: these partitions may be someone else's by now.
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return error
+
+
+def to_store(
+    request: Commit, item: OffsetToCommit, settings: GroupSettings, now_ms: int
+) -> CommittedOffset | None:
+    """None if the metadata is over offset.metadata.max.bytes."""
+    if len(item.metadata.encode()) > settings.offset_metadata_max_bytes:
+        return None
+    expires_ms = min(now_ms + request.retention_ms, LAST_MS) if request.retention_ms >= 0 else NO_EXPIRY
+    return CommittedOffset(item.offset, item.leader_epoch, item.metadata, now_ms, expires_ms, item.topic_id)
+
+
+def commit_record(group_id: str, partition: TopicPartition, committed: CommittedOffset) -> StoredRecord:
+    return StoredRecord(encode_key(OffsetKey(group_id, *partition)), encode_offset(committed))
+
+
+def tombstone(group_id: str, partition: TopicPartition) -> StoredRecord:
+    return StoredRecord(encode_key(OffsetKey(group_id, *partition)), None)
+
+
+def expired(group: Group, offsets: ByPartition, retention_ms: int, now_ms: int) -> list[TopicPartition]:
+    """The partitions whose offset nobody will ask for any more (KIP-211)."""
+    return [
+        partition
+        for partition, committed in offsets.items()
+        if (since_ms := _unused_since_ms(group, partition, committed)) is not None
+        and now_ms
+        >= (
+            since_ms + retention_ms
+            if committed.expire_timestamp_ms == NO_EXPIRY
+            else committed.expire_timestamp_ms
+        )
+    ]
+
+
+def _unused_since_ms(group: Group, partition: TopicPartition, committed: CommittedOffset) -> int | None:
+    """None while the offset is in use."""
+    if group.protocol_type is None:  # never had members: simple consumers
+        return committed.commit_timestamp_ms
+    if group.state is GroupState.EMPTY:
+        return max(group.state_timestamp_ms, committed.commit_timestamp_ms)
+    if (
+        group.state is GroupState.STABLE
+        and group.subscribed is not None
+        and partition.topic not in group.subscribed
+    ):
+        return committed.commit_timestamp_ms
+    return None

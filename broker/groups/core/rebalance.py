@@ -1,0 +1,212 @@
+"""The rebalance of a classic group: the join phase, the sync phase, and how members come into and out of
+them.
+
+Functions over one group and the turn under way; classic.py decides when to call them. A parked request is
+always answered: when its phase ends, when its member leaves or is replaced, or when the same member sends
+another.
+"""
+
+from tierlog.broker.groups.core.events import JoinAnswer, SyncAnswer, TimerKey, TimerKind, Token
+from tierlog.broker.groups.core.group import Group, Member
+from tierlog.broker.groups.core.states import Cause, GroupState
+from tierlog.broker.groups.core.turn import Turn, response_error
+from tierlog.protocol.errors import ErrorCode
+
+STATIC_MEMBERS_CHECK_MS = 1_000
+"""Shortest interval at which a join phase without any joined member is looked at again: a member's rebalance
+timeout may be zero.
+"""
+
+
+def membership_changed(group: Group, turn: Turn) -> None:
+    """Starts a rebalance, or, if one has started, sees whether its join phase is over."""
+    if group.state is GroupState.PREPARING_REBALANCE:
+        complete_join_if_all_joined(group, turn)
+    else:
+        prepare_rebalance(group, turn)
+
+
+def prepare_rebalance(group: Group, turn: Turn) -> None:
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        _answer_syncs(group, turn, ErrorCode.REBALANCE_IN_PROGRESS)
+    group.pending_sync.clear()
+    turn.cancel_timer(TimerKey(TimerKind.SYNC, group.group_id))
+    was_empty = group.state is GroupState.EMPTY
+    group.move(Cause.MEMBERSHIP_CHANGED, turn.now_ms)
+    if was_empty:
+        # KIP-134: a deployment starts its members one after another; a short wait saves rebalances.
+        delay_ms = turn.settings.group_initial_rebalance_delay_ms
+        group.member_came = False
+        group.initial_join_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+        turn.set_timer(TimerKey(TimerKind.JOIN, group.group_id), delay_ms)
+    elif group.all_joined:
+        complete_join(group, turn)
+    else:
+        turn.set_timer(TimerKey(TimerKind.JOIN, group.group_id), group.rebalance_timeout_ms)
+
+
+def complete_join_if_all_joined(group: Group, turn: Turn) -> None:
+    preparing = group.state is GroupState.PREPARING_REBALANCE
+    if preparing and group.initial_join_left_ms is None and group.all_joined:
+        complete_join(group, turn)
+
+
+def join_timed_out(group: Group, turn: Turn) -> None:
+    """The initial join phase is extended while members keep coming, up to the rebalance timeout in all."""
+    if group.state is not GroupState.PREPARING_REBALANCE:
+        return
+    left_ms = group.initial_join_left_ms
+    if left_ms and group.member_came:
+        delay_ms = min(turn.settings.group_initial_rebalance_delay_ms, left_ms)
+        group.member_came = False
+        group.initial_join_left_ms = max(left_ms - delay_ms, 0)
+        turn.set_timer(TimerKey(TimerKind.JOIN, group.group_id), delay_ms)
+    else:
+        complete_join(group, turn)
+
+
+def complete_join(group: Group, turn: Turn) -> None:
+    """Drops dynamic members that did not join again, and gives the others their generation."""
+    turn.cancel_timer(TimerKey(TimerKind.JOIN, group.group_id))
+    for member in list(group.members.values()):
+        if member.joining is None and member.group_instance_id is None:
+            drop_member(group, member.member_id, turn)
+    if group.members and not group.elect_joined_leader():
+        # Only silent static members are left: they may come back until their sessions expire.
+        delay_ms = max(group.rebalance_timeout_ms, STATIC_MEMBERS_CHECK_MS)
+        turn.set_timer(TimerKey(TimerKind.JOIN, group.group_id), delay_ms)
+        return
+    group.next_generation(turn.now_ms)
+    if not group.members:
+        # A lost write is harmless: replay finds the last members and expires them again.
+        turn.append([group.record({})], lambda turn, error: None)
+        return
+    for member in group.members.values():
+        answer_join(group, member, turn, group.join_answer(member))
+        if member.is_new:
+            await_response(group, member.member_id, member.session_timeout_ms, turn)
+        else:
+            restart_session(group, member, turn)
+        member.is_new = False
+        group.pending_sync.add(member.member_id)
+    turn.set_timer(TimerKey(TimerKind.SYNC, group.group_id), group.rebalance_timeout_ms)
+
+
+def store_assignment(group: Group, assignments: dict[str, bytes], turn: Turn) -> None:
+    """The leader's assignment counts once it is durable, if the group still is where it was."""
+    if group.storing:
+        return
+    group.storing = True
+    generation = group.generation
+
+    def stored(turn: Turn, error: ErrorCode) -> None:
+        if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != generation:
+            return
+        if error != ErrorCode.NONE:
+            _answer_syncs(group, turn, response_error(error))
+            prepare_rebalance(group, turn)
+            return
+        for member in group.members.values():
+            group.assign(member, assignments.get(member.member_id, b""))
+        group.move(Cause.ASSIGNMENT_STORED, turn.now_ms)
+        _answer_syncs(group, turn)
+
+    turn.append([group.record(assignments)], stored)
+
+
+def sync_received(group: Group, member_id: str, turn: Turn) -> None:
+    group.pending_sync.discard(member_id)
+    if not group.pending_sync:
+        turn.cancel_timer(TimerKey(TimerKind.SYNC, group.group_id))
+
+
+def sync_timed_out(group: Group, turn: Turn) -> None:
+    """Members that took their generation but never asked for their assignment hold what nobody reads."""
+    if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
+        return
+    for member_id in sorted(group.pending_sync):
+        drop_member(group, member_id, turn)
+    prepare_rebalance(group, turn)
+
+
+def remove_member(group: Group, member_id: str, turn: Turn) -> None:
+    """A member left or its session expired: the others rebalance."""
+    drop_member(group, member_id, turn)
+    if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+        prepare_rebalance(group, turn)
+    else:
+        complete_join_if_all_joined(group, turn)
+
+
+def remove_pending(group: Group, member_id: str, turn: Turn) -> None:
+    """Someone who was told a member id will not come back with it; the join phase waits for one less."""
+    group.drop_pending(member_id)
+    turn.cancel_timer(TimerKey(TimerKind.SESSION, group.group_id, member_id))
+    complete_join_if_all_joined(group, turn)
+
+
+def drop_member(group: Group, member_id: str, turn: Turn) -> None:
+    turn.cancel_timer(TimerKey(TimerKind.SESSION, group.group_id, member_id))
+    refuse_waiting(group, group.members[member_id], turn, ErrorCode.UNKNOWN_MEMBER_ID)
+    group.remove(member_id)
+
+
+def refuse_waiting(group: Group, member: Member, turn: Turn, error: ErrorCode) -> None:
+    """Answers the member's parked requests with an error."""
+    answer_join(group, member, turn, JoinAnswer(error=error))
+    answer_sync(member, turn, SyncAnswer(error=error))
+
+
+def wait_to_join(group: Group, member: Member, token: Token, turn: Turn) -> None:
+    again = JoinAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
+    answer_join(group, member, turn, again)
+    member.joining = token
+    group.joining_count += 1
+
+
+def wait_to_sync(member: Member, token: Token, turn: Turn) -> None:
+    answer_sync(member, turn, SyncAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS))
+    member.syncing = token
+
+
+def answer_join(group: Group, member: Member, turn: Turn, answer: JoinAnswer) -> None:
+    if member.joining is not None:
+        turn.reply(member.joining, answer)
+        member.joining = None
+        group.joining_count -= 1
+
+
+def answer_sync(member: Member, turn: Turn, answer: SyncAnswer) -> None:
+    if member.syncing is not None:
+        turn.reply(member.syncing, answer)
+        member.syncing = None
+
+
+def restart_session(group: Group, member: Member, turn: Turn) -> None:
+    turn.set_timer(TimerKey(TimerKind.SESSION, group.group_id, member.member_id), member.session_timeout_ms)
+
+
+def await_response(group: Group, member_id: str, session_timeout_ms: int, turn: Turn) -> None:
+    """The session of a client that has just been told its member id, or its first generation."""
+    most_ms = turn.settings.new_member_response_timeout_ms
+    turn.set_timer(TimerKey(TimerKind.SESSION, group.group_id, member_id), min(session_timeout_ms, most_ms))
+
+
+def sync_answer(group: Group, member: Member) -> SyncAnswer:
+    return SyncAnswer(
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        assignment=member.assignment,
+    )
+
+
+def _answer_syncs(group: Group, turn: Turn, error: ErrorCode = ErrorCode.NONE) -> None:
+    """Answers everyone who waits for an assignment; with an error nobody has one any more."""
+    for member in group.members.values():
+        if error != ErrorCode.NONE:
+            group.assign(member, b"")
+        if member.syncing is not None:
+            restart_session(group, member, turn)
+        answer_sync(
+            member, turn, sync_answer(group, member) if error == ErrorCode.NONE else SyncAnswer(error=error)
+        )

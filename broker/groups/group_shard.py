@@ -1,0 +1,391 @@
+"""One partition of `__consumer_offsets` on this broker: the coordinator core, its log, and the requests
+that wait.
+
+All events pass one inbox and are handled one after another on the event loop; effects are carried out
+before the next event. An append is reported back to the core when the high watermark has passed it, or its
+flush has failed, in the order of the appends. A core that breaks an invariant is thrown away and rebuilt from
+the log: its memory is never more than the log says. Owned by the group service.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+import structlog
+
+from tierlog.base.clock import Clock
+from tierlog.base.slices import LogSlice
+from tierlog.base.types import NO_OFFSET
+from tierlog.broker.groups.core.coordinator import Coordinator
+from tierlog.broker.groups.core.events import (
+    Answer,
+    Appended,
+    AppendLate,
+    AppendRecords,
+    CancelTimer,
+    Effect,
+    ErrorAnswer,
+    Event,
+    Reply,
+    Request,
+    SetTimer,
+    TimerFired,
+    Token,
+    WriteId,
+)
+from tierlog.broker.groups.core.formats import FormatError
+from tierlog.broker.groups.core.turn import GroupSettings
+from tierlog.broker.groups.timers import Timers
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import check_batch, iter_batches
+from tierlog.records.errors import RecordsError
+from tierlog.records.record import Record, iter_records
+from tierlog.records.writer import NewRecord, encode_batch
+
+LOAD_BYTES = 512 << 10  # read, then replayed, per step of a load: others wait for some 50 ms
+RECORDS_MAX_BYTES = 64 << 20  # of one decompressed batch; ours are never compressed, but Kafka's may be
+COMMIT_TIMEOUT_MS = 5_000
+"""Default of offsets.commit.timeout.ms."""
+
+MAX_WAITING = 50_000
+"""Requests parked per shard, each of which holds a future and its connection's place in line. Beyond it no
+new member is taken in. All others go on, lest somebody's joins keep the members of other groups from their
+heartbeats: a request of a member takes the place of its last one, and commits wait for a bounded time.
+"""
+
+R = TypeVar("R")
+_log = structlog.get_logger("tierlog.groups")
+
+
+class ShardReplica(Protocol):
+    """What a shard asks of its replica (runtime.replica.Replica)."""
+
+    listeners: list[Any]
+
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def high_watermark_is_current(self) -> bool: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def repairs(self) -> int: ...
+    @property
+    def suspect(self) -> Callable[[int, str], None]: ...
+    def append(
+        self, records: memoryview, now_ms: int, *, acks: int = -1, from_client: bool = True
+    ) -> Any: ...
+    def acknowledgement(self, end_offset: int, acks: int, leader_epoch: int) -> ErrorCode | None: ...
+    def read(self, offset: int, max_bytes: int) -> Any: ...
+
+
+class LoadFailed(Exception):
+    """The partition cannot be read now."""
+
+
+@dataclass(slots=True)
+class _Written:
+    write_id: WriteId
+    end_offset: int  # the high watermark that makes it durable
+    leader_epoch: int
+    error: ErrorCode
+    late_ms: int = 0  # monotonic; set if it has to wait
+    is_late: bool = False  # who waits was told
+
+
+@dataclass(slots=True)
+class _Waiter:
+    future: "asyncio.Future[Any]"
+    convert: Callable[[Answer], Any]
+
+
+@dataclass(slots=True)
+class _Load:
+    """What a replay has read. Skipped records are told in one line: there may be any number of them."""
+
+    damaged_at: int = NO_OFFSET  # the last batch that is
+    records: int = 0
+    skipped: int = 0
+    first_skipped: str = ""
+
+    def skip(self, offset: int, error: Exception) -> None:
+        self.first_skipped = self.first_skipped or f"offset {offset}: {error}"
+        self.skipped += 1
+
+
+class GroupShard:
+    def __init__(
+        self,
+        partition: int,
+        replica: ShardReplica,
+        settings: GroupSettings,
+        clock: Clock,
+        timers: Timers,
+        topic_ids: Callable[[], Mapping[str, UUID]],
+        commit_timeout_ms: int = COMMIT_TIMEOUT_MS,
+    ) -> None:
+        """`topic_ids`: those of the broker's image, by name."""
+        self.partition = partition
+        self.replica = replica
+        self.core = Coordinator(settings)
+        self.ready = False
+        self.skipped_records = 0
+        self.leader_epoch = replica.leader_epoch
+        self._lacks_damaged_since: int | None = None  # that many repairs, if its load skipped a damaged batch
+        self.on_failure: Callable[[GroupShard], None] = lambda shard: None
+        self._settings = settings
+        self._clock = clock
+        self._timers = timers
+        self._topic_ids = topic_ids
+        self._commit_timeout_ms = commit_timeout_ms
+        self._inbox: deque[Event] = deque()
+        self._handling = False
+        self._closed = False
+        self._moved = asyncio.Event()
+        self._tokens = count(1)
+        self._waiting: dict[Token, _Waiter | None] = {}
+        self._answered: dict[Token, Answer] = {}
+        self._written: deque[_Written] = deque()
+        self._looks_for_late = False
+        replica.listeners.append(self._replica_moved)
+
+    # ---- the door ----
+
+    def ask(
+        self, build: Callable[[Token], Request], convert: Callable[[Answer], R]
+    ) -> "R | asyncio.Future[R]":
+        """The converted answer, or a future of it if the request has to wait."""
+        if not self.ready:
+            return convert(ErrorAnswer(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        token = Token(next(self._tokens))
+        request = build(token)
+        if len(self._waiting) >= MAX_WAITING and self.core.takes_member_in(request):
+            return convert(ErrorAnswer(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        self._waiting[token] = None
+        self.submit(request)
+        answer = self._answered.pop(token, None)
+        if answer is not None:
+            return convert(answer)
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = _Waiter(future, convert)
+        return future
+
+    def turn_away(self, error: ErrorCode) -> None:
+        """Answers all who wait. What they asked for may still be done: who leads here no more has no say."""
+        for token, waiter in list(self._waiting.items()):
+            if waiter is not None:
+                self._answer(token, ErrorAnswer(error=error))
+
+    def submit(self, event: Event) -> None:
+        """Handles an event at once, after the one under way, or after the load under way."""
+        self._inbox.append(event)
+        if self.ready and not self._handling:
+            self._handle_inbox()
+
+    def _handle_inbox(self) -> None:
+        self._handling = True
+        try:
+            while self._inbox:
+                self._perform(self.core.handle(self._inbox.popleft(), self._clock.now_ms()))
+        except Exception:
+            _log.exception("a coordinator shard failed and is rebuilt from its log", partition=self.partition)
+            self._fail()
+        finally:
+            self._handling = False
+
+    # ---- life ----
+
+    async def load(self) -> None:
+        """Replays the partition; raises LoadFailed. Nothing is handled before it is done."""
+        while not self.replica.high_watermark_is_current and not self._closed:
+            # Just elected, it may hold more that is committed than it knows of: offsets of clients, too.
+            self._moved.clear()
+            await self._moved.wait()
+        core, offset, load = Coordinator(self._settings), self.replica.log_start_offset, _Load()
+        self._lacks_damaged_since, repairs = None, self.replica.repairs
+        while offset < self.replica.high_watermark and not self._closed:
+            result = self.replica.read(offset, LOAD_BYTES)
+            if result.error != ErrorCode.NONE or result.slice is None or not result.slice.parts:
+                raise LoadFailed(
+                    f"partition {self.partition} at offset {offset}: {ErrorCode(result.error).name}"
+                )
+            data = await asyncio.to_thread(_bytes_of, result.slice)
+            if len(data) != result.slice.size:
+                raise LoadFailed(f"partition {self.partition} at offset {offset}: the file is cut")
+            _replay(core, data, load)
+            offset = result.slice.end_offset
+            if load.damaged_at >= 0:
+                self.replica.suspect(load.damaged_at, "a coordinator cannot replay it")
+                self._lacks_damaged_since, load.damaged_at = repairs, NO_OFFSET
+        if self._closed:
+            return
+        if self._is_repaired:
+            raise LoadFailed(f"partition {self.partition} was repaired while it was read")
+        self.core = core
+        self._perform(core.loaded(self._clock.now_ms(), self._topic_ids()))
+        self.ready = True
+        self.skipped_records = load.skipped
+        self._handle_inbox()
+        if load.skipped:
+            # Older records of the same keys count: consumers read again what a wrong offset would skip.
+            _log.error(
+                "records of __consumer_offsets cannot be used and are skipped",
+                partition=self.partition,
+                records=load.skipped,
+                first=load.first_skipped,
+            )
+        if load.records:
+            _log.info(
+                "coordinator loaded",
+                partition=self.partition,
+                records=load.records,
+                groups=len(core.list_groups()),
+            )
+
+    def start_empty(self) -> None:
+        """Of a partition without records: at once, so that a new cluster's first group need not wait."""
+        self._perform(self.core.loaded(self._clock.now_ms(), self._topic_ids()))
+        self.ready = True
+
+    def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
+        """Stops coordinating; whoever waits is told to look for the coordinator again."""
+        self._closed = True
+        self._moved.set()
+        self.ready = False
+        if self._replica_moved in self.replica.listeners:
+            self.replica.listeners.remove(self._replica_moved)
+        self._forget(error)
+
+    def _fail(self) -> None:
+        self.ready = False
+        self._forget(ErrorCode.NOT_COORDINATOR)
+        self.on_failure(self)
+
+    def _forget(self, error: ErrorCode) -> None:
+        self._timers.cancel_where(lambda key: isinstance(key, tuple) and key[0] == self.partition)
+        self._inbox.clear()
+        self._written.clear()
+        self._looks_for_late = False
+        for token in list(self._waiting):
+            self._answer(token, ErrorAnswer(error=error))
+
+    # ---- effects ----
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(token, answer):
+                    self._answer(token, answer)
+                case SetTimer(key, delay_ms):
+                    event = TimerFired(key=key)
+                    self._timers.set((self.partition, key), delay_ms, lambda event=event: self.submit(event))  # type: ignore[misc]
+                case CancelTimer(key):
+                    self._timers.cancel((self.partition, key))
+                case AppendRecords():
+                    self._append(effect)
+
+    def _answer(self, token: Token, answer: Answer) -> None:
+        if token not in self._waiting:
+            return  # it was turned away
+        waiter = self._waiting.pop(token)
+        if waiter is None:  # still inside ask()
+            self._answered[token] = answer
+        elif not waiter.future.done():
+            waiter.future.set_result(waiter.convert(answer))
+
+    def _append(self, effect: AppendRecords) -> None:
+        now_ms = self._clock.now_ms()
+        batch = encode_batch([NewRecord(now_ms, key, value) for key, value in effect.records])
+        written = _Written(effect.write_id, -1, self.replica.leader_epoch, ErrorCode.NONE)
+        result = self.replica.append(memoryview(batch), now_ms, acks=-1, from_client=False)
+        written.error = ErrorCode(result.error)
+        written.end_offset = result.last_offset + 1 if written.error == ErrorCode.NONE else -1
+        self._written.append(written)
+        self._report_durable()
+        if self._written:
+            written.late_ms = self._clock.monotonic_ms() + self._commit_timeout_ms
+            if not self._looks_for_late:
+                self._look_for_late(self._commit_timeout_ms)
+
+    def _look_for_late(self, delay_ms: int) -> None:
+        self._looks_for_late = True
+        self._timers.set((self.partition, "late appends"), delay_ms, self._tell_late)
+
+    def _tell_late(self) -> None:
+        """Nobody waits without a limit. What was written stays, and counts once it is durable."""
+        self._looks_for_late = False
+        now_ms = self._clock.monotonic_ms()
+        for written in [each for each in self._written if not each.is_late]:
+            if not self._written:
+                return  # the shard has failed meanwhile
+            if written.late_ms > now_ms:
+                self._look_for_late(written.late_ms - now_ms)
+                return
+            written.is_late = True
+            self.submit(AppendLate(write_id=written.write_id))
+
+    def _replica_moved(self, replica: Any) -> None:
+        self._moved.set()
+        if self.ready and self._is_repaired:
+            _log.info("a coordinator shard is rebuilt from its repaired log", partition=self.partition)
+            self._fail()
+            return
+        self._report_durable()
+
+    @property
+    def _is_repaired(self) -> bool:
+        """Whether what a load skipped as damaged may be whole by now."""
+        return self._lacks_damaged_since not in (None, self.replica.repairs)
+
+    def _report_durable(self) -> None:
+        """In the order of the appends, also where a later one failed at once."""
+        while self._written:
+            written = self._written[0]
+            error = written.error or self.replica.acknowledgement(
+                written.end_offset, -1, written.leader_epoch
+            )
+            if error is None:
+                return
+            self._written.popleft()
+            self.submit(Appended(write_id=written.write_id, error=error))
+
+
+def _bytes_of(found: LogSlice) -> bytes:
+    return b"".join(
+        part if isinstance(part, (bytes, bytearray, memoryview)) else part.read() for part in found.parts
+    )
+
+
+def _replay(core: Coordinator, data: bytes, load: _Load) -> None:
+    for at, header in iter_batches(data):
+        if header.is_control:
+            continue
+        try:
+            check_batch(data, at)
+        except RecordsError as error:
+            load.skip(header.base_offset, error)
+            load.damaged_at = header.base_offset
+            continue
+        try:
+            for record in iter_records(data, at, max_bytes=RECORDS_MAX_BYTES):
+                load.records += 1
+                _replay_record(core, record, load)
+        except RecordsError as error:
+            load.skip(header.base_offset, error)  # what follows the record that cannot be read
+
+
+def _replay_record(core: Coordinator, record: Record, load: _Load) -> None:
+    if record.key is None:
+        return
+    try:
+        core.replay(record.key, record.value)
+    except FormatError as error:
+        load.skip(record.offset, error)

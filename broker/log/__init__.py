@@ -1,3 +1,0 @@
-"""The log of one partition on local files, in Kafka's own formats: segments, indexes, recovery,
-checkpoints.
-"""

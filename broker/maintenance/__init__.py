@@ -1,0 +1,1 @@
+"""Background work on local logs: retention, log cleaner, scrubber, repair, moves between log directories."""

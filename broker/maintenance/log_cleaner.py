@@ -1,0 +1,274 @@
+"""The log cleaner: compacts the dirtiest log, then the next one, one at a time.
+
+Reading and writing happen in a thread of the log's directory; the event loop picks the log, takes down what
+the thread must know, and swaps finished segments in. A log that cannot be cleaned is left alone until the
+next start, and counted; a full disk is no such reason. Called by the composition root. Metrics show its
+counts.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from tierlog.base.clock import Clock
+from tierlog.base.files import NO_ROOM
+from tierlog.base.tasks import TaskGroup
+from tierlog.broker.replication.group_commit import GroupCommit
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.storage.cleaner import Cleaning, CleaningJob, CleaningStopped, Pace, take_job
+from tierlog.broker.storage.core.compaction import Dirty, dirty_part
+from tierlog.broker.storage.damage import segments_of
+from tierlog.broker.storage.segment import CorruptLog
+from tierlog.broker.storage.segment_swap import Swap, Swaps, discard
+from tierlog.config.node import NodeSettings
+from tierlog.config.topic import TopicConfig
+from tierlog.records.errors import RecordsError
+
+LOOKED_AT_A_TURN = 100
+"""Logs judged before requests have their turn: about a millisecond."""
+
+T = TypeVar("T")
+_log = structlog.get_logger("tierlog.cleaner")
+
+
+class LogCleaner:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        replicas: ReplicaManager,
+        clock: Clock,
+        tasks: TaskGroup,
+        commits: GroupCommit,
+    ) -> None:
+        self._settings = settings
+        self._replicas = replicas
+        self._clock = clock
+        self._tasks = tasks
+        self._commits = commits
+        self._stop_thread = threading.Event()
+        self._stopping = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self._uncleanable: dict[Replica, int] = {}
+        """Until they are repaired, or cut: how often that had been by then."""
+        self._told: dict[Replica, set[int]] = {}  # base offsets of malformed batches
+        self.bytes_read = self.bytes_written = 0
+        self.most_dirty = 0.0
+        """Share of the dirtiest log, as of the last look."""
+
+    @property
+    def uncleanable(self) -> int:
+        """Logs that are left alone after a failure."""
+        return sum(map(self._replicas.holds, self._uncleanable))
+
+    def start(self) -> None:
+        if self._settings.log_cleaner_enable:
+            self._running = self._tasks.repeat(
+                "log cleaner", self._turn, goes_on=lambda: not self._stopping.is_set()
+            )
+
+    def configure(self, settings: NodeSettings) -> None:
+        """As the settings are now. Memory is that of the next cleaning."""
+        self._settings = settings
+        self._woken.set()
+
+    async def stop(self) -> None:
+        """Interrupts the thread; what it has written and was not swapped in is deleted. A disk that hangs is
+        not waited for.
+        """
+        self._stop_thread.set()
+        self._stopping.set()
+        self._woken.set()
+        if self._running is not None:
+            await asyncio.wait({self._running}, timeout=self._settings.log_dirs_stop_timeout_ms / 1000)
+            self._running.cancel()
+
+    async def clean_all(self) -> int:
+        """Cleans until nothing is dirty enough; returns how many cleanings that took."""
+        await self._complete_swaps()
+        count = 0
+        passed_over: set[Replica] = set()
+        while not self._stopping.is_set() and (picked := await self._dirtiest(passed_over)) is not None:
+            if await self._try(*picked):
+                count += 1
+            else:
+                passed_over.add(picked[0])
+        return count
+
+    async def _turn(self) -> None:
+        self._woken.clear()
+        await self.clean_all()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.log_cleaner_backoff_ms / 1000):
+                await self._woken.wait()
+
+    async def _dirtiest(self, passed_over: set[Replica]) -> tuple[Replica, Dirty] | None:
+        now_ms = self._clock.now_ms()
+        self._uncleanable = {
+            replica: cuts
+            for replica, cuts in self._uncleanable.items()
+            if self._replicas.holds(replica) and cuts == _cuts(replica)
+        }
+        self._told = {replica: told for replica, told in self._told.items() if self._replicas.holds(replica)}
+        found: list[tuple[Replica, Dirty]] = []
+        most_dirty = 0.0
+        for number, replica in enumerate(self._replicas, 1):
+            if number % LOOKED_AT_A_TURN == 0:
+                await asyncio.sleep(0)
+            if not _is_compacted(replica.config) or replica.failed is not None or replica.log.damage:
+                continue  # what is damaged must not be left out
+            if replica in self._uncleanable or replica in passed_over or replica.log.swaps.pending:
+                continue
+            dirty = dirty_part(
+                replica.segments,
+                replica.config,
+                cleaned_to=replica.log.cleaned_to or 0,
+                log_start_offset=replica.log_start_offset,
+                last_stable_offset=replica.last_stable_offset,
+                now_ms=now_ms,
+            )
+            most_dirty = max(most_dirty, dirty.ratio)
+            if dirty.must_be_cleaned(replica.config):
+                found.append((replica, dirty))
+        self.most_dirty = most_dirty
+        return max(found, key=lambda one: one[1].ratio, default=None)
+
+    async def _try(self, replica: Replica, dirty: Dirty) -> bool:
+        """Whether the log is cleaner now."""
+        try:
+            return await self._clean(replica, dirty)
+        except CleaningStopped:
+            return False
+        except Exception as failure:  # whatever it is, it must not keep the other logs from being cleaned
+            self._judge(replica, failure)
+            return False
+
+    def _judge(self, replica: Replica, failure: Exception) -> None:
+        """Whether the log is tried again."""
+        where = str(replica.name)
+        if not self._replicas.holds(replica):
+            return  # its topic was deleted
+        if isinstance(failure, FileNotFoundError):
+            _log.info("a log lost a segment while it was compacted; tried again", partition=where)
+        elif isinstance(failure, OSError) and failure.errno in NO_ROOM:
+            _log.warning("no room to compact a log; tried again later", partition=where)
+        else:
+            self._uncleanable[replica] = _cuts(replica)
+            if isinstance(failure, (CorruptLog, RecordsError)):
+                for segment in replica.segments:
+                    replica.suspect(segment.base_offset, str(failure))
+            _log.error("a log cannot be compacted and is left as it is", partition=where, exc_info=failure)
+
+    async def _clean(self, replica: Replica, dirty: Dirty) -> bool:
+        log = replica.log
+        if replica.recovery_point < dirty.end_offset:
+            await self._commits.flush(replica)
+        if log.cleaned_to is None:
+            # From here on there may be gaps in the log, and recovery must know that, whatever the policy.
+            log.cleaned_to = log.log_start_offset
+            await self._replicas.checkpoints.write_cleaned(replica)
+        if not log.rolled_below(dirty.end_offset):
+            return False  # retention took them meanwhile
+        swaps = log.swaps
+        cleaning = self._begin(take_job(log, dirty, self._clock.now_ms()))
+        try:
+            for group in await _in_thread(replica, cleaning.map_keys):
+                swap = await _in_thread(replica, partial(cleaning.clean, group))
+                if swap is not None and not await self._swap_in(replica, swaps, swap):
+                    return False
+        finally:
+            self.bytes_read += cleaning.bytes_read
+            self.bytes_written += cleaning.bytes_written
+        self._tell_malformed(replica, cleaning)
+        if not self._replicas.holds(replica):
+            return False
+        log.cleaned_to = min(cleaning.cleaned_to, log.log_end_offset)
+        await self._replicas.checkpoints.write_cleaned(replica)
+        _log.info(
+            "compacted a log",
+            partition=str(replica.name),
+            to_offset=log.cleaned_to,
+            read_bytes=cleaning.bytes_read,
+            kept_bytes=cleaning.bytes_written,
+            keys=cleaning.keys,
+        )
+        return True
+
+    def _tell_malformed(self, replica: Replica, cleaning: Cleaning) -> None:
+        """Once for each batch: every cleaning meets it again."""
+        known = self._told.setdefault(replica, set())
+        for offset, why in sorted(cleaning.malformed.items()):
+            if offset not in known:
+                known.add(offset)
+                _log.error(
+                    "a batch cannot be compacted and is kept as it is; consumers may stumble over it: "
+                    "delete it with DeleteRecords once they are past it",
+                    partition=str(replica.name),
+                    offset=offset,
+                    why=why,
+                )
+
+    def _begin(self, job: CleaningJob) -> Cleaning:
+        settings = self._settings
+        pace = Pace(self._clock, self._stop_thread, self._bytes_per_second)
+        budget, load_factor = (
+            settings.log_cleaner_dedupe_buffer_size,
+            settings.log_cleaner_io_buffer_load_factor,
+        )
+        return Cleaning(job, pace, budget, load_factor)
+
+    def _bytes_per_second(self) -> float:
+        """As it is now; in the thread."""
+        return self._settings.log_cleaner_io_max_bytes_per_second
+
+    async def _swap_in(self, replica: Replica, swaps: Swaps, swap: Swap) -> bool:
+        """False if the log is not what it was when the cleaning began, or has moved since, be it there and
+        back.
+        """
+        log = replica.log
+        if not self._replicas.holds(replica) or log.swaps is not swaps or not swaps.begin(log, swap):
+            await _in_thread(replica, lambda: discard(swap.cleaned))
+            return False
+        return await self._go_on(replica, swap)
+
+    async def _complete_swaps(self) -> None:
+        """A swap whose step failed (no room for a name) stands in the way of the next cleaning of its log."""
+        for replica in self._replicas:
+            swap = replica.log.swaps.pending
+            if swap is None or replica.failed is not None or replica in self._uncleanable:
+                continue
+            try:
+                swap.begin()
+                await self._go_on(replica, swap)
+            except Exception as failure:
+                self._judge(replica, failure)
+
+    async def _go_on(self, replica: Replica, swap: Swap) -> bool:
+        """What is left of a swap that has begun; False if the log is gone meanwhile."""
+        log = replica.log
+        for step in log.swaps.after_begin(log, swap, self._clock.now_ms()):
+            await _in_thread(replica, lambda: swap.cleaned.files.sync_directory(log.directory))
+            if not self._replicas.holds(replica):
+                return False
+            step()
+        return True
+
+
+async def _in_thread(replica: Replica, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(replica.room.threads, work)
+
+
+def _is_compacted(config: TopicConfig) -> bool:
+    """A tiered topic is not: its segments are immutable objects (KIP-405)."""
+    return "compact" in config.cleanup_policy and not config.remote_storage_enable
+
+
+def _cuts(replica: Replica) -> int:
+    """Grows when the log is cut, or damage in it is repaired."""
+    return replica.log.flushing.cuts + sum(segment.cuts for segment in segments_of(replica.log))

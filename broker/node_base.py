@@ -1,0 +1,224 @@
+"""What every node stands on, broker or not: its directories, its part in the metadata, its admin server.
+
+`Broker` (app) and `Voter` build on it; `run` (app) starts and stops them. Parts are taken apart in the
+reverse order of their making.
+"""
+
+import asyncio
+import contextlib
+import random
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+from aiohttp import web
+
+from tierlog.base import descriptors
+from tierlog.base.clock import Clock, SystemClock
+from tierlog.base.files import Files, OsFiles
+from tierlog.base.open_files import OpenFiles
+from tierlog.base.tasks import TaskGroup, done_before
+from tierlog.broker.failures import FailureLog
+from tierlog.broker.gateway.admin import AdminServer, admin_routes
+from tierlog.broker.gateway.loop_lag import LoopLag
+from tierlog.broker.gateway.node import Node
+from tierlog.broker.gateway.request_guard import known_names
+from tierlog.broker.handlers.stats import RequestStats
+from tierlog.broker.net.bounds import TURNED_AWAY_MAX
+from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.config.node import CONTROLLER, NodeSettings
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller.sessions import BrokerSessions
+from tierlog.metadata.quorum.api import member_urls, quorum_routes, raft_routes
+from tierlog.metadata.quorum.balancing import BalanceSettings
+from tierlog.metadata.quorum.node import TICK_MS, MetadataNode
+from tierlog.metadata.quorum.observer import MetadataObserver
+from tierlog.metadata.quorum.tls import TlsFiles
+from tierlog.metadata.raft.settings import RaftSettings
+
+if TYPE_CHECKING:
+    from tierlog.metadata.quorum.transport import HttpPeers
+
+_log = structlog.get_logger("tierlog")
+
+
+class NodeFailed(Exception):
+    """Something that the node cannot do without has failed; only a restart helps."""
+
+
+class Foundation(ABC):
+    """`failed` becomes done when the node cannot go on. `has_logs`: they are open; it may serve later.
+    `bootstrap`: "host:port" of the Kafka listener; empty for a node that is no broker."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.settings = settings
+        self.files: Files = files or OsFiles(OpenFiles(_open_log_files(settings)))
+        self.clock: Clock = clock or SystemClock()
+        self.rng = rng or random.Random()
+        self.stats = RequestStats()
+        self.loop_lag = LoopLag()
+        self.failures = FailureLog()
+        self.bootstrap = self.admin_url = ""
+        self.peers: HttpPeers | None = None
+        """The other voters; None without a secret."""
+        self._parts = contextlib.AsyncExitStack()
+        self._stops_clean = True
+        self.has_logs = self._serves = False
+
+    async def start(self) -> None:
+        """Returns when it serves. Raises OSError (address, directory), DamagedLog, NodeFailed; then, and if
+        it is cancelled, nothing of it is left.
+        """
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        try:
+            if not await done_before(self.failed, self._start_parts()) or self.failed.done():
+                raise NodeFailed(self.failed.result())
+        except BaseException as why:
+            await self.stop(clean=self.has_logs and isinstance(why, asyncio.CancelledError))
+            raise
+        self._serves = True
+        _log.info("serving", bootstrap=self.bootstrap, admin=self.admin_url, node=self.settings.node_id)
+
+    @abstractmethod
+    async def _start_parts(self) -> None:
+        """All of them, in visible order, each with what takes it apart in `_parts`."""
+
+    async def stop(self, *, clean: bool = True) -> None:
+        """Takes everything apart in the reverse order. `clean`: the next start needs no recovery."""
+        self._stops_clean = clean and not self.failed.done()
+        if self._stops_clean and self._serves:
+            await self._leave()
+        await self._parts.aclose()
+
+    @abstractmethod
+    async def _leave(self) -> None:
+        """It serves, and stops clean: what others can do is handed over first."""
+
+    async def _start_metadata(self) -> None:
+        settings = self.settings
+        self.loop_lag.start()
+        self._parts.callback(self.loop_lag.stop)
+        self.directories = DataDirectories([Path(path) for path in settings.log_dirs], self.files, self.rng)
+        self.identity = self.directories.claim(
+            settings.node_id, settings.cluster_id, metadata=settings.metadata_directory
+        )
+        self._parts.callback(self.directories.release)
+
+        metadata_tasks = TaskGroup(self._fatal)
+        self._parts.push_async_callback(metadata_tasks.close)
+        self.metadata_node, raft = self._build_metadata(metadata_tasks)
+        self.metadata = MetadataClient(self.metadata_node)
+        self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag, self.failures)
+        self.admin_node.quorum = self.metadata_node
+        routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft]
+        self.admin = AdminServer(routes, quorum_tls(settings), self._names)
+        self._parts.push_async_callback(self.admin.close)
+        self.admin_url = await self.admin.start(*settings.admin)
+        metadata_tasks.spawn("certificates of the admin server", self.admin.keep_certificates())
+        if isinstance(self.metadata_node, MetadataNode):
+            self.metadata_node.url = settings.voters.get(settings.node_id, self.admin_url)
+
+        self._parts.push_async_callback(self._stop_metadata)
+        await self.metadata_node.start()
+
+    def _names(self) -> set[str]:
+        """Hosts that requests to the admin server may be for."""
+        return known_names(self.settings, self.metadata.image, member_urls(self.metadata_node))
+
+    def _build_metadata(self, tasks: TaskGroup) -> tuple[MetadataNode | MetadataObserver, list[web.RouteDef]]:
+        """A voter and its routes, or for a broker that is no controller one that follows the voters."""
+        settings, cluster_id = self.settings, self.identity.cluster_id
+        secret = settings.controller_quorum_secret.encode()
+        self.peers = peers = _peers(settings, cluster_id, secret, tasks)
+        if CONTROLLER not in settings.process_roles and peers is not None:
+            voters = settings.voters
+            session_ms = settings.broker_session_timeout_ms
+            observer = MetadataObserver(
+                settings.node_id, voters, self.clock, tasks, cluster_id, peers=peers, session_ms=session_ms
+            )
+            return observer, []
+        node = MetadataNode(
+            settings.node_id,
+            settings.voters,
+            settings.metadata_directory,
+            self.files,
+            self.clock,
+            self.rng,
+            tasks,
+            cluster_id,
+            reserve_bytes=settings.metadata_reserve_bytes,
+            short_of_room=lambda: self.directories.fill_beside(settings.metadata_directory),
+            sessions=BrokerSessions(settings.broker_session_timeout_ms) if secret else None,
+            balance=_balance(settings),
+            peers=peers,
+            settings=RaftSettings.of_times(
+                tick_ms=TICK_MS,
+                election_ms=settings.controller_quorum_election_timeout_ms,
+                quorum_ms=settings.controller_quorum_fetch_timeout_ms,
+            ),
+        )
+        return node, raft_routes(node, secret) if secret else []
+
+    async def _stop_metadata(self) -> None:
+        node = self.metadata_node
+        if self._stops_clean and isinstance(node, MetadataNode) and node.is_leader and len(node.voters) > 1:
+            timeout_s = self.settings.controller_quorum_election_timeout_ms / 1000  # it spares others that
+            handed_over = await node.hand_over(timeout_s)
+            _log.info("handed the metadata over" if handed_over else "no other node took the metadata over")
+        await node.stop()
+
+    def _report(self, name: str, failure: BaseException) -> None:
+        self.failures.report(name, failure)
+
+    def _fatal(self, name: str, failure: BaseException) -> None:
+        _log.critical("the node cannot go on", what=name, exc_info=failure)
+        if not self.failed.done():
+            self.failed.set_result(f"{name}: {failure}")
+
+
+def _open_log_files(settings: NodeSettings) -> int:
+    limit = descriptors.limit()
+    wanted = settings.log_max_open_files
+    connections = settings.max_connections + TURNED_AWAY_MAX
+    share = descriptors.share_of_logs(wanted, connections, limit)
+    if share < wanted:
+        needed = wanted + connections + descriptors.OTHERS
+        _log.warning(
+            "fewer files of logs stay open than log.max.open.files says: RLIMIT_NOFILE is low",
+            stay_open=share,
+            limit=limit,
+            needed=needed,
+        )
+    return share
+
+
+def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGroup) -> "HttpPeers | None":
+    if not secret:
+        return None
+    from tierlog.metadata.quorum.transport import HttpPeers  # a quorum that stays alone needs no HTTP client
+
+    return HttpPeers(settings.node_id, cluster_id, secret, tasks, quorum_tls(settings))
+
+
+def quorum_tls(settings: NodeSettings) -> TlsFiles | None:
+    if not settings.quorum_files:
+        return None
+    certificate, key, ca = settings.quorum_files
+    return TlsFiles(certificate=certificate, key=key, ca=ca)
+
+
+def _balance(settings: NodeSettings) -> BalanceSettings | None:
+    if not settings.auto_leader_rebalance_enable:
+        return None
+    return BalanceSettings(
+        interval_ms=settings.leader_imbalance_check_interval_seconds * 1000,
+        percent=settings.leader_imbalance_per_broker_percentage,
+    )

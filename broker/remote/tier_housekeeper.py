@@ -1,0 +1,187 @@
+"""What one broker does for the whole bucket: descriptions of cluster and topics, and the delete queue.
+
+The live broker with the lowest id keeps house; two that both think so do no harm, since every step may be
+repeated. Topics without tiering are not described. Objects go once the grace has passed since the manifest
+dropped them. The controller says when, in the quorum's time, and marks their lines of the delete queue before
+anything is deleted; this broker's clock only says when to ask (docs/adr/0011-the-quorums-time.md). The queue
+is in the quorum, so a crash forgets nothing. Called by app.py.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import structlog
+
+from tierlog.base.clock import Clock
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicIdPartition
+from tierlog.config.topic import TOPIC_SETTINGS
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller.commands import ConfirmRemoteDeleted, StartRemoteDeletes
+from tierlog.metadata.delete_queue import QueuedDelete
+from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
+from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.tiering.format.manifest import TopicDocument
+from tierlog.tiering.manager import TierManager
+from tierlog.tiering.object_store import ObjectStoreError
+
+_log = structlog.get_logger("tierlog.tiering")
+
+RETRY_S = 5.0
+LONGEST_SLEEP_S = 60.0
+"""Between two questions to the controller too, while something is queued: each commits the quorum's time, so
+no more than this is lost of a grace when another controller takes over."""
+
+
+Quiet = Callable[[], Awaitable[None]]
+"""Returns once no job of a deleted topic is at work: else it could put an object after its deletion."""
+
+
+class TierHousekeeper:
+    """One loop that sleeps until the image changes or a delete falls due."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        metadata: MetadataClient,
+        manager: TierManager,
+        clock: Clock,
+        tasks: TaskGroup,
+        delete_grace_ms: int,
+        quiet: Quiet,
+    ) -> None:
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._manager = manager
+        self._clock = clock
+        self._tasks = tasks
+        self._grace_ms = delete_grace_ms
+        self._quiet = quiet
+        self._changed = asyncio.Event()
+        self._described: dict[UUID, TopicDocument] | None = None
+        self._described_of: tuple[object, object] | None = None  # the topics and configs last described
+        self._was_replaced = False  # since the last round, if only for a moment
+        self._deleted: dict[UUID, TopicDocument] = {}  # seen to go, perhaps before they were ever described
+        self._time_seen_ms = clock.monotonic_ms()  # when the image's time last moved on
+
+    async def start(self) -> None:
+        """Begins the loop; returns at once."""
+        self.follow()
+        self._tasks.spawn("tiering housekeeper", self._run())
+
+    def follow(self) -> None:
+        """Looks at every image from now on; part of `start`, of its own for those who call `keep_house`."""
+        self._metadata.subscribe(self._on_image)
+
+    def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
+        for topic in changed_topics(old, new)[0]:
+            self._deleted[topic.topic_id] = self._document(old, topic)
+        if old.brokers is not new.brokers and not self._keeps_house(new):
+            self._was_replaced = True
+        if old.time_ms != new.time_ms:
+            self._time_seen_ms = self._clock.monotonic_ms()
+        parts = ("brokers", "topics", "configs", "remote", "delete_queue")
+        if any(getattr(old, part) is not getattr(new, part) for part in parts):
+            self._changed.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                pause = await self.keep_house()
+            except (ObjectStoreError, MetadataUnavailable) as failure:
+                _log.warning("housekeeping in the bucket failed", error=str(failure), retry_s=RETRY_S)
+                pause = None
+            except Exception:  # a bug must not end all deletions until the next start
+                _log.exception("housekeeping in the bucket failed", retry_s=RETRY_S)
+                pause = None
+            if pause is None:
+                await asyncio.sleep(RETRY_S)
+                continue
+            try:
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def keep_house(self) -> float:
+        """One round; returns the seconds until there is something to do if nothing changes before."""
+        image = self._metadata.image
+        if self._was_replaced or not self._keeps_house(image):
+            self._described = self._described_of = None  # another broker may have written to the bucket
+            self._deleted.clear()
+            self._was_replaced = False
+        if not self._keeps_house(image):
+            return LONGEST_SLEEP_S
+        await self._quiet()
+        if self._described is None:
+            await self._manager.describe_cluster()
+            described = await self._manager.described_topics()
+            image = await self._metadata.current()  # a topic that the bucket has is in it, or is gone
+            self._described = described
+        if self._described_of != (image.topics, image.configs):
+            await self._describe(image, self._described)
+            self._described_of = (image.topics, image.configs)
+        return await self._delete_due(image)
+
+    def _keeps_house(self, image: ClusterImage) -> bool:
+        live = image.live_brokers()
+        return bool(live) and live[0].broker_id == self._broker_id
+
+    async def _describe(self, image: ClusterImage, known: dict[UUID, TopicDocument]) -> None:
+        gone = {topic_id: document for topic_id, document in known.items() if topic_id not in image.topics}
+        for topic_id, document in {**gone, **self._deleted}.items():
+            await self._manager.forget_topic(document)
+            known.pop(topic_id, None)
+            self._deleted.pop(topic_id, None)
+        for topic in image.topics.values():
+            if not (topic.topic_id in known or self._tiered(image, topic)):
+                continue
+            document = self._document(image, topic)
+            if known.get(topic.topic_id) != document:
+                await self._manager.describe_topic(document)
+                known[topic.topic_id] = document
+
+    def _document(self, image: ClusterImage, topic: TopicImage) -> TopicDocument:
+        configs = dict(sorted(image.topic_overrides(topic.name).items()))
+        return TopicDocument(
+            topic_id=topic.topic_id, name=topic.name, partitions=len(topic.partitions), configs=configs
+        )
+
+    def _tiered(self, image: ClusterImage, topic: TopicImage) -> bool:
+        chosen = image.topic_overrides(topic.name).get("remote.storage.enable")
+        if chosen is not None and TOPIC_SETTINGS["remote.storage.enable"].parse(chosen):
+            return True
+        return bool(image.remote) and any(
+            TopicIdPartition(topic.topic_id, n) in image.remote for n in range(len(topic.partitions))
+        )
+
+    async def _delete_due(self, image: ClusterImage) -> float:
+        """Deletes what is marked; else asks the controller to mark more, if something may be due."""
+        if not image.delete_queue:
+            return LONGEST_SLEEP_S
+        if not image.deleting:
+            wait_s = self._wait_s(image)
+            if wait_s > 0:
+                return wait_s
+            await self._metadata.submit(StartRemoteDeletes(grace_ms=self._grace_ms))
+            image = self._metadata.image
+        marked = [image.delete_queue[uuid] for uuid in image.deleting]
+        if not marked:
+            return max(self._wait_s(image), RETRY_S)
+        await self._delete(image, sorted(marked, key=lambda line: (line.queued_ms, line.uuid)))
+        return 0.0
+
+    def _wait_s(self, image: ClusterImage) -> float:
+        """Seconds until the oldest line may be due, or the quorum's time is to be committed again."""
+        passed_ms = self._clock.monotonic_ms() - self._time_seen_ms
+        oldest_ms = image.delete_queue.oldest_ms
+        due_ms = 0 if oldest_ms is None else oldest_ms + self._grace_ms - image.time_ms
+        return min(LONGEST_SLEEP_S, due_ms / 1000) - passed_ms / 1000
+
+    async def _delete(self, image: ClusterImage, marked: list[QueuedDelete]) -> None:
+        gone = await self._manager.delete(marked, image.topics)
+        await self._metadata.submit(ConfirmRemoteDeleted(uuids=gone))
+        _log.info("remote objects deleted", segments=len(gone), waiting=len(marked) - len(gone))

@@ -1,0 +1,137 @@
+"""Where offsets lie, for people: the status of a partition over both tiers, and the place of one offset.
+
+Called by the tier driver for the admin API and the CLI.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tierlog.base.files import FileSlice
+from tierlog.broker.replication.replica import Replica
+from tierlog.metadata.image import RemotePartition
+from tierlog.records.batch import read_header
+from tierlog.tiering import planner
+from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.remote_log import RemoteLog
+
+
+class TierRefused(Exception):
+    """A request about tiering that cannot be carried out; the message says why, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionTier:
+    """Where a partition's offsets lie. Ranges are [start, end); -1 where there is none."""
+
+    topic: str
+    partition: int
+    local_start: int
+    local_end: int
+    remote_start: int
+    remote_end: int
+    log_start: int
+    high_watermark: int
+    local_bytes: int
+    remote_bytes: int
+    segments: int
+    remote_segments: int
+    uploading: bool
+    pending_bytes: int
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetPlace:
+    """Where one offset lies: `tier` is local or remote; the batch's position is within the object or file."""
+
+    tier: str
+    location: str
+    position: int
+    batch_bytes: int
+    base_offset: int
+    last_offset: int
+    also_remote: str | None = None
+
+
+def describe(
+    replica: Replica, remote: RemotePartition, uploading: bool, last_error: str | None
+) -> PartitionTier:
+    """A led partition as it stands now."""
+    segments = local_segments(replica)
+    first = remote.first_offset
+    return PartitionTier(
+        topic=replica.name.topic,
+        partition=replica.name.partition,
+        local_start=replica.local_log_start_offset,
+        local_end=replica.log_end_offset,
+        remote_start=-1 if first is None else max(first, remote.log_start_offset),
+        remote_end=-1 if remote.end_offset is None else remote.end_offset,
+        log_start=replica.log_start_offset,
+        high_watermark=replica.high_watermark,
+        local_bytes=sum(segment.size_bytes for segment in segments),
+        remote_bytes=sum(page.log_bytes for page in remote.pages)
+        + sum(entry.log_bytes for entry in remote.entries),
+        segments=len(segments),
+        remote_segments=len(remote.entries) + sum(page.entries for page in remote.pages),
+        uploading=uploading,
+        pending_bytes=planner.pending_bytes(remote, segments),
+        last_error=last_error,
+    )
+
+
+async def find_place(
+    replica: Replica, remote: RemotePartition, remote_log: RemoteLog, offset: int
+) -> OffsetPlace:
+    """The place from which an offset is served; raises TierRefused, ObjectStoreError."""
+    partition = replica.name.partition
+    tiered = remote.first_offset is not None and remote.first_offset <= offset < (remote.end_offset or 0)
+    if offset >= replica.local_log_start_offset:
+        place = None
+        if tiered:
+            with suppress(ObjectStoreError):  # what is local is explained without the store too
+                place = await remote_log.locate(replica.topic_id, partition, remote, offset)
+        return _local_place(replica, offset, place.key if place else None)
+    place = await remote_log.locate(replica.topic_id, partition, remote, offset) if tiered else None
+    if place is None:
+        raise TierRefused(f"{replica.name}: offset {offset} is in neither tier")
+    return OffsetPlace(
+        tier="remote",
+        location=place.key,
+        position=place.position,
+        batch_bytes=place.batch_bytes,
+        base_offset=place.base_offset,
+        last_offset=place.last_offset,
+    )
+
+
+def local_segments(replica: Replica) -> list[planner.LocalSegment]:
+    """The replica's segments as the planner knows them."""
+    return [
+        planner.LocalSegment(
+            base_offset=info.base_offset,
+            end_offset=info.end_offset,
+            size_bytes=info.size_bytes,
+            max_timestamp=info.newest_ms,
+            rolled=info.rolled,
+            damaged_end=info.damaged_end,
+        )
+        for info in replica.segments
+    ]
+
+
+def _local_place(replica: Replica, offset: int, also_remote: str | None) -> OffsetPlace:
+    """From the read path itself, so that what is explained is what is served."""
+    found = replica.read(offset, 1).slice
+    part = found.parts[0] if found is not None and found.parts else None
+    if not isinstance(part, FileSlice):
+        raise TierRefused(f"{replica.name}: offset {offset} cannot be read now")
+    header = read_header(part.read())
+    return OffsetPlace(
+        tier="local",
+        location=part.file.path.name,
+        position=part.position,
+        batch_bytes=header.size,
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        also_remote=also_remote,
+    )

@@ -1,0 +1,136 @@
+"""Tiering as one part of a node: store, cache, remote log, driver and housekeeper, put together in one place.
+
+Called by app.py: `Tiering(...)`, `await start()` after the replicas are open, `remote` for the handlers,
+`driver` for the admin API, `await close()` before the replicas close.
+"""
+
+import random
+from pathlib import Path
+
+import structlog
+
+from tierlog.base.clock import Clock
+from tierlog.base.files import Files
+from tierlog.base.network import Network
+from tierlog.base.tasks import Report, TaskGroup
+from tierlog.broker.maintenance.scrubber import FoundDamage
+from tierlog.broker.remote.tier_driver import Replicas, TierDriver
+from tierlog.broker.remote.tier_housekeeper import TierHousekeeper
+from tierlog.broker.remote.tier_state_machine import TierStart
+from tierlog.config.node import NodeSettings
+from tierlog.metadata.client import MetadataClient
+from tierlog.tiering.chunk_cache import ChunkCache
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.manager import TierManager
+from tierlog.tiering.no_store import NoStore
+from tierlog.tiering.object_store import ObjectStore
+from tierlog.tiering.remote_log import RemoteLog
+from tierlog.tiering.stores import store_from_url
+
+_log = structlog.get_logger("tierlog.tiering")
+
+OBJECTS_DIRECTORY = "objects"
+CACHE_DIRECTORY = "remote-cache"
+
+NOT_NAMED = "object.store.url is not set: topics of a cluster need a store that all brokers reach"
+
+
+class Tiering:
+    """The remote tier of one broker. `objects`: a store to use instead of the one the settings name.
+    `found_damage`: told of what the disk has changed in a segment that was to be uploaded.
+    `network`: to the other brokers; None if there are none, and then a directory of its own will do.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        metadata: MetadataClient,
+        replicas: Replicas,
+        files: Files,
+        clock: Clock,
+        rng: random.Random,
+        report: Report,
+        *,
+        found_damage: FoundDamage,
+        cluster_id: str,
+        data_directory: Path,
+        cache_directory: Path | None = None,
+        objects: ObjectStore | None = None,
+        network: Network | None = None,
+    ) -> None:
+        self._tasks = TaskGroup(report)
+        self._metadata = metadata
+        keys = Keys(cluster_id)
+        self._directory = data_directory.absolute() / OBJECTS_DIRECTORY
+        url = settings.object_store_url or self._directory.as_uri()
+        self._has_store = objects is not None or network is None or bool(settings.object_store_url)
+        self.store = objects or (store_from_url(url) if self._has_store else NoStore(NOT_NAMED))
+        self.cache = ChunkCache(
+            (cache_directory or data_directory) / CACHE_DIRECTORY,
+            settings.remote_cache_bytes,
+            files,
+            self._tasks,
+            downloads_at_once=settings.remote_log_reader_threads,
+        )
+        self.manager = TierManager(self.store, keys)
+        self.remote = RemoteLog(
+            self.store,
+            keys,
+            self.cache,
+            files,
+            self._tasks,
+            lambda where: metadata.image.remote_partition(*where),
+        )
+        self.follower_start = TierStart(settings.node_id, network, lambda: metadata.image, self.remote, clock)
+        self.driver = TierDriver(
+            broker_id=settings.node_id,
+            metadata=metadata,
+            replicas=replicas,
+            manager=self.manager,
+            remote_log=self.remote,
+            files=files,
+            clock=clock,
+            rng=rng,
+            tasks=self._tasks,
+            found_damage=found_damage,
+            interval_ms=settings.remote_log_manager_task_interval_ms,
+        )
+        self.housekeeper = TierHousekeeper(
+            broker_id=settings.node_id,
+            metadata=metadata,
+            manager=self.manager,
+            clock=clock,
+            tasks=self._tasks,
+            delete_grace_ms=settings.remote_log_delete_grace_ms,
+            quiet=self.driver.ended,
+        )
+
+    def configure(self, settings: NodeSettings) -> None:
+        """remote.log.reader.threads may have changed."""
+        self.cache.limit_downloads(settings.remote_log_reader_threads)
+
+    async def start(self) -> None:
+        """Begins the work; returns at once, whatever state the store is in."""
+        self._metadata.subscribe(self.remote.follow)
+        await self.driver.start()
+        if self._has_store:
+            await self.housekeeper.start()
+        else:
+            self._tell_of_what_is_out_of_reach()
+
+    def _tell_of_what_is_out_of_reach(self) -> None:
+        """A node that was alone tiered into a directory of its own, no store once it may have peers."""
+        remote = self._metadata.image.remote.values()
+        lost = sum(partition.first_offset is not None for partition in remote)
+        if lost:
+            _log.error(
+                "remote data cannot be read: object.store.url is not set",
+                partitions=lost,
+                mend=f"set object.store.url to the store that holds it: {self._directory.as_uri()} if this "
+                "node was alone until now; all brokers must reach it",
+            )
+
+    async def close(self) -> None:
+        """Ends all work; what was under way is found unfinished, and done again, at the next start."""
+        await self._tasks.close()
+        await self.store.close()

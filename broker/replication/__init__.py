@@ -1,0 +1,1 @@
+"""Replication: replicas that lead or follow, the fetchers between brokers, in-sync replicas, the replica manager."""

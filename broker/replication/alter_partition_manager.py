@@ -1,0 +1,140 @@
+"""Tells the controller of changes to in-sync sets that the partitions led here propose (KIP-497).
+
+Proposals of many partitions travel together, one command at a time. A fetch that shows a follower caught
+up, or behind, asks at once; a look at all partitions each half of `replica.lag.time.max.ms` finds those who
+do not fetch at all. An outcome that is not known leaves the larger set in force, and is asked for again.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from tierlog.base.clock import Clock
+from tierlog.base.tasks import TaskGroup
+from tierlog.broker.replication.core.in_sync import IsrProposal
+from tierlog.broker.replication.partition_roles import live_brokers
+from tierlog.broker.replication.replica import Replica
+from tierlog.config.node import NodeSettings
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller.commands import AlterPartitions, InSync, IsrChange
+from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.protocol.errors import ErrorCode
+
+RETRY_S = 0.2
+COMMAND_PARTITIONS_MAX = 5_000
+LOOKED_AT_A_TURN = 200
+"""Partitions between two turns of requests."""
+
+_log = structlog.get_logger("tierlog.isr")
+
+
+class IsrUpdater:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        metadata: MetadataClient,
+        replicas: Iterable[Replica],
+        clock: Clock,
+        tasks: TaskGroup,
+        *,
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        """`replicas`: iterating gives those of the moment."""
+        self._settings = settings
+        self._metadata = metadata
+        self._replicas = replicas
+        self._clock = clock
+        self._tasks = tasks
+        self._broker_epoch = broker_epoch
+        self.shrinks = self.expands = 0
+        """In-sync sets that the controller made smaller, or larger, because this broker asked for it."""
+        self._due: dict[Replica, None] = {}
+        self._something_due = asyncio.Event()
+        self._running: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._running = [
+            self._tasks.spawn("in-sync sets", self._send_all()),
+            self._tasks.spawn("lag of followers", self._look_at_all()),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def due(self, replica: Replica) -> None:
+        """Its in-sync set may have to change."""
+        self._due[replica] = None
+        self._something_due.set()
+
+    async def _look_at_all(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.replica_lag_time_max_ms / 2000)
+            for number, replica in enumerate(self._replicas):
+                if replica.leads and replica.followers:
+                    self.due(replica)
+                if number % LOOKED_AT_A_TURN == 0:
+                    await asyncio.sleep(0)
+
+    async def _send_all(self) -> None:
+        while True:
+            await self._something_due.wait()
+            self._something_due.clear()
+            while proposals := self._propose():
+                if not await self._send(proposals):
+                    await asyncio.sleep(RETRY_S)
+
+    def _propose(self) -> list[tuple[Replica, IsrProposal]]:
+        live = live_brokers(self._metadata.image)
+        now_ms = self._clock.monotonic_ms()
+        found: list[tuple[Replica, IsrProposal]] = []
+        while self._due and len(found) < COMMAND_PARTITIONS_MAX:
+            replica = next(iter(self._due))
+            del self._due[replica]
+            proposal = replica.isr_proposal(now_ms, self._settings.replica_lag_time_max_ms, live)
+            if proposal is not None:
+                found.append((replica, proposal))
+        return found
+
+    async def _send(self, proposals: list[tuple[Replica, IsrProposal]]) -> bool:
+        """False if the outcome is not known: those are due again."""
+        command = AlterPartitions(
+            broker_id=self._settings.node_id,
+            broker_epoch=self._broker_epoch(),
+            changes=tuple(_change(replica, proposal) for replica, proposal in proposals),
+        )
+        before = [len(replica.in_sync) for replica, _ in proposals]
+        try:
+            reply = await self._metadata.submit(command)
+        except MetadataUnavailable as failure:
+            _log.warning("the controller does not answer", what="in-sync sets", error=str(failure))
+            self._failed(proposals)
+            return False
+        if reply.error is not ErrorCode.NONE or len(reply.partitions) != len(proposals):
+            # The whole of it was refused, by a controller that knows of a newer life of this broker.
+            _log.warning("the controller refuses in-sync sets", error=reply.error.name, why=reply.message)
+            self._failed(proposals)
+            return False
+        for (replica, proposal), size, outcome in zip(proposals, before, reply.partitions, strict=True):
+            if outcome.error is ErrorCode.NONE and outcome.partition_epoch > proposal.partition_epoch:
+                self.shrinks += len(proposal.in_sync) < size
+                self.expands += len(proposal.in_sync) > size
+            replica.isr_answered(proposal, outcome.error, outcome.leader_epoch, outcome.partition_epoch)
+        return True
+
+    def _failed(self, proposals: list[tuple[Replica, IsrProposal]]) -> None:
+        for replica, proposal in proposals:
+            replica.isr_failed(proposal)
+            self._due[replica] = None
+
+
+def _change(replica: Replica, proposal: IsrProposal) -> IsrChange:
+    return IsrChange(
+        topic_id=replica.topic_id,
+        partition=replica.name.partition,
+        leader_epoch=proposal.leader_epoch,
+        partition_epoch=proposal.partition_epoch,
+        in_sync=tuple(InSync(broker_id, epoch) for broker_id, epoch in proposal.in_sync),
+    )

@@ -1,0 +1,60 @@
+"""The end of all logs of a broker: each is closed in the threads of its directory, and the directory marked.
+
+A directory is marked clean if every log in it closed clean and its checkpoints could be written: then the
+next start needs no recovery. One that hangs is left as it is. Called by the replica manager.
+"""
+
+import asyncio
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from tierlog.base.types import TopicPartition
+from tierlog.broker.replication.checkpoint_writer import CheckpointWriter
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.storage.disk_threads import all_end
+from tierlog.broker.storage.log_dir import DataDirectory
+from tierlog.broker.storage.log_dirs import DataDirectories
+
+_log = structlog.get_logger("tierlog.replicas")
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    directories: DataDirectories
+    checkpoints: CheckpointWriter
+    replicas: Mapping[TopicPartition, Replica]
+    not_open: Set[TopicPartition]
+    """Offline, or not made for want of room: no end of theirs is clean."""
+    patience_s: float
+
+    async def close_in(self, directory: DataDirectory, *, clean: bool) -> None:
+        loop = asyncio.get_running_loop()
+        closing = {
+            name: loop.run_in_executor(directory.threads, partial(replica.close, clean=clean))
+            for name, replica in self.replicas.items()
+            if replica.room is directory
+        }
+        hangs = not await all_end(closing.values(), self.patience_s)
+        unclean = set(self.not_open)
+        for name, end in closing.items():
+            if end.done() and (failure := end.exception()) is not None:
+                _log.error("a log did not close clean", partition=str(name), error=str(failure))
+                unclean.add(name)
+        if clean and not hangs:
+            mark = partial(self._mark_clean, directory, unclean)
+            hangs = not await all_end([loop.run_in_executor(directory.threads, mark)], self.patience_s)
+        if hangs:
+            directory.found_hanging(self.patience_s)
+            _log.error("no clean end for a directory: it hangs", directory=str(directory.path))
+
+    def _mark_clean(self, directory: DataDirectory, unclean: Set[TopicPartition]) -> None:
+        """In a thread."""
+        try:
+            self.checkpoints.write_last(directory, self.replicas)
+            if directory.failure is None and unclean.isdisjoint(self.directories.held_by(directory)):
+                directory.mark_clean()
+        except OSError as failure:
+            _log.error("no clean end for a directory", directory=str(directory.path), error=str(failure))

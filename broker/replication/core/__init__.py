@@ -1,0 +1,1 @@
+"""Pure core of replication: what a leader and a follower of one partition decide."""

@@ -1,0 +1,66 @@
+"""Makes each replica here lead, follow or stand by, as the image says; and tells leaders which brokers live.
+
+The controller alone elects. Called by the replica manager for every partition that is new or changed, and for
+each image in which brokers came or went.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from tierlog.base.clock import Clock
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_fetcher import ReplicaFetchers
+from tierlog.metadata.image import ClusterImage, PartitionImage
+
+
+class PartitionRoles:
+    def __init__(self, node_id: int, clock: Clock, fetchers: ReplicaFetchers | None = None) -> None:
+        """`fetchers`: None for a broker that is alone for good."""
+        self._node_id = node_id
+        self._clock = clock
+        self._fetchers = fetchers
+        self._live: Mapping[int, int] = {}
+
+    def take(self, replica: Replica, partition: PartitionImage) -> None:
+        """The partition's state is this now."""
+        fetchers = self._fetchers
+        if partition.leader == self._node_id:
+            if fetchers is not None:
+                fetchers.forget(replica)
+            now_ms = self._clock.monotonic_ms()
+            replica.become_leader(
+                partition.leader_epoch,
+                partition.partition_epoch,
+                partition.in_sync,
+                partition.replicas,
+                now_ms,
+                full=partition.full,
+                emptied=partition.emptied,
+            )
+            if replica.followers:
+                replica.set_live(self._live)
+            return
+        replica.become_follower(partition.leader, partition.leader_epoch, partition.partition_epoch)
+        if fetchers is not None:
+            fetchers.follow(replica)
+
+    def forget(self, replica: Replica) -> None:
+        """It is no longer here."""
+        if self._fetchers is not None:
+            self._fetchers.forget(replica)
+
+    def brokers_changed(self, image: ClusterImage, replicas: Iterable[Replica]) -> None:
+        self._live = live_brokers(image)
+        for replica in replicas:
+            if replica.followers:
+                replica.set_live(self._live)
+        if self._fetchers is not None:
+            self._fetchers.brokers_changed()
+
+
+def live_brokers(image: ClusterImage) -> Mapping[int, int]:
+    """Broker id to epoch of those that may be in sync."""
+    return {
+        broker.broker_id: broker.broker_epoch
+        for broker in (image.brokers[broker_id] for broker_id in sorted(image.brokers))
+        if broker.may_lead
+    }

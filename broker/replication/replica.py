@@ -1,0 +1,577 @@
+"""One partition's replica on this broker: the leader core joined to the log.
+
+Every produce and fetch of the partition passes here. The core decides, the log writes, and listeners hear
+when the high watermark has moved or a flush has failed. Errors leave as Kafka's codes; an OSError becomes
+KAFKA_STORAGE_ERROR and leaves the log as it was. Where flush.messages asks for an fsync, the high watermark
+and the acknowledgement of acks=1 wait for it, the caller does not: see `acknowledgement`. One owner: the
+event loop; only `flush` may run in a thread. Called by the replica manager.
+"""
+
+import random
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import NamedTuple
+
+from tierlog.base.files import Files
+from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd
+from tierlog.base.slices import LogSlice, empty_slice
+from tierlog.base.types import NO_EPOCH, TopicPartition
+from tierlog.broker.replication.core.follower import FollowerCore
+from tierlog.broker.replication.core.leader import LeaderCore
+from tierlog.broker.replication.replica_roles import ReplicaRoles, Room
+from tierlog.broker.storage.core.batch_validation import (
+    RecordChecks,
+    checks_for,
+    first_records_agree,
+    judge_header,
+    refusal,
+    stored_codec,
+)
+from tierlog.broker.storage.core.producer_state import BadRecord, Duplicate, Refused
+from tierlog.broker.storage.core.record_validation import Examination, Examined
+from tierlog.broker.storage.core.retention import expired
+from tierlog.broker.storage.flushing import SyncFailed
+from tierlog.broker.storage.log import PartitionLog, SegmentExport, SegmentInfo, TimestampSearch
+from tierlog.broker.storage.segment import CorruptLog
+from tierlog.config.topic import TopicConfig
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import (
+    BatchHeader,
+    assign,
+    check_batch,
+    check_produced,
+    read_header,
+    set_log_append_time,
+)
+from tierlog.records.errors import RecordsError
+
+PRODUCER_EXPIRATION_MS = 86_400_000
+"""Default of producer.id.expiration.ms: how long an idle producer's sequences are remembered."""
+
+LATEST_OFFSET = -1
+"""DeleteRecords: everything below the high watermark."""
+
+
+class AppendResult(NamedTuple):
+    """Offsets of the batch (of the first copy for a retry), or -1 and an error that means: not written; but
+    KAFKA_STORAGE_ERROR: unknown. With an examination nothing is decided yet: carry it out, and append anew.
+    """
+
+    error: ErrorCode
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    message: str | None = None
+    bad_records: tuple[BadRecord, ...] = ()
+    examination: Examination | None = None
+
+
+class ReadResult(NamedTuple):
+    """`remote`: the offset lies below the local files and above the log start, so tiering has it."""
+
+    error: ErrorCode
+    slice: LogSlice | None
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]]
+    remote: bool = False
+    diverging: EpochEnd = UNKNOWN_END
+    """For a follower: where this log stops agreeing with its own."""
+
+
+class Traffic(NamedTuple):
+    """What went in and out of partitions since they were opened."""
+
+    bytes_in: int
+    records_in: int
+    bytes_out: int
+
+    def __add__(self, other: "Traffic") -> "Traffic":  # type: ignore[override]
+        return Traffic(*map(sum, zip(self, other, strict=True)))
+
+
+NO_TRAFFIC = Traffic(0, 0, 0)
+
+
+class _Always:
+    refusal: str | None = None
+    threads: Executor | None = None
+
+    def found_hanging(self, patience_s: float) -> None:
+        return
+
+
+def _nobody_looks(offset: int, why: str) -> None:
+    return
+
+
+def flush_at_once(replica: "Replica") -> None:
+    """The flusher of those who own no threads: the caller waits for the disk."""
+    try:
+        replica.flush()
+    except OSError as failure:
+        replica.flushed(failure)
+    else:
+        replica.flushed()
+
+
+class Replica(ReplicaRoles):
+    def __init__(
+        self,
+        name: TopicPartition,
+        topic_id: uuid.UUID,
+        broker_id: int,
+        log: PartitionLog,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        high_watermark: int = 0,
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.log = log
+        self.listeners: list[Callable[[Replica], None]] = []
+        self.room: Room = _Always()
+        self.flusher: Callable[[Replica], None] = flush_at_once
+        """Sees to it that `flush` is called, and then `flushed` on the event loop."""
+        self.suspect: Callable[[int, str], None] = _nobody_looks
+        """Told of an offset where the log may be damaged, and how that was noticed; the scrubber looks."""
+        self.failed: str | None = None
+        """Why nothing of this replica can be trusted any more (a failed fsync, or it is closed)."""
+        self._producer_expiration_ms = producer_expiration_ms
+        self._core = LeaderCore(
+            broker_id,
+            log.log_end_offset,
+            max(log.local_log_start_offset, min(high_watermark, log.log_end_offset)),
+            min_in_sync=log.config.min_insync_replicas,
+        )
+        self._follower = FollowerCore(broker_id)
+        self.bytes_in = 0
+        self.bytes_out = 0
+        """What was sent to consumers, from either tier; counted by the Fetch handler."""
+        self._opened_at = log.log_end_offset
+        self.repairs = 0
+        """How often a damaged range of its log was put back."""
+        self._refused_end = 0  # what lies below it and is not settled was refused: its flush failed
+
+    @classmethod
+    def open(
+        cls,
+        name: TopicPartition,
+        topic_id: uuid.UUID,
+        broker_id: int,
+        directory: Path,
+        config: TopicConfig,
+        files: Files,
+        now_ms: int,
+        *,
+        log_start_offset: int = 0,
+        recovery_point: int | None = 0,
+        clean: bool,
+        may_have_lost: bool = False,
+        cleaned_to: int | None = None,
+        rng: random.Random,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        high_watermark: int = 0,
+    ) -> "Replica":
+        """Opens the log in the partition's own directory; raises OSError. May run in a thread.
+
+        `high_watermark`: as far as it was known to be committed, if the log still reaches so far.
+        What a killed process left unsynced is synced here if flush.messages would have: a retry of it is
+        acknowledged at once.
+        """
+        log = PartitionLog.open(
+            directory,
+            config,
+            files,
+            now_ms,
+            log_start_offset=log_start_offset,
+            recovery_point=recovery_point,
+            high_watermark=high_watermark,
+            clean=clean,
+            may_have_lost=may_have_lost,
+            cleaned_to=cleaned_to,
+            rng=rng,
+        )
+        replica = cls(name, topic_id, broker_id, log, producer_expiration_ms, high_watermark)
+        if replica.wants_flush:
+            replica.flush()
+        return replica
+
+    # -- where it stands --
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.log.config
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self._core.last_stable_offset(self.log.producers)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    @property
+    def settled_offset(self) -> int:
+        """Everything below it is on this broker as durable as flush.messages asks: what acks=1 waits for."""
+        return self._core.log_end_offset
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def local_log_start_offset(self) -> int:
+        return self.log.local_log_start_offset
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        return self.log.segments
+
+    @property
+    def traffic(self) -> Traffic:
+        return Traffic(self.bytes_in, self.log_end_offset - self._opened_at, self.bytes_out)
+
+    def update_config(self, config: TopicConfig) -> None:
+        self.log.update_config(config)
+        if self._core.set_min_in_sync(config.min_insync_replicas):
+            self._moved()
+
+    # -- produce --
+
+    def append(
+        self,
+        records: memoryview,
+        now_ms: int,
+        *,
+        acks: int = -1,
+        from_client: bool = True,
+        at_once: bool = True,
+        examined: Examined | None = None,
+    ) -> AppendResult:
+        """Appends one batch, in place: offset and epoch are written into `records`, which must be writable.
+
+        `from_client=False` is for coordinators, whose batches are built here: only CRC and leadership are
+        checked. Unless `at_once`, a batch whose records take long to look at comes back unwritten, with the
+        examination that it needs; what that found is given back as `examined`, and all else judged anew.
+        """
+        config = self.log.config
+        if self.failed is not None:
+            return self._refuse(Refused(ErrorCode.KAFKA_STORAGE_ERROR, self.failed))
+        try:
+            header = check_produced(records) if from_client else check_batch(records)
+        except RecordsError as error:
+            return self._refuse(refusal(error))
+        verdict: Duplicate | Refused | None = None
+        if from_client:
+            verdict = judge_header(header, config)
+        verdict = verdict or self._core.decide_append(
+            header,
+            self.log.producers,
+            acks=acks,
+            from_client=from_client,
+        )
+        if verdict is not None:
+            return self._answer(verdict)
+        try:
+            walks = from_client and (examined is not None or self._must_walk(records, header, now_ms))
+        except RecordsError as error:
+            return self._refuse(refusal(error))
+        if walks or stored_codec(header, config) is not header.codec:
+            if examined is None or examined.config != config:
+                examination = Examination(records, header, config, now_ms)
+                if not (at_once or examination.fits_a_turn()):
+                    return AppendResult(
+                        ErrorCode.NONE, -1, -1, -1, self.log.log_start_offset, examination=examination
+                    )
+                examined = examination.at_once()
+            verdict, records, header = examined.refused, examined.records, examined.header
+        if verdict is not None:
+            return self._answer(verdict)
+        return self._write(records, header, now_ms)
+
+    def _must_walk(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
+        """Whether header and first records of a client's batch do not tell enough. Raises RecordsError."""
+        config = self.log.config
+        if checks_for(header, config, now_ms) is not RecordChecks.FIRST_RECORDS:
+            return True
+        agree = first_records_agree(records, header)
+        return not agree and config.message_timestamp_type == "CreateTime"
+
+    def _write(self, records: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
+        log, core = self.log, self._core
+        if self.room.refusal is not None:
+            return self._refuse(Refused(ErrorCode.KAFKA_STORAGE_ERROR, self.room.refusal))
+        config = log.config
+        base_offset, append_time = log.log_end_offset, -1
+        if config.message_timestamp_type == "LogAppendTime":
+            set_log_append_time(records, 0, now_ms)
+            header, append_time = read_header(records), now_ms
+        assign(records, 0, base_offset, core.leader_epoch)
+        try:
+            log.append(records, header, base_offset, core.leader_epoch, now_ms)
+        except OSError as error:
+            return self._refuse(self._storage_error(error.strerror))
+        self._settle()
+        if self._refused_end > base_offset:
+            return self._refuse(self._storage_error(self.failed))
+        self.bytes_in += len(records)
+        last_offset = base_offset + header.last_offset_delta
+        return AppendResult(ErrorCode.NONE, base_offset, last_offset, append_time, log.log_start_offset)
+
+    def _settle(self, moved: bool = False) -> None:
+        """After an append: fsync if flush.messages wants it, and only then the high watermark. `moved`: that
+        has moved already, and nobody was told.
+        """
+        if self.wants_flush:
+            self._refused_end = 0
+            self.flusher(self)
+            if self._core.followers:
+                self._tell()  # they fetch it, and sync it, while it is synced here
+            if moved:
+                self._moved()
+        else:
+            self._settled(self.log.log_end_offset, moved)
+
+    def _settled(self, end_offset: int, moved: bool = False) -> None:
+        if self._core.appended(end_offset) or moved:
+            self.log.producers.high_watermark_moved(self._core.high_watermark)
+        self._tell()
+
+    def _answer(self, verdict: Duplicate | Refused) -> AppendResult:
+        if isinstance(verdict, Refused):
+            if verdict.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.room.refusal is not None:
+                # The batch before it found no room, and will be sent again. For librdkafka a gap is a loss of
+                # its sequences: it begins a new epoch, in which it doubles what it had in flight elsewhere.
+                verdict = Refused(ErrorCode.KAFKA_STORAGE_ERROR, self.room.refusal)
+            return self._refuse(verdict)
+        if self.log.log_end_offset > self._core.log_end_offset:
+            self._settle()  # the first copy was written, and its flush is under way or has failed
+            if self.acknowledgement(verdict.last_offset + 1, 1):
+                return self._refuse(self._storage_error(self.failed))
+        by_log = self.log.config.message_timestamp_type == "LogAppendTime"
+        append_time = verdict.timestamp if by_log else -1
+        return AppendResult(
+            ErrorCode.NONE, verdict.base_offset, verdict.last_offset, append_time, self.log.log_start_offset
+        )
+
+    def _storage_error(self, what: str | None) -> Refused:
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {what or 'not flushed'}")
+
+    def _refuse(self, refused: Refused) -> AppendResult:
+        return AppendResult(
+            refused.error, -1, -1, -1, self.log.log_start_offset, refused.message, refused.records
+        )
+
+    # -- fetch --
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        committed_only: bool = False,
+        min_one: bool = True,
+        max_offset: int | None = None,
+    ) -> ReadResult:
+        """Whole batches from the one that holds `offset` up to the high watermark (last stable offset if
+        `committed_only`), and not above `max_offset`."""
+        log = self.log
+        if self.failed is not None:
+            return self._read_result(ErrorCode.KAFKA_STORAGE_ERROR, None)
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            return self._read_result(ErrorCode.OFFSET_OUT_OF_RANGE, None)
+        if offset < log.local_log_start_offset:
+            return self._read_result(ErrorCode.NONE, None, remote=True)
+        end = self.last_stable_offset if committed_only else self._core.high_watermark
+        if max_offset is not None:
+            end = min(end, max_offset)
+        try:
+            found = log.read(offset, max_bytes, end, min_one=min_one) if offset < end else empty_slice(offset)
+            aborted = log.aborted(offset, found.end_offset) if committed_only and found.parts else []
+        except OSError:
+            return self._read_result(ErrorCode.KAFKA_STORAGE_ERROR, None)
+        except CorruptLog as damage:
+            self.suspect(offset, str(damage))
+            return self._read_result(ErrorCode.CORRUPT_MESSAGE, None)
+        return self._read_result(
+            ErrorCode.NONE, found, aborted=[(entry.producer_id, entry.first_offset) for entry in aborted]
+        )
+
+    def _read_result(
+        self,
+        error: ErrorCode,
+        found: LogSlice | None,
+        *,
+        aborted: list[tuple[int, int]] | None = None,
+        remote: bool = False,
+        diverging: EpochEnd = UNKNOWN_END,
+    ) -> ReadResult:
+        high, stable, start = self._core.high_watermark, self.last_stable_offset, self.log.log_start_offset
+        return ReadResult(error, found, high, stable, start, aborted or [], remote, diverging)
+
+    def read_for_follower(
+        self, offset: int, max_bytes: int, *, last_fetched_epoch: int = NO_EPOCH, min_one: bool = True
+    ) -> ReadResult:
+        """As `read`, up to the log end, for a replica whose last record before `offset` is of that epoch. It
+        gets nothing, but `diverging`, where this log does not agree (KIP-595), and 109 where it is remote.
+        What is committed may have been on the disk for long, so all headers of it are checked: a follower
+        cannot tell a wrong base offset from a gap of compaction, nor a wrong leader epoch from the right one.
+        """
+        log = self.log
+        if not self.leads:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER if self.failed is None else ErrorCode.KAFKA_STORAGE_ERROR
+            return self._read_result(error, None)
+        if offset < log.log_start_offset:
+            return self._read_result(ErrorCode.OFFSET_OUT_OF_RANGE, None)
+        if last_fetched_epoch != NO_EPOCH:
+            end = log.epochs.end_offset_for(last_fetched_epoch, log.log_end_offset)
+            if end != UNKNOWN_END and (end.epoch < last_fetched_epoch or end.end_offset < offset):
+                return self._read_result(ErrorCode.NONE, None, diverging=end)
+            if end == UNKNOWN_END:
+                return self._read_result(ErrorCode.OFFSET_OUT_OF_RANGE, None)
+        if offset > log.log_end_offset:
+            return self._read_result(ErrorCode.OFFSET_OUT_OF_RANGE, None)
+        if offset < log.local_log_start_offset:
+            return self._read_result(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, None)
+        try:
+            catches_up = offset < self._core.high_watermark
+            found = log.read(offset, max_bytes, log.log_end_offset, min_one=min_one, checked=catches_up)
+        except OSError:
+            return self._read_result(ErrorCode.KAFKA_STORAGE_ERROR, None)
+        except CorruptLog as damage:
+            self.suspect(offset, str(damage))
+            return self._read_result(ErrorCode.CORRUPT_MESSAGE, None)
+        return self._read_result(ErrorCode.NONE, found)
+
+    def offset_for_timestamp(self, timestamp: int, *, committed_only: bool = False) -> TimestampSearch:
+        """Finds the first local record at or after a timestamp that a consumer may see."""
+        end = self.last_stable_offset if committed_only else self._core.high_watermark
+        return self.log.offset_for_timestamp(timestamp, end)
+
+    def max_timestamp(self) -> TimestampSearch:
+        """Finds the local record with the largest timestamp (ListOffsets -3)."""
+        return self.log.max_timestamp()
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        return self.log.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch of the record at an offset; ListOffsets reports it."""
+        return self.log.epochs.epoch_of(offset)
+
+    # -- retention and tiering --
+
+    def delete_records(self, offset: int) -> ErrorCode | int:
+        """Moves the log start (-1: to the high watermark); the new low watermark, or OFFSET_OUT_OF_RANGE."""
+        target = self.high_watermark if offset == LATEST_OFFSET else offset
+        if not 0 <= target <= self.high_watermark:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        self.raise_log_start(target)
+        return self.log_start_offset
+
+    def raise_log_start(self, offset: int) -> None:
+        if self.log.raise_log_start(min(offset, self.high_watermark)):
+            self._moved()
+
+    def maybe_roll(self, now_ms: int) -> bool:
+        return self.log.maybe_roll(now_ms)
+
+    def roll(self, now_ms: int) -> bool:
+        return self.log.roll(now_ms)
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Deletes what retention.ms, retention.bytes and the log start allow; returns how many segments."""
+        log = self.log
+        count = expired(log.segments, log.config, log.log_start_offset, self.high_watermark, now_ms)
+        if count == len(log.segments):
+            try:
+                log.roll(now_ms)
+            except OSError:
+                count -= 1  # no room for another: it comes with the deletion of those before
+        if not count:
+            return 0
+        return self.delete_local_before(log.segments[count].base_offset, now_ms)
+
+    def expire_producers(self, monotonic_ms: int, expiration_ms: int | None = None) -> int:
+        """Forgets producers that wrote nothing for so long; by default, for what producer.id.expiration.ms
+        was when the log was opened. Returns how many. To be called again and again: idle time is what passes
+        between two calls."""
+        after_ms = self._producer_expiration_ms if expiration_ms is None else expiration_ms
+        return self.log.producers.expire(monotonic_ms, after_ms)
+
+    def delete_local_before(self, offset: int, now_ms: int) -> int:
+        """Drops rolled segments that end at or below an offset; the local start rises first."""
+        count = self.log.delete_local_before(offset, now_ms)
+        if count:
+            self._moved()
+        return count
+
+    def export_segment(self, base_offset: int) -> SegmentExport | None:
+        return self.log.export_segment(base_offset)
+
+    def take_due(self, now_ms: int) -> list[Path]:
+        return self.log.take_due(now_ms)
+
+    # -- durability --
+
+    @property
+    def recovery_point(self) -> int:
+        return self.log.recovery_point
+
+    def must_flush(self, now_ms: int) -> bool:
+        """Whether flush.ms has passed over records that are not yet durable."""
+        return self.log.must_flush(now_ms)
+
+    @property
+    def wants_flush(self) -> bool:
+        """Whether flush.messages has been reached."""
+        log = self.log
+        return log.log_end_offset - log.recovery_point >= log.config.flush_messages
+
+    def flush(self) -> int:
+        """fsync; returns the recovery point. Raises OSError; after SyncFailed the replica has failed for
+        good.
+        """
+        try:
+            return self.log.flush()
+        except SyncFailed as error:
+            self.failed = f"{self.name}: fsync failed: {error.strerror}"
+            raise
+
+    def flushed(self, failure: BaseException | None = None) -> None:
+        """A flush has ended; on the event loop. What it confirmed is settled; if it failed, all that waits is
+        refused, and a retry asks for the next one.
+        """
+        if failure is not None:
+            self._refused_end = self.log.log_end_offset
+            self._tell()
+        elif self.failed is None:
+            end = self.log.recovery_point if self.wants_flush else self.log.log_end_offset
+            self._settled(max(end, self._core.log_end_offset))
+
+    def repaired(self) -> None:
+        """A damaged range of its log is served again."""
+        self.repairs += 1
+        self._tell()
+
+    def close(self, *, clean: bool) -> None:
+        """From here on every call answers 56. Raises OSError if the log cannot be made clean."""
+        self.listeners.clear()
+        self.failed = self.failed or f"{self.name} is closed"
+        self.log.close(clean=clean)
+
+    def check(self) -> None:
+        self.log.check()
+        self._core.check()
+
+    def _moved(self) -> None:
+        self.log.producers.high_watermark_moved(self._core.high_watermark)
+        self._tell()
+
+    def _tell(self) -> None:
+        for listener in self.listeners:
+            listener(self)

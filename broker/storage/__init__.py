@@ -1,0 +1,3 @@
+"""Storage of one partition's log on local disks, in Kafka's own formats: segments, indexes, recovery, compaction,
+log directories.
+"""

@@ -1,0 +1,105 @@
+"""Reads the batches of a segment one after the other and checks all of it: length, CRC and place in the log.
+
+Called by recovery, by the scrubber, which the check before an upload uses too, and for what tiering copies.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tierlog.base.open_files import SharedFile
+from tierlog.base.types import NO_EPOCH
+from tierlog.broker.storage.core.continuity import HeaderRules, in_order
+from tierlog.broker.storage.core.retention import LARGEST_RELATIVE_OFFSET
+from tierlog.broker.storage.segment import Cut, Segment
+from tierlog.records.batch import (
+    CRC_FROM,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    check_batch,
+    read_header,
+)
+from tierlog.records.errors import RecordsError
+
+LARGEST_BATCH = 100 * 1024 * 1024
+"""No request is larger (`socket.request.max.bytes`), so a length above it is a torn header, not a batch."""
+
+_WINDOW_BYTES = 1024 * 1024
+
+
+class CheckedBatch(NamedTuple):
+    """`content`: the very bytes that were checked, in a buffer of up to a window that they keep alive."""
+
+    position: int
+    header: BatchHeader
+    content: memoryview
+
+
+def verified_batches(
+    segment: Segment,
+    rules: HeaderRules,
+    *,
+    file: SharedFile | None = None,
+    start: Cut | None = None,
+    last_epoch: int = NO_EPOCH,
+    behind: BatchHeader | None = None,
+) -> Iterator[CheckedBatch]:
+    """Each batch that is whole, has its CRC, and goes on where offsets and leader epochs may go on; stops at
+    the first that is not. An epoch that goes back is damage, or what a follower had cut off and a crash
+    brought back behind what it fetched instead. `start`: a batch boundary, and what must not lie above its
+    offset. `last_epoch`: of the batch before. `behind`: the first of the next segment.
+    """
+    position, offset = start or (0, segment.base_offset)
+    whole = whole_batches(segment, file or segment.file, position)
+    return in_order(whole, offset, rules, last_epoch, behind)
+
+
+def whole_batches(segment: Segment, file: SharedFile, at: int) -> Iterator[CheckedBatch]:
+    """From a batch boundary on, whatever they say of their place."""
+    window, window_at = b"", 0
+    files = segment.files
+    while at + HEADER_SIZE <= segment.size:
+        if at - window_at + HEADER_SIZE > len(window):
+            window, window_at = files.read_at(file.fd, _WINDOW_BYTES, at), at
+        try:
+            size = read_header(window, at - window_at).size
+            if not HEADER_SIZE <= size <= min(LARGEST_BATCH, segment.size - at):
+                return
+            if at - window_at + size > len(window):
+                window, window_at = files.read_at(file.fd, max(size, _WINDOW_BYTES), at), at
+            header = check_batch(window, at - window_at)
+        except RecordsError:
+            return
+        if header.last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET:
+            return
+        content = memoryview(window)[at - window_at : at - window_at + size]
+        yield CheckedBatch(at, header, content)
+        at += size
+
+
+def is_torn(segment: Segment, at: int) -> bool:
+    """Whether what lies there is the beginning of one batch, as far as its header says."""
+    left = segment.size - at
+    if left < HEADER_SIZE:
+        return True
+    try:
+        header = read_header(segment.files.read_at(segment.file.fd, HEADER_SIZE, at))
+    except RecordsError:
+        return False
+    looks_torn = left < header.size <= LARGEST_BATCH and header.base_offset >= segment.end_offset
+    return looks_torn and not _is_whole_batch_of_another_length(segment, at, header, left)
+
+
+def _is_whole_batch_of_another_length(segment: Segment, at: int, header: BatchHeader, left: int) -> bool:
+    """Whether the length alone is wrong, by one bit: a batch that was whole, and may have been acknowledged,
+    must not be taken for one that was being written.
+    """
+    for bit in range(31):
+        size = (header.batch_length ^ 1 << bit) + LOG_OVERHEAD
+        if HEADER_SIZE <= size <= left:
+            content = segment.files.read_at(segment.file.fd, size, at)
+            if crc32c(memoryview(content)[CRC_FROM:]) == header.crc:
+                return True
+    return False

@@ -1,0 +1,329 @@
+"""Compaction of one log: reads segments, writes the cleaned ones beside them, in a worker thread.
+
+It touches nothing that the event loop owns: files are opened by their names, and what must be known of the
+log was taken down in a `CleaningJob`. What it writes has names of its own until the loop swaps it in
+(`swap.py`). The rules are in `storage/core/compaction.py`. Called by the cleaner of the runtime, step by step:
+`map_keys`, then `clean` for each group.
+"""
+
+import errno
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from time import perf_counter, sleep
+
+from tierlog.base.clock import Clock
+from tierlog.base.files import Files
+from tierlog.base.leader_epochs import LeaderEpochs
+from tierlog.broker.storage.core.compaction import (
+    BatchFilter,
+    Dirty,
+    LastOfProducer,
+    SegmentSize,
+    TransactionFates,
+    grouped,
+    last_of_producers,
+)
+from tierlog.broker.storage.core.continuity import HeaderRules, in_order
+from tierlog.broker.storage.core.key_map import LOAD_FACTOR, KeyMap
+from tierlog.broker.storage.log import PartitionLog
+from tierlog.broker.storage.names import CLEANED, INDEXES, OFFSET_INDEX, TIME_INDEX
+from tierlog.broker.storage.recovery import read_marker
+from tierlog.broker.storage.segment import CorruptLog, Segment
+from tierlog.broker.storage.segment_swap import Swap, discard
+from tierlog.config.topic import TopicConfig
+from tierlog.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
+from tierlog.records.errors import RecordsError
+from tierlog.records.indexes import AbortedTxn
+from tierlog.records.record import records_section
+from tierlog.records.rewrite import Span, spans
+
+READ_BYTES = 1 << 20
+
+WORK_S = 0.0005
+REST_S = 0.00005
+"""After so much work the thread sleeps for a moment: the event loop would else wait for the interpreter lock
+until the switch interval (5 ms) is over, at each of its turns. The shortest sleep that lets it in.
+"""
+
+SLICE_RECORDS = 64
+"""Looked at between two looks at the clock, in batches that have more."""
+
+ROOM = 2
+"""A group is cleaned where its size is free so many times: what fills the disk is not to be the cleaner."""
+
+LARGEST_PLAIN_BYTES = 1 << 30
+"""Of one decompressed batch: it was accepted, so this only guards against damage that has a good CRC."""
+
+
+class CleaningStopped(Exception):
+    """The node stops, or the log is gone; nothing was swapped in."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningJob:
+    """What must be known of a log. `sources`: its rolled segments up to the end of the dirty part, all of
+    them on disk.
+    """
+
+    files: Files
+    directory: Path
+    config: TopicConfig
+    sources: tuple[Segment, ...]
+    first_dirty_offset: int
+    aborted: Sequence[AbortedTxn]
+    producers: Mapping[int, LastOfProducer]
+    epochs: LeaderEpochs
+    now_ms: int
+
+
+def take_job(log: PartitionLog, dirty: Dirty, now_ms: int) -> CleaningJob:
+    """On the event loop. The dirty part must be on disk."""
+    sources = log.rolled_below(dirty.end_offset)
+    return CleaningJob(
+        log.active.files,
+        log.directory,
+        log.config,
+        sources,
+        dirty.first_offset,
+        log.aborted(sources[0].base_offset, dirty.end_offset),
+        last_of_producers(log.producers),
+        LeaderEpochs(log.epochs.entries),
+        now_ms,
+    )
+
+
+class Pace:
+    """Holds reads and writes together below a rate, and leaves the interpreter to others in between."""
+
+    def __init__(self, clock: Clock, stop: threading.Event, bytes_per_second: Callable[[], float]) -> None:
+        """`bytes_per_second` is asked at each step: it may change."""
+        self._clock = clock
+        self._stop = stop
+        self._rate_now = bytes_per_second
+        self._rate = bytes_per_second()
+        self._since_ms = clock.monotonic_ms()
+        self._bytes = 0
+        self._rested_at = perf_counter()
+
+    def spend(self, count: int) -> None:
+        """Raises CleaningStopped."""
+        rate = self._rate_now()
+        if rate != self._rate:  # what was spent at the other is settled
+            self._rate, self._since_ms, self._bytes = rate, self._clock.monotonic_ms(), 0
+        self._bytes += count
+        ahead_s = self._bytes / self._rate - (self._clock.monotonic_ms() - self._since_ms) / 1000
+        if ahead_s > 0:
+            self._stop.wait(ahead_s)
+        self.breathe()
+
+    def breathe(self) -> None:
+        """Between any two steps of the work. Raises CleaningStopped."""
+        if perf_counter() - self._rested_at < WORK_S:
+            return
+        if self._stop.is_set():
+            raise CleaningStopped
+        sleep(REST_S)
+        self._rested_at = perf_counter()
+
+
+class Cleaning:
+    """`cleaned_to` and the counts hold once all groups are done."""
+
+    def __init__(
+        self, job: CleaningJob, pace: Pace, key_budget_bytes: int, load_factor: float = LOAD_FACTOR
+    ) -> None:
+        self._files = job.files
+        self._job = job
+        self._pace = pace
+        most_keys = job.sources[-1].end_offset - job.first_dirty_offset
+        self._keys = KeyMap(key_budget_bytes, job.first_dirty_offset, most_keys, load_factor)
+        self._filter = BatchFilter(
+            self._keys,
+            TransactionFates(job.aborted),
+            job.producers,
+            job.now_ms,
+            job.config.delete_retention_ms,
+        )
+        self.bytes_read = self.bytes_written = 0
+        self.malformed: dict[int, str] = {}
+        """Base offsets of batches whose records cannot be read, though their CRC is right, and what is wrong.
+        They are kept as they are.
+        """
+
+    @property
+    def cleaned_to(self) -> int:
+        """Where the next cleaning begins; below the end of the sources if the map was full."""
+        return self._keys.end_offset
+
+    @property
+    def keys(self) -> int:
+        return len(self._keys)
+
+    def map_keys(self) -> list[tuple[Segment, ...]]:
+        """Takes in the dirty part; returns the groups of segments to clean. Raises OSError, CorruptLog,
+        RecordsError, CleaningStopped; so does `clean`.
+        """
+        job, keys = self._job, self._keys
+        walked = [segment for segment in job.sources if segment.end_offset > job.first_dirty_offset]
+        begin = walked[0].base_offset if walked else 0
+        # one that ended before the walk begins would stay open in it, and take its producer's data along
+        fates = TransactionFates(entry for entry in job.aborted if entry.last_offset >= begin)
+        for segment in walked:
+            if not self._map_segment(segment, fates):
+                break
+            keys.end_offset = segment.end_offset  # also over a gap at its end
+        touched = [segment for segment in job.sources if segment.base_offset < keys.end_offset]
+        by_base = {segment.base_offset: segment for segment in touched}
+        groups = grouped(map(self._size_of, touched), job.config)
+        return [tuple(by_base[size.base_offset] for size in group) for group in groups]
+
+    def _map_segment(self, segment: Segment, fates: TransactionFates) -> bool:
+        """False once there is no more room."""
+        for batch, header in self._batches(segment):
+            if header.is_control:
+                fates.is_superfluous(header, read_marker(batch))
+                says_nothing = True
+            else:
+                says_nothing = fates.is_aborted(header)
+            if header.last_offset < self._job.first_dirty_offset:
+                continue
+            count = 0 if says_nothing else header.record_count
+            try:
+                records = self._records(_plain(batch, header), header) if count else ()
+                has_room = self._keys.add_batch(records, count, header.next_offset)
+            except RecordsError as error:
+                self.malformed[header.base_offset] = str(error)
+                has_room = self._keys.add_batch((), 0, header.next_offset)
+            if not has_room:
+                return False
+        return True
+
+    def clean(self, group: Sequence[Segment]) -> Swap | None:
+        """What is left of a group, written and durable; None if that is all of a single segment."""
+        job, fates = self._job, self._filter.transactions
+        fates.kept.clear()
+        if self._files.space(job.directory).usable < ROOM * sum(segment.size for segment in group):
+            raise OSError(errno.ENOSPC, "no room to compact", str(job.directory))
+        cleaned = Segment(self._files, job.directory, group[0].base_offset, job.now_ms)
+        cleaned.ending = CLEANED
+        discard(cleaned)  # of a cleaning that was stopped
+        try:
+            changed = self._write(group, cleaned)
+            for entry in fates.kept:
+                cleaned.add_aborted(entry)
+            if not changed and len(group) == 1:
+                discard(cleaned)
+                return None
+            cleaned.end_offset = group[-1].end_offset
+            cleaned.last_modified_ms = group[-1].last_modified_ms
+            cleaned.created_ms = group[-1].created_ms
+            cleaned.roll()
+            cleaned.sync()
+            self._files.sync_directory(job.directory)
+        except BaseException:
+            with suppress(OSError):
+                discard(cleaned)
+            raise
+        return Swap(cleaned, tuple(group))
+
+    def _write(self, group: Sequence[Segment], cleaned: Segment) -> bool:
+        """Whether anything was left out or rewritten. The last batch of the group stays, be it empty: it says
+        up to where the new segment replaces the old ones.
+        """
+        changed = False
+        interval = self._job.config.index_interval_bytes
+        for segment in group:
+            last = segment is group[-1]
+            for batch, header, ends in _with_end(self._batches(segment)):
+                stays = last and ends
+                if header.is_control:
+                    kept = self._filter.control(batch, header, read_marker(batch), stays=stays)
+                else:
+                    kept = self._filtered(batch, header, stays=stays)
+                changed = changed or kept is not batch
+                if kept:
+                    new = header if kept is batch else read_header(kept)
+                    cleaned.append(kept, new, new.base_offset, interval, self._job.now_ms)
+                    self.bytes_written += len(kept)
+                    self._pace.spend(len(kept))
+        return changed
+
+    def _filtered(self, batch: bytes, header: BatchHeader, *, stays: bool) -> bytes:
+        """Of a batch from before the topic was compacted only the first records were looked at."""
+        try:
+            plain = _plain(batch, header)
+            records = partial(self._records, plain, header)
+            return self._filter.data(batch, header, plain, records, stays=stays)
+        except RecordsError as error:
+            self.malformed[header.base_offset] = str(error)
+            return batch
+
+    def _records(self, plain: bytes, header: BatchHeader) -> Iterator[Span]:
+        """Those of a batch, which may be many: the thread breathes in between."""
+        records = spans(plain, header)
+        while part := list(islice(records, SLICE_RECORDS)):
+            yield from part
+            self._pace.breathe()
+
+    def _batches(self, segment: Segment) -> Iterator[tuple[bytes, BatchHeader]]:
+        """Each batch of a segment, its CRC and header checked: what is written anew gets a good one."""
+        rules = HeaderRules(gaps=True, epochs=self._job.epochs, end_offset=segment.end_offset)
+        size = 0
+        for batch, header in in_order(self._whole_batches(segment), segment.base_offset, rules):
+            size += header.size
+            yield batch, header
+        if size != segment.size:
+            raise CorruptLog(f"{segment.path()}: the batch at {size} cannot follow the one before")
+
+    def _whole_batches(self, segment: Segment) -> Iterator[tuple[bytes, BatchHeader]]:
+        fd = self._files.open(segment.path())
+        try:
+            window, window_at, at = b"", 0, 0
+            while at < segment.size:
+                if at + HEADER_SIZE > window_at + len(window):
+                    window, window_at = self._files.read_at(fd, READ_BYTES, at), at
+                size = read_header(window, at - window_at).size
+                if at + size > segment.size or size < HEADER_SIZE:
+                    raise CorruptLog(f"{segment.path()}: a batch of {size} bytes at {at}")
+                if at + size > window_at + len(window):
+                    window, window_at = self._files.read_at(fd, max(size, READ_BYTES), at), at
+                batch = window[at - window_at : at - window_at + size]
+                header = check_batch(batch)
+                at += size
+                self.bytes_read += size
+                self._pace.spend(size)
+                yield batch, header
+        finally:
+            self._files.close(fd)
+
+    def _size_of(self, segment: Segment) -> SegmentSize:
+        sizes = {}
+        for suffix in INDEXES[:2]:
+            fd = self._files.open(segment.path(suffix))
+            try:
+                sizes[suffix] = self._files.size(fd)
+            finally:
+                self._files.close(fd)
+        return SegmentSize(
+            segment.base_offset, segment.end_offset, segment.size, sizes[OFFSET_INDEX], sizes[TIME_INDEX]
+        )
+
+
+def _plain(batch: bytes, header: BatchHeader) -> bytes:
+    return bytes(records_section(batch, 0, header, LARGEST_PLAIN_BYTES)) if header.record_count else b""
+
+
+def _with_end(
+    batches: Iterator[tuple[bytes, BatchHeader]],
+) -> Iterator[tuple[bytes, BatchHeader, bool]]:
+    """Each of them, and whether it is the last one."""
+    waiting = next(batches, None)
+    while waiting is not None:
+        following = next(batches, None)
+        yield *waiting, following is None
+        waiting = following

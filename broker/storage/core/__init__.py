@@ -1,0 +1,1 @@
+"""Pure core of storage: producer state, retention, compaction, validation of batches."""

@@ -1,0 +1,35 @@
+"""Files of deleted segments: renamed at once, unlinked after file.delete.delay.ms, so that slow readers can
+finish.
+"""
+
+from pathlib import Path
+
+from tierlog.base.files import Files
+from tierlog.broker.storage.names import DELETED, INDEXES, LOG, SNAPSHOT, segment_file
+
+
+class Graveyard:
+    __slots__ = ("_directory", "_due", "_files")
+
+    def __init__(self, files: Files, directory: Path) -> None:
+        self._files = files
+        self._directory = directory
+        self._due: dict[Path, int] = {}  # a base offset may be buried again before its first file is due
+
+    def bury(self, base_offset: int, due_ms: int, *, keep_snapshot: bool = False) -> None:
+        """Renames what there is of a segment, the log first: without it the rest is cleaned up at the next
+        open.
+        """
+        for suffix in (LOG, *INDEXES) if keep_snapshot else (LOG, *INDEXES, SNAPSHOT):
+            path = segment_file(self._directory, base_offset, suffix)
+            if self._files.exists(path):
+                target = path.with_name(path.name + DELETED)
+                self._files.rename(path, target)
+                self._due[target] = due_ms
+
+    def take_due(self, now_ms: int) -> list[Path]:
+        """The files whose time has come; they are the caller's from here on."""
+        due = [path for path, due_ms in self._due.items() if due_ms <= now_ms]
+        for path in due:
+            del self._due[path]
+        return due

@@ -1,0 +1,160 @@
+"""Reads of a log: from an offset to slices of whole batches, over as many segments as fit.
+
+No byte of a record is looked at (ADR 0008). A header that is read to find a position is compared with the
+header before it and with the leader epochs of the log; a read that meets one that cannot be right raises
+CorruptLog instead of serving it. A `checked` read walks over all headers of what it returns: for replicas
+that catch up, which keep what they get. Owned by `PartitionLog`, on the event loop.
+"""
+
+from collections.abc import Callable, Sequence
+
+from tierlog.base.files import FileSlice
+from tierlog.base.leader_epochs import LeaderEpochs
+from tierlog.base.slices import LogSlice, empty_slice
+from tierlog.broker.storage.core.continuity import HeaderRules, in_order
+from tierlog.broker.storage.segment import BatchAt, CorruptLog, Cut, Segment
+
+READ_HINTS = 128
+"""Ends of recent reads and where they lie: the next fetch of that consumer starts there without a search."""
+
+
+class LogReader:
+    __slots__ = ("_epochs", "_hints", "_used")
+
+    def __init__(self, epochs: LeaderEpochs, used: Callable[[Segment], None]) -> None:
+        """`used` is told whose indexes were loaded."""
+        self._epochs = epochs
+        self._used = used
+        self._hints: dict[int, tuple[Segment, int]] = {}
+
+    def forget_hints(self) -> None:
+        """Segments were cut or replaced."""
+        self._hints.clear()
+
+    def read(
+        self,
+        segments: Sequence[Segment],
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        *,
+        min_one: bool,
+        gaps: bool,
+        checked: bool,
+    ) -> LogSlice:
+        """`segments`: from the one that holds the offset on. `gaps`: compaction may have left some. The rest
+        is as in `PartitionLog.read`.
+        """
+        hint = self._hints.get(offset)
+        at = 0
+        if hint is not None and segments[0] is hint[0] and hint[1] < hint[0].size:
+            # A hint at the end of a segment that was rolled since does not lead to the next one.
+            position, base_offset = hint[1], offset
+        else:
+            found = segments[0].find(offset)
+            while found is None and at + 1 < len(segments):
+                at += 1
+                found = segments[at].find(offset)
+            if found is None:
+                return empty_slice(offset)
+            self._check_head(found, segments[at], offset, gaps)
+            if found.header.base_offset >= end_offset:
+                return empty_slice(offset)
+            position, base_offset = found.position, found.header.base_offset
+        rules = HeaderRules(gaps=gaps, epochs=self._epochs) if checked else None
+        return self._gather(segments[at:], position, base_offset, max_bytes, end_offset, min_one, rules)
+
+    def _check_head(self, found: BatchAt, segment: Segment, offset: int, gaps: bool) -> None:
+        header = found.header
+        holds = (header.base_offset <= offset or gaps) and header.next_offset <= segment.end_offset
+        if not (holds and self._epochs.allows(header.leader_epoch, header.last_offset)):
+            raise CorruptLog(
+                f"offset {offset}: the batch there says offset {header.base_offset} and leader epoch "
+                f"{header.leader_epoch}"
+            )
+
+    def _gather(
+        self,
+        segments: Sequence[Segment],
+        position: int,
+        reached: int,
+        max_bytes: int,
+        end_offset: int,
+        min_one: bool,
+        rules: HeaderRules | None,
+    ) -> LogSlice:
+        """From a batch boundary on, which is at offset `reached`."""
+        parts: list[FileSlice] = []
+        total, base_offset = 0, reached
+        for segment in segments:
+            if reached >= end_offset:
+                break
+            room = max_bytes - total
+            try:
+                cut, ends = self._cut(
+                    segment, position, reached, room, end_offset, min_one and not parts, rules
+                )
+            except CorruptLog:
+                if parts:
+                    break  # whoever goes on from there is told
+                raise
+            if cut is None or cut.position <= position:
+                break
+            parts.append(FileSlice(segment.file, position, cut.position - position))
+            total += cut.position - position
+            reached = cut.end_offset
+            self._used(segment)
+            if ends:
+                break
+            if cut.position < segment.size or not segment.rolled:
+                self._hint(reached, segment, cut.position)
+                break
+            position = 0
+        return LogSlice(tuple(parts), total, base_offset, reached)
+
+    def _cut(
+        self,
+        segment: Segment,
+        position: int,
+        reached: int,
+        max_bytes: int,
+        end_offset: int,
+        needs_one: bool,
+        rules: HeaderRules | None,
+    ) -> tuple[Cut | None, bool]:
+        """Where the part of a segment ends, and whether that is before a header that cannot be right."""
+        upper = segment.find_cut(end_offset)
+        cut = segment.cut_within(position, max_bytes, upper, self._epochs) if max_bytes > 0 else None
+        if cut is None and needs_one:
+            first = next(segment.scan(position, upper.position), None)
+            cut = first and segment.cut_within(position, first.header.size, upper, self._epochs)
+        if cut is None or rules is None:
+            return cut, False
+        good = _checked(segment, Cut(position, reached), cut, rules)
+        if good.position == position < cut.position:
+            raise CorruptLog(f"{segment.path()}: the batch at {position} cannot follow offset {reached - 1}")
+        return good, good.position < cut.position
+
+    def _hint(self, offset: int, segment: Segment, position: int) -> None:
+        if len(self._hints) >= READ_HINTS:
+            self._hints.clear()
+        self._hints[offset] = (segment, position)
+
+
+def _checked(segment: Segment, start: Cut, end: Cut, rules: HeaderRules) -> Cut:
+    """How far the headers from a boundary on are right, up to another one; the batch behind it is looked at
+    too, since it may contradict the last one.
+    """
+    batches = segment.scan(start.position, expected=start.end_offset)
+    last: BatchAt | None = None
+    try:
+        for batch in in_order(batches, start.end_offset, rules):
+            if batch.position >= end.position:
+                return end
+            last = batch
+    except CorruptLog:
+        pass
+    if last is None:
+        return start
+    good = Cut(last.position + last.header.size, last.header.next_offset)
+    return end if good.position >= end.position else good

@@ -1,0 +1,109 @@
+"""The part of a rolled segment from an offset on, as a segment of its own for tiering to upload.
+
+Replicas roll where they like, so what is remote may end within a segment of a new leader, and entries of the
+manifest never overlap. The copy lies beside the segment under a name that the next start removes; it is read
+batch by batch, so damage is found before it is uploaded. In a thread; called by the tier driver.
+"""
+
+import errno
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+
+from crc32c import crc32c
+
+from tierlog.base.files import Files
+from tierlog.base.leader_epochs import EpochEntry, LeaderEpochs
+from tierlog.broker.storage.checked_batches import verified_batches
+from tierlog.broker.storage.core.continuity import HeaderRules
+from tierlog.broker.storage.lookups import SegmentExport
+from tierlog.broker.storage.names import LOG
+from tierlog.broker.storage.segment import BatchAt, CorruptLog, Segment
+from tierlog.records.indexes import encode_txn_index, find_aborted
+
+UNFINISHED = ".tmp"
+_COPY_BYTES = 4 << 20
+LEFT_BYTES = 64 << 20
+"""What a copy leaves on the disk for appends: tiering is to make room there, not to take the last of it."""
+
+
+def cut_tail(
+    files: Files, whole: SegmentExport, offset: int, interval_bytes: int
+) -> tuple[SegmentExport, int]:
+    """Of an exported segment, a batch of which begins at the offset; `log_path` is the caller's to remove.
+    With the CRC-32C of the file, of the bytes that were checked.
+    Raises CorruptLog if none does, and OSError: ENOSPC while there is little room, and then nothing was done.
+    """
+    directory, info = whole.log_path.parent, whole.info
+    source = Segment(files, directory, info.base_offset, 0)
+    source.size, source.rolled = info.size_bytes, True
+    source.take_indexes(whole.offset_index, whole.time_index, b"")
+    tail = Segment(files, directory, offset, 0)
+    tail.ending = UNFINISHED
+    try:
+        first = source.find(offset)
+        if first is None or first.header.base_offset != offset:
+            raise CorruptLog(f"{source.path()}: no batch begins at offset {offset}")
+        _require_room(files, source.size - first.position, tail)
+        _copy(files, source, first, tail)
+        checksum = _index(tail, interval_bytes, whole.leader_epochs)
+    except BaseException:
+        with suppress(OSError):
+            files.unlink(tail.path(), missing_ok=True)
+        raise
+    finally:
+        source.close()
+        tail.close()
+    export = replace(
+        whole,
+        info=replace(
+            info,
+            base_offset=offset,
+            size_bytes=tail.size,
+            first_timestamp=tail.first_timestamp,
+            max_timestamp=tail.max_timestamp,
+            path_log=tail.path(),
+        ),
+        log_path=tail.path(LOG),
+        offset_index=bytes(tail.offset_index),
+        time_index=bytes(tail.time_index),
+        txn_index=encode_txn_index(find_aborted(whole.txn_index, offset, info.end_offset)),
+        has_transactions=bool(tail.has_transactions),
+    )
+    return export, checksum
+
+
+def _require_room(files: Files, count: int, tail: Segment) -> None:
+    usable = files.space(tail.directory).usable
+    if usable < count + LEFT_BYTES:
+        what = f"no room to copy {count} bytes for an upload: {usable} are free, {LEFT_BYTES} are for appends"
+        raise OSError(errno.ENOSPC, what)
+
+
+def _copy(files: Files, source: Segment, first: BatchAt, tail: Segment) -> None:
+    fd = files.open(tail.path(), create=True)
+    try:
+        files.truncate(fd, 0)  # an earlier try may have been killed
+        position, file = first.position, source.file
+        while position < source.size:
+            part = files.read_at(file.fd, min(_COPY_BYTES, source.size - position), position)
+            if not part:
+                raise CorruptLog(f"{source.path()}: cut at {position}")
+            files.writev_at(fd, (part,), position - first.position)
+            position += len(part)
+    finally:
+        files.close(fd)
+    tail.size = source.size - first.position
+
+
+def _index(tail: Segment, interval_bytes: int, epochs: Iterable[EpochEntry]) -> int:
+    good, checksum = 0, 0
+    rules = HeaderRules(gaps=True, epochs=LeaderEpochs(epochs))  # it may have been compacted once
+    for position, header, content in verified_batches(tail, rules):
+        tail.note(position, header, header.base_offset, interval_bytes)
+        checksum = crc32c(content, checksum)
+        good = position + header.size
+    if good != tail.size:
+        raise CorruptLog(f"{tail.path()}: damaged behind offset {tail.end_offset}")
+    tail.add_time_entry()
+    return checksum

@@ -1,0 +1,143 @@
+"""Puts the batches of a damaged range back where they were, from another replica.
+
+Replicas have the very bytes that their leader appended, so what the range held is as long as the range, and
+is written over it, in place: what lies before and behind it, the indexes and the log end stay as they are.
+Until the file is synced the range stays refused. So a crash in between leaves what was damaged before, or
+what is whole, and nothing else. Compaction may have left other batches on each replica: those do not fit,
+and the runtime falls back on a cut (`maintenance/log_repair.py`).
+
+`sync` waits for the disk, in a thread; all else is called on the event loop.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from tierlog.base.files import Buffer
+from tierlog.base.leader_epochs import LeaderEpochs
+from tierlog.base.open_files import SharedFile
+from tierlog.base.types import NO_EPOCH
+from tierlog.broker.storage.core.continuity import MAX_OFFSET, HeaderRules
+from tierlog.broker.storage.damage import damage_in_reach, mended, segments_of
+from tierlog.broker.storage.log import PartitionLog
+from tierlog.broker.storage.segment import CorruptLog, Damage, Segment
+from tierlog.records.batch import HEADER_SIZE, check_batch, iter_batches, read_header
+from tierlog.records.errors import RecordsError
+from tierlog.records.indexes import OFFSET_ENTRY
+
+
+class Whole(NamedTuple):
+    """Batches that are whole and follow each other: their bytes, the offset behind them, the last epoch."""
+
+    size: int
+    next_offset: int
+    epoch: int
+
+
+def rules_of(log: PartitionLog, end_offset: int = MAX_OFFSET) -> HeaderRules:
+    """What this log knows of batches that another one has. Offset and leader epoch together name a batch
+    (Raft, section 5.3: log matching), whoever has it.
+    """
+    return HeaderRules(gaps=log.may_have_gaps, epochs=LeaderEpochs(log.epochs.entries), end_offset=end_offset)
+
+
+def check(content: Buffer, start: Whole, end_offset: int, rules: HeaderRules) -> Whole:
+    """The batches in `content` that begin below an offset; `start`: what was checked before. Raises
+    CorruptLog. Where the rules end there too, a gap may reach beyond it: then that offset is behind them. A
+    base offset that a flipped bit raised looks the same, so it counts only where `fits` compares the length.
+    """
+    size, offset, epoch = start
+    at = 0
+    while offset < end_offset and len(content) - at >= HEADER_SIZE:
+        try:
+            header = read_header(content, at)
+            if header.size > len(content) - at:
+                break
+            if header.base_offset >= end_offset:
+                offset = end_offset if rules.gaps and rules.end_offset == end_offset else offset
+                break
+            check_batch(content, at)
+        except RecordsError as damage:
+            raise CorruptLog(str(damage)) from None
+        fault = rules.fault(header, offset)
+        if fault or header.leader_epoch < epoch:
+            raise CorruptLog(fault or f"leader epoch {header.leader_epoch} follows {epoch}")
+        at += header.size
+        offset, epoch = header.next_offset, header.leader_epoch
+    return Whole(size + at, offset, epoch)
+
+
+def begin(offset: int) -> Whole:
+    return Whole(0, offset, NO_EPOCH)
+
+
+class Mending:
+    """Of one range. It holds only as long as the segment is what it was."""
+
+    def __init__(self, log: PartitionLog, segment: Segment, damage: Damage) -> None:
+        self.damage = damage
+        self._log = log
+        self._segment = segment
+        self._cuts, self._swaps = segment.cuts, log.swaps
+        self._file: SharedFile | None = None
+
+    @property
+    def size(self) -> int:
+        return self.damage.end_position - self.damage.position
+
+    @property
+    def holds(self) -> bool:
+        log, segment = self._log, self._segment
+        same = segment.cuts == self._cuts and log.swaps is self._swaps
+        return same and log.has(segment) and self.damage in segment.damage
+
+    def fits(self, content: Buffer) -> bool:
+        """Whether it is as long as what was there, and its batches begin where the index says. Raises
+        OSError.
+        """
+        if len(content) != self.size:
+            return False
+        segment, damage = self._segment, self.damage
+        index, count = segment.offset_index, segment.index_entries
+        begins = {damage.position + at for at, _ in iter_batches(content)}
+
+        def position(entry: int) -> int:
+            return int(OFFSET_ENTRY.unpack_from(index, entry * OFFSET_ENTRY.size)[1])
+
+        first = bisect_left(range(count), damage.position, key=position)
+        positions = takewhile(lambda at: at < damage.end_position, map(position, range(first, count)))
+        fits = begins.issuperset(positions)
+        segment.unload()  # of a rolled one, whose index was read for this
+        return fits
+
+    def write(self, content: Buffer) -> None:
+        """Raises OSError; then, as after a crash, the range is still damaged. Through a descriptor of its
+        own: an fsync reports a failed write once for each, and the log's must not miss its own.
+        """
+        segment = self._segment
+        self._file = SharedFile(segment.files, segment.path())
+        segment.files.writev_at(self._file.fd, (content,), self.damage.position)
+
+    def sync(self) -> None:
+        """Raises OSError."""
+        if self._file is not None:
+            self._segment.files.sync(self._file.fd)
+
+    def finish(self) -> bool:
+        """From here on the range is served; False if the segment is not what it was."""
+        if not self.holds:
+            return False
+        mended(self._log, self._segment, self.damage)
+        return True
+
+
+def mendings_of(log: PartitionLog) -> Sequence[Mending]:
+    """One for each range that is known to be damaged, and not below the log start."""
+    reached = damage_in_reach(log)
+    return [
+        Mending(log, segment, damage)
+        for segment in segments_of(log)
+        for damage in segment.damage
+        if damage in reached
+    ]

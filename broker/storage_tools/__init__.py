@@ -1,0 +1,1 @@
+"""Tools for log files on a stopped broker: dump, verify, rebuild indexes."""

@@ -1,0 +1,288 @@
+"""The quorum's HTTP routes, mounted on the node's admin server: Raft messages, forwarded commands, status.
+
+A request is read only up to a bound, and acted on only if it is signed, of this cluster and for this node.
+What is answered to it is signed too; refusals of who may not ask are not, nor is the status, which is for
+all.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from tierlog.metadata.controller.commands import Heartbeat, decode_command, encode_reply
+from tierlog.metadata.member_address import NotAMembers, check_resolved, check_url
+from tierlog.metadata.quorum.auth import (
+    ANSWER_SIGNATURE,
+    INDEX,
+    MAX_BODY_BYTES,
+    SIGNATURE,
+    Envelope,
+    Unauthenticated,
+    sign_answer,
+)
+from tierlog.metadata.quorum.log_pages import encode_page
+from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable, NotTheLeader
+from tierlog.metadata.quorum.observer import MetadataObserver
+from tierlog.metadata.quorum.peers import HEARTBEAT_SERVED_S
+from tierlog.metadata.quorum.sentinel import EndOfProcess
+from tierlog.metadata.quorum.status import NodeStatus
+from tierlog.metadata.quorum.tls import TlsFiles, certified
+from tierlog.metadata.raft.membership import ChangeRefused
+from tierlog.metadata.raft.messages import decode_messages, encode_messages
+
+T = TypeVar("T")
+
+STEP_PATH = "/raft/v1/step"
+SUBMIT_PATH = "/raft/v1/submit"
+STATUS_PATH = "/raft/v1/status"
+HEARTBEAT_PATH = "/metadata/v1/heartbeat"
+END_PATH = "/metadata/v1/end"
+LOG_PATH = "/metadata/v1/log"
+SNAPSHOT_PATH = "/metadata/v1/snapshot"
+QUORUM_PATH = "/v1/quorum"
+BODY_TIMEOUT_S = 10.0
+"""Members give up sooner (transport.STEP_TIMEOUT_S). Until a body is whole its sender is unknown."""
+
+
+class NewVoter(msgspec.Struct, frozen=True):
+    id: int
+    url: str
+
+
+class Unavailable(msgspec.Struct, frozen=True):
+    """Body of a 503 to a forwarded command."""
+
+    message: str
+    applied_unknown: bool
+
+
+_ends = msgspec.msgpack.Decoder(EndOfProcess)
+_heartbeats = msgspec.msgpack.Decoder(Heartbeat)
+_new_voters = msgspec.json.Decoder(NewVoter)
+
+
+def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
+    async def step(request: web.Request) -> web.Response:
+        envelope, body = await _authenticated(node, secret, request, STEP_PATH)
+        messages = _decoded(decode_messages, body)
+        if any(message.sender != envelope.sender for message in messages):
+            raise web.HTTPForbidden(text="a message of another node than the one that signed")
+        node.receive(messages)
+        answers = await node.answers(envelope.sender) if envelope.nonce else ()
+        return _signed(secret, request, encode_messages(answers)) if answers else web.Response(status=204)
+
+    async def submit(request: web.Request) -> web.Response:
+        _, body = await _authenticated(node, secret, request, SUBMIT_PATH)
+        try:
+            reply = await node.submit(_decoded(decode_command, body), forward=False)
+        except MetadataUnavailable as unavailable:
+            return _signed(secret, request, _told(unavailable), 503)
+        return _signed(secret, request, encode_reply(reply), index=str(node.image.index))
+
+    async def status(_: web.Request) -> web.Response:
+        return _status(node)
+
+    return [
+        web.post(STEP_PATH, step),
+        web.post(SUBMIT_PATH, submit),
+        web.get(STATUS_PATH, status),
+        *_broker_routes(node, secret),
+    ]
+
+
+def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
+    """For brokers, voters or not: heartbeats, the end of a process, and the committed log."""
+
+    async def heartbeat(request: web.Request) -> web.Response:
+        _, body = await _authenticated(node, secret, request, HEARTBEAT_PATH)
+        try:
+            beat = _decoded(_heartbeats.decode, body)
+            reply = await node.heartbeat(beat, HEARTBEAT_SERVED_S, forward=False)
+        except MetadataUnavailable as unavailable:
+            return _signed(secret, request, _told(unavailable), 503)
+        return _signed(secret, request, msgspec.msgpack.encode(reply))
+
+    async def end(request: web.Request) -> web.Response:
+        """Signed by the very process that has ended, and sent by its sentinel."""
+        envelope, body = await _authenticated(node, secret, request, END_PATH)
+        ended = _decoded(_ends.decode, body)
+        if ended.broker_id != envelope.sender:
+            raise web.HTTPForbidden(text="the end of another node's process than the one that signed")
+        try:
+            node.process_ended(ended.broker_id, ended.broker_epoch)
+        except MetadataUnavailable as unavailable:  # the sentinel tries again
+            return _signed(secret, request, _told(unavailable), 503)
+        return web.Response(status=204)
+
+    async def log(request: web.Request) -> web.Response:
+        await _authenticated(node, secret, request, request.path_qs)
+        try:
+            page = await node.log_page(_number(request, "after"), _number(request, "wait_ms"))
+        except MetadataUnavailable as unavailable:
+            return _signed(secret, request, _told(unavailable), 503)
+        return _signed(secret, request, encode_page(page))
+
+    async def snapshot(request: web.Request) -> web.Response:
+        await _authenticated(node, secret, request, request.path_qs)
+        chunk = node.snapshot_chunk(_number(request, "index"), _number(request, "offset"))
+        if chunk is None:
+            newer = MetadataUnavailable("there is a newer snapshot", applied_unknown=False)
+            return _signed(secret, request, _told(newer), 503)
+        return _signed(secret, request, chunk)
+
+    return [
+        web.post(HEARTBEAT_PATH, heartbeat),
+        web.post(END_PATH, end),
+        web.get(LOG_PATH, log),
+        web.get(SNAPSHOT_PATH, snapshot),
+    ]
+
+
+def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:
+    """For operators, on the admin server: GET /v1/quorum, POST /v1/quorum/voters {"id", "url"}, DELETE
+    /v1/quorum/voters/ID. Changes that another node has to make are redirected to it (307)."""
+
+    async def status(_: web.Request) -> web.Response:
+        return _status(node)
+
+    async def add(request: web.Request) -> web.Response:
+        voter = _decoded(_new_voters.decode, await request.read())
+        try:
+            check_url(voter.url, member_urls(node))
+            await check_resolved(voter.url)
+        except NotAMembers as refused:
+            raise web.HTTPBadRequest(text=str(refused)) from None
+        return await _changed(node, request, node.add_voter(voter.id, voter.url))
+
+    async def remove(request: web.Request) -> web.Response:
+        try:
+            node_id = int(request.match_info["id"])
+        except ValueError:
+            raise web.HTTPBadRequest(text="the id of a voter is a number") from None
+        return await _changed(node, request, node.remove_voter(node_id))
+
+    return [
+        web.get(QUORUM_PATH, status),
+        web.post(QUORUM_PATH + "/voters", add),
+        web.delete(QUORUM_PATH + "/voters/{id}", remove),
+    ]
+
+
+def member_urls(node: MetadataNode | MetadataObserver) -> list[str]:
+    """Of the voters and learners that this node knows of."""
+    if not node.started:
+        return []
+    status = node.status()
+    learners = status.learners if isinstance(status, NodeStatus) else {}
+    return [*status.voters.values(), *learners.values()]
+
+
+async def _changed(
+    node: MetadataNode | MetadataObserver, request: web.Request, change: Awaitable[None]
+) -> web.Response:
+    try:
+        await change
+    except NotTheLeader as elsewhere:
+        if not elsewhere.url:
+            return web.Response(status=503, body=_told(elsewhere))
+        raise web.HTTPTemporaryRedirect(elsewhere.url + request.path_qs) from None
+    except ChangeRefused as refused:
+        raise web.HTTPConflict(text=str(refused)) from None
+    except MetadataUnavailable as unavailable:
+        return web.Response(status=503, body=_told(unavailable))
+    return _status(node)
+
+
+class RaftServer:
+    """The routes alone on a server of their own, for nodes without an admin server."""
+
+    def __init__(self, node: MetadataNode, secret: bytes, tls: TlsFiles | None = None) -> None:
+        """`tls`: raises OSError if it cannot be used."""
+        self._tls = None if tls is None else tls.server()
+        application = web.Application(middlewares=() if tls is None else (certified,))
+        application.add_routes([*raft_routes(node, secret), *quorum_routes(node)])
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+
+    async def start(self, listener: socket.socket) -> None:
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener, ssl_context=self._tls).start()
+
+    async def close(self) -> None:
+        await self._runner.cleanup()
+
+
+async def _authenticated(
+    node: MetadataNode, secret: bytes, request: web.Request, path: str
+) -> tuple[Envelope, bytes]:
+    body = await _bounded_body(request)
+    if not node.started:
+        raise web.HTTPServiceUnavailable(text="the metadata node is starting")
+    try:
+        envelope = Envelope.check(request.headers, secret, path, body)
+    except Unauthenticated as refused:
+        raise web.HTTPUnauthorized(text=str(refused)) from None
+    if envelope.cluster_id != node.cluster_id:
+        raise web.HTTPForbidden(text=f"this is a node of cluster {node.cluster_id}")
+    if envelope.receiver != node.node_id or envelope.receiver_directory not in (None, node.directory_id):
+        raise web.HTTPForbidden(text=f"this is node {node.node_id} with directory {node.directory_id}")
+    if not node.admits(envelope.sender, envelope.directory):
+        raise web.HTTPForbidden(text=f"node {envelope.sender} is known with another directory")
+    return envelope, body
+
+
+async def _bounded_body(request: web.Request) -> bytes:
+    """Refused by its length before a byte of it is read."""
+    if not request.body_exists:
+        return b""
+    length = request.content_length
+    if length is None:
+        raise web.HTTPLengthRequired()
+    if length > MAX_BODY_BYTES:
+        raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, length)
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await request.content.readexactly(length)
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"the body did not arrive in {BODY_TIMEOUT_S:.0f} s") from None
+    except asyncio.IncompleteReadError:
+        raise web.HTTPBadRequest(text="the body is cut short") from None
+
+
+def _status(node: MetadataNode | MetadataObserver) -> web.Response:
+    if not node.started:
+        raise web.HTTPServiceUnavailable(text="the metadata node is starting")
+    return web.Response(body=msgspec.json.encode(node.status()), content_type="application/json")
+
+
+def _told(unavailable: MetadataUnavailable) -> bytes:
+    return msgspec.json.encode(Unavailable(str(unavailable), unavailable.applied_unknown))
+
+
+def _signed(
+    secret: bytes, request: web.Request, body: bytes, status: int = 200, *, index: str = ""
+) -> web.Response:
+    """To a request that has been authenticated."""
+    signature = sign_answer(secret, request.headers[SIGNATURE], status, index, body)
+    headers = {ANSWER_SIGNATURE: signature, **({INDEX: index} if index else {})}
+    return web.Response(status=status, body=body, headers=headers)
+
+
+def _number(request: web.Request, name: str) -> int:
+    try:
+        number = int(request.query[name])
+    except (KeyError, ValueError):
+        raise web.HTTPBadRequest(text=f"{name}: a number is needed") from None
+    if number < 0:
+        raise web.HTTPBadRequest(text=f"{name} is negative")
+    return number
+
+
+def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return decode(body)
+    except msgspec.DecodeError as failure:
+        raise web.HTTPBadRequest(text=str(failure)) from None

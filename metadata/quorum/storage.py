@@ -1,0 +1,325 @@
+"""The node's files: write-ahead log segments, one snapshot, and whose they are.
+
+Blocking; the node calls it in a worker thread, one call at a time.
+
+Invariants: what `save` and `save_snapshot` return from is durable; a failed write leaves the storage unusable
+(the kernel may have dropped the pages, so trying again would lie), and the node stops. Only a write that
+found no room, before any fsync of it, is done again, once, in the room of the reserve. Opening repairs a torn
+tail and refuses everything worse with DamagedLog.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import TypeVar
+from uuid import UUID
+
+from crc32c import crc32c
+
+from tierlog.base.files import NO_ROOM, Files, write_atomically
+from tierlog.base.types import require
+from tierlog.metadata.quorum.reserve import Reserve
+from tierlog.metadata.quorum.wal import MAGIC, DamagedLog, Reset, WalRecord, encode_frames, read_segment
+from tierlog.metadata.raft.membership import decode_configuration, encode_configuration
+from tierlog.metadata.raft.messages import Entry, HardState, Snapshot
+
+SEGMENT_BYTES = 16 << 20
+PROPERTIES = "quorum.properties"
+_DIRECTORY_ID = "directory.id="
+SNAPSHOT_MAGIC = b"TLSNAP\x00\x01"  # the last byte is the version
+SNAPSHOT_MAGIC_2 = b"TLSNAP\x00\x02"  # with a configuration; written only where there is one
+_SNAPSHOT_HEADER = Struct(
+    ">8sQQQI"
+)  # magic, index, term, length of the data, CRC-32C of the three and the data
+
+R = TypeVar("R")
+
+
+class ForeignDirectory(Exception):
+    """The directory belongs to another cluster or node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    hard_state: HardState
+    snapshot: Snapshot
+    entries: tuple[Entry, ...]
+
+
+@dataclass(slots=True)
+class _Segment:
+    number: int
+    last_index: int = 0  # highest entry index written to it
+
+
+class MetadataStorage:
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        *,
+        cluster_id: str,
+        node_id: int,
+        segment_bytes: int = SEGMENT_BYTES,
+        new_directory_id: UUID,
+        reserve_bytes: int = 0,
+        short_of_room: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`new_directory_id` becomes the directory's own if it has none yet. `short_of_room` is called in
+        the storage's thread when the disk is full, and the reserve of `reserve_bytes` is given up or cannot
+        be made."""
+        self._files = files
+        self._directory = directory
+        self._owner = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\n"
+        self.directory_id = new_directory_id  # of what lies there, once opened
+        self._segment_bytes = segment_bytes
+        self._segments: list[_Segment] = []
+        self._fd = -1
+        self._end = 0  # of the last segment
+        self._hard_state = HardState()
+        self._broken = False
+        self._short_of_room = short_of_room
+        self._reserve = Reserve(files, directory, reserve_bytes, short_of_room)
+
+    def open(self) -> Loaded:
+        """What survived. Raises ForeignDirectory, DamagedLog."""
+        self._files.make_directory(self._directory)
+        self._claim()
+        if not self.keep_reserve():
+            self._short_of_room()
+        snapshot = self._load_snapshot()
+        entries = self._load_log()
+        if _parted(snapshot, entries):
+            self._begin_after(snapshot, ())
+            entries = []
+        return Loaded(self._hard_state, snapshot, _after(snapshot, entries))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+
+    @property
+    def has_reserve(self) -> bool:
+        return self._reserve.stands
+
+    def keep_reserve(self) -> bool:
+        """Sets room aside if none is; False if there is none. Raises OSError."""
+        return self._reserve.keep()
+
+    def save(self, snapshot: Snapshot | None, entries: Iterable[Entry], hard_state: HardState | None) -> None:
+        """One write and one fsync; a snapshot from the leader goes before, into its own file."""
+        require(not self._broken, "the write-ahead log failed before")
+        self._broken = True
+        self._hard_state = hard_state or self._hard_state
+        if snapshot is not None:
+            self._write_snapshot(snapshot)
+            self._begin_after(snapshot, entries)
+        else:
+            records: tuple[WalRecord, ...] = (*entries, *((hard_state,) if hard_state else ()))
+            if self._end >= self._segment_bytes:
+                self._start_segment((self._hard_state, *records))
+            else:
+                self._write(records)
+        self._broken = False
+
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """A snapshot of this node's own: makes it durable, then drops the segments that it covers."""
+        require(not self._broken, "the write-ahead log failed before")
+        self._write_snapshot(snapshot)
+        covered = 0
+        while covered < len(self._segments) - 1 and self._segments[covered].last_index <= snapshot.index:
+            covered += 1
+        self._drop_segments(covered)
+
+    # --- the log
+
+    def _write(self, records: tuple[WalRecord, ...]) -> None:
+        frames = [encode_frames(records)]
+        self._end += self._with_room(lambda: self._files.writev_at(self._fd, frames, self._end))
+        self._files.sync(self._fd)
+        segment = self._segments[-1]
+        segment.last_index = max(segment.last_index, _last_index(records))
+
+    def _begin_after(self, snapshot: Snapshot, entries: Iterable[Entry]) -> None:
+        """Nothing that the log holds counts any more."""
+        self._start_segment((Reset(snapshot.index, snapshot.term), self._hard_state, *entries))
+        self._drop_segments(len(self._segments) - 1)
+
+    def _start_segment(self, records: tuple[WalRecord, ...]) -> None:
+        """Begins with the hard state, so that no older segment is needed for it."""
+        number = self._segments[-1].number + 1 if self._segments else 1
+        self.close()
+        self._fd = self._with_room(lambda: self._files.open(self._segment_path(number), create=True))
+        self._files.truncate(self._fd, 0)
+        self._end = self._with_room(lambda: self._files.writev_at(self._fd, [MAGIC], 0))
+        self._segments.append(_Segment(number))
+        self._write(records)
+        self._files.sync_directory(self._directory)
+
+    def _with_room(self, work: Callable[[], R]) -> R:
+        """What finds no room is done again once the reserve is given up; it must begin from scratch."""
+        try:
+            return work()
+        except OSError as failure:
+            if failure.errno not in NO_ROOM or not self._reserve.give_up():
+                raise
+        return work()
+
+    def _drop_segments(self, count: int) -> None:
+        """Oldest first, so that a crash in between leaves no hole."""
+        for segment in self._segments[:count]:
+            self._files.unlink(self._segment_path(segment.number))
+            self._files.sync_directory(self._directory)
+        del self._segments[:count]
+
+    def _load_log(self) -> list[Entry]:
+        entries: list[Entry] = []
+        numbers = self._numbers(".wal")
+        if numbers and numbers != list(range(numbers[0], numbers[-1] + 1)):
+            raise DamagedLog(f"{self._directory}: a segment of the write-ahead log is missing")
+        for number in numbers:
+            content = self._files.read_whole(self._segment_path(number))
+            end = len(MAGIC)
+            segment = _Segment(number)
+            for frame in read_segment(content):
+                end = frame.end
+                self._replay(frame.record, entries)
+                segment.last_index = max(segment.last_index, _last_index((frame.record,)))
+            self._segments.append(segment)
+            if end != len(content) and number != numbers[-1]:
+                raise DamagedLog(f"segment {number} of the write-ahead log is damaged at {end}")
+            self._end = end
+        if not self._segments:
+            self._start_segment((self._hard_state,))
+        else:
+            self._repair_tail()
+        return entries
+
+    def _replay(self, record: WalRecord, entries: list[Entry]) -> None:
+        if isinstance(record, HardState):
+            self._hard_state = record
+        elif isinstance(record, Reset):
+            entries.clear()
+        else:
+            if entries and not entries[0].index <= record.index <= entries[-1].index + 1:
+                raise DamagedLog(f"entry {record.index} follows {entries[-1].index}")
+            if entries:
+                del entries[record.index - entries[0].index :]
+            entries.append(record)
+
+    def _repair_tail(self) -> None:
+        """Cuts what a crash left half written; nobody was told that it was there."""
+        self._fd = self._files.open(self._segment_path(self._segments[-1].number))
+        if self._files.size(self._fd) < len(MAGIC) or self._end == len(MAGIC):
+            self._files.writev_at(self._fd, [MAGIC], 0)
+        if self._files.size(self._fd) != self._end:
+            self._files.truncate(self._fd, self._end)
+        self._files.sync(self._fd)
+
+    def _segment_path(self, number: int) -> Path:
+        return self._directory / f"{number:020d}.wal"
+
+    def _numbers(self, suffix: str) -> list[int]:
+        names = self._files.list_directory(self._directory)
+        return sorted(int(name.removesuffix(suffix)) for name in names if name.endswith(suffix))
+
+    # --- the snapshot
+
+    def _snapshot_path(self, index: int) -> Path:
+        return self._directory / f"{index:020d}.snapshot"
+
+    def _write_snapshot(self, snapshot: Snapshot) -> None:
+        content = encode_snapshot_file(snapshot)
+        self._with_room(lambda: write_atomically(self._files, self._snapshot_path(snapshot.index), content))
+        for index in self._numbers(".snapshot"):
+            if index < snapshot.index:
+                self._files.unlink(self._snapshot_path(index))
+
+    def _load_snapshot(self) -> Snapshot:
+        indexes = self._numbers(".snapshot")
+        if not indexes:
+            return Snapshot()
+        return decode_snapshot_file(self._files.read_whole(self._snapshot_path(indexes[-1])))
+
+    # --- whose directory it is
+
+    def _claim(self) -> None:
+        """The directory's own id tells a node with its memory from one whose disk was replaced (KIP-853)."""
+        path = self._directory / PROPERTIES
+        found = self._files.read_whole(path).decode(errors="replace") if self._files.exists(path) else ""
+        if not found.startswith(self._owner) and found:
+            raise ForeignDirectory(f"{path} says {found!r}, not {self._owner!r}")
+        directory_id = found.removeprefix(self._owner).removeprefix(_DIRECTORY_ID).strip()
+        if directory_id:
+            try:
+                self.directory_id = UUID(directory_id)
+            except ValueError:
+                raise ForeignDirectory(f"{path}: {directory_id!r} is not the id of a directory") from None
+        else:
+            self.rename(self.directory_id)
+
+    def rename(self, directory_id: UUID) -> None:
+        """Whoever knows the directory by another id takes it for a new one."""
+        self.directory_id = directory_id
+        own = f"{self._owner}{_DIRECTORY_ID}{directory_id}\n"
+        write_atomically(self._files, self._directory / PROPERTIES, own.encode())
+
+
+def read_owner(files: Files, directory: Path) -> tuple[str, int] | None:
+    """Cluster and node id; None if no node has been here, or nobody can tell which."""
+    path = directory / PROPERTIES
+    if not files.exists(path):
+        return None
+    lines = files.read_whole(path).decode(errors="replace").splitlines()
+    said = {key: value for key, _, value in (line.partition("=") for line in lines)}
+    node_id = said.get("node.id", "")
+    return (said["cluster.id"], int(node_id)) if "cluster.id" in said and node_id.isdigit() else None
+
+
+def encode_snapshot_file(snapshot: Snapshot) -> bytes:
+    magic, data = SNAPSHOT_MAGIC, snapshot.data
+    if snapshot.configuration is not None:
+        configuration = encode_configuration(snapshot.configuration)
+        magic, data = SNAPSHOT_MAGIC_2, len(configuration).to_bytes(4, "big") + configuration + data
+    head = _SNAPSHOT_HEADER.pack(magic, snapshot.index, snapshot.term, len(data), 0)
+    crc = crc32c(data, crc32c(head[8:-4]))
+    return head[:-4] + crc.to_bytes(4, "big") + data
+
+
+def decode_snapshot_file(content: bytes) -> Snapshot:
+    """Raises DamagedLog: the file was written atomically, so half a file is damage too."""
+    if len(content) < _SNAPSHOT_HEADER.size or content[:8] not in (SNAPSHOT_MAGIC, SNAPSHOT_MAGIC_2):
+        raise DamagedLog("a metadata snapshot does not begin with its magic")
+    _, index, term, length, crc = _SNAPSHOT_HEADER.unpack_from(content)
+    data = content[_SNAPSHOT_HEADER.size :]
+    if len(data) != length or crc32c(data, crc32c(content[8 : _SNAPSHOT_HEADER.size - 4])) != crc:
+        raise DamagedLog(f"the metadata snapshot of {index} is damaged")
+    if content[:8] == SNAPSHOT_MAGIC:
+        return Snapshot(index, term, data)
+    end = 4 + int.from_bytes(data[:4], "big")
+    return Snapshot(index, term, data[end:], decode_configuration(data[4:end]))
+
+
+def _parted(snapshot: Snapshot, entries: list[Entry]) -> bool:
+    """Whether a crash came between a snapshot from the leader and the Reset that follows it: the log ends
+    before the snapshot, or is not of its lineage. Entries to come would not fit behind it."""
+    if not entries or entries[0].index > snapshot.index:
+        return False
+    at = snapshot.index - entries[0].index
+    return at >= len(entries) or entries[at].term != snapshot.term
+
+
+def _after(snapshot: Snapshot, entries: list[Entry]) -> tuple[Entry, ...]:
+    """Entries that continue the snapshot."""
+    if not entries or entries[-1].index <= snapshot.index:
+        return ()
+    first = entries[0].index
+    if first > snapshot.index + 1:
+        raise DamagedLog(f"entries {snapshot.index + 1} to {first - 1} are missing")
+    return tuple(entries[snapshot.index + 1 - first :])
+
+
+def _last_index(records: Iterable[WalRecord]) -> int:
+    return max((record.index for record in records if isinstance(record, Entry)), default=0)

@@ -1,0 +1,200 @@
+"""The file port: every file operation of the log and of the write-ahead log goes through `Files`.
+
+A test replaces it to enumerate crashes. Descriptors are plain integers, so that the hot path costs one
+attribute look-up more than calling `os` itself; whoever keeps one open does it by a `SharedFile` of the
+port's `open_files`.
+"""
+
+import ctypes
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from tierlog.base.open_files import OpenFiles, SharedFile
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors that pass once something is deleted."""
+
+_SMALL_FILE = 4096
+"""Most files that are read whole are smaller: checkpoints, ids, snapshots and indexes of small segments."""
+
+Buffer = bytes | bytearray | memoryview
+
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE; os.posix_fallocate knows no flags
+_fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # of Linux alone
+if _fallocate is not None:
+    _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+class Space(NamedTuple):
+    """Bytes of a file system: all of it, and what this process may still take."""
+
+    total: int
+    usable: int
+
+
+class Files(Protocol):
+    """What tierlog asks of a file system. Errors are OSError, as `os` raises them."""
+
+    open_files: OpenFiles
+    """What of it stays open."""
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        """Opens for reading and writing; returns a descriptor."""
+
+    def close(self, fd: int) -> None: ...
+    def size(self, fd: int) -> int: ...
+    def writev_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Writes all buffers at the position (retries short writes); returns the bytes written."""
+
+    def read_at(self, fd: int, count: int, position: int) -> bytes: ...
+    def truncate(self, fd: int, size: int) -> None: ...
+    def reserve(self, fd: int, position: int, count: int) -> None:
+        """Takes room on the disk ahead of writes. The file's size stays as it is, and `truncate`, be it to
+        that size, gives back what was not used. Not every file system can.
+        """
+
+    def sync(self, fd: int) -> None:
+        """fdatasync: data and size are durable when it returns."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Makes creations, renames and unlinks in the directory durable."""
+
+    def rename(self, source: Path, target: Path) -> None: ...
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None: ...
+    def make_directory(self, path: Path) -> None: ...
+    def remove_directory(self, path: Path) -> None: ...
+    def list_directory(self, path: Path) -> list[str]: ...
+    def read_whole(self, path: Path) -> bytes: ...
+    def exists(self, path: Path) -> bool: ...
+    def size_of(self, path: Path) -> int: ...
+    def space(self, path: Path) -> Space:
+        """Of the file system that holds an existing path."""
+
+
+OPEN_FILES = 512
+"""Kept open where nobody says how many: tools and tests."""
+
+
+class OsFiles:
+    """The real file system."""
+
+    open_files = OpenFiles(OPEN_FILES)  # of the process, as descriptors are, unless one is given
+
+    def __init__(self, open_files: OpenFiles | None = None) -> None:
+        if open_files is not None:
+            self.open_files = open_files
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        flags |= os.O_CREAT if create or exclusive else 0
+        flags |= os.O_EXCL if exclusive else 0
+        return os.open(path, flags, 0o644)
+
+    close = staticmethod(os.close)
+    truncate = staticmethod(os.ftruncate)
+    sync = staticmethod(os.fdatasync)
+    read_at = staticmethod(os.pread)
+    rename = staticmethod(os.replace)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def writev_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        total = sum(map(len, buffers))
+        written = os.pwritev(fd, buffers, position)
+        if written < total:
+            rest = memoryview(b"".join(buffers))
+            while written < total:  # a short write: nearly full disk, or a signal
+                written += os.pwrite(fd, rest[written:], position + written)
+        return total
+
+    def reserve(self, fd: int, position: int, count: int) -> None:
+        if _fallocate is None:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        if _fallocate(fd, _KEEP_SIZE, position, count):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        path.unlink(missing_ok=missing_ok)
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def remove_directory(self, path: Path) -> None:
+        path.rmdir()
+
+    def list_directory(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def read_whole(self, path: Path) -> bytes:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = os.read(fd, _SMALL_FILE)
+            if len(content) < _SMALL_FILE:  # the end was seen: a regular file is read short only there
+                return content
+            pieces = [content]
+            while more := os.read(fd, 1 << 20):
+                pieces.append(more)
+            return b"".join(pieces)
+        finally:
+            os.close(fd)
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def size_of(self, path: Path) -> int:
+        return os.stat(path).st_size
+
+    def space(self, path: Path) -> Space:
+        disk = os.statvfs(path)
+        return Space(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
+
+
+def write_atomically(files: Files, path: Path, content: bytes) -> None:
+    """Replaces a small file (temporary, fsync, rename, fsync directory): a crash leaves old or new."""
+    temporary = path.with_name(path.name + ".tmp")
+    files.unlink(temporary, missing_ok=True)
+    fd = files.open(temporary, exclusive=True)
+    try:
+        files.writev_at(fd, [content], 0)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.rename(temporary, path)
+    files.sync_directory(path.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """`count` bytes of a file from `position`; net sends it with sendfile, nobody else reads it."""
+
+    file: SharedFile
+    position: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read(self) -> bytes:
+        """The bytes, for the paths that cannot use sendfile."""
+        return os.pread(self.file.fd, self.count, self.position)
+
+    def read_into(self, buffer: memoryview) -> int:
+        """As many of them as there are; returns how many."""
+        return os.preadv(self.file.fd, [buffer], self.position)
+
+
+Part = bytes | bytearray | memoryview | FileSlice
+"""What a response is made of: bytes, or an opaque slice of a file."""

@@ -1,0 +1,165 @@
+"""Leader epochs of one partition: where each epoch's records begin (KIP-101, KIP-320).
+
+Invariant: epochs and start offsets both grow strictly from entry to entry. The log owns one instance,
+assigns an epoch when its first record arrives, and keeps the entries in Kafka's `leader-epoch-checkpoint`
+file.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import pairwise
+from operator import attrgetter
+from typing import NamedTuple
+
+from tierlog.base.types import NO_EPOCH, NO_OFFSET, require
+
+_CHECKPOINT_VERSION = 0
+_START_OFFSET = attrgetter("start_offset")
+
+
+class EpochEntry(NamedTuple):
+    epoch: int
+    start_offset: int
+
+
+class EpochEnd(NamedTuple):
+    """Where an epoch ends; both -1 if this replica cannot tell."""
+
+    epoch: int
+    end_offset: int
+
+
+UNKNOWN_END = EpochEnd(NO_EPOCH, NO_OFFSET)
+
+
+class MalformedEpochs(ValueError):
+    """The text is not a leader-epoch checkpoint; the log rebuilds the entries from its batches."""
+
+
+class LeaderEpochs:
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._entries = [EpochEntry(*entry) for entry in entries]
+        self.check()
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        return tuple(self._entries)
+
+    @property
+    def latest(self) -> EpochEntry | None:
+        return self._entries[-1] if self._entries else None
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Begins an epoch; entries that contradict it give way (a follower's log was cut). True if it was
+        new.
+        """
+        latest = self.latest
+        if latest is not None and latest.epoch == epoch and latest.start_offset <= start_offset:
+            return False
+        kept = [entry for entry in self._entries if entry.epoch < epoch and entry.start_offset < start_offset]
+        self._entries = [*kept, EpochEntry(epoch, start_offset)]
+        return True
+
+    def note(self, epoch: int, base_offset: int) -> None:
+        """A batch of that epoch lies there: for a rebuild, in offset order."""
+        if epoch >= 0 and (not self._entries or epoch > self._entries[-1].epoch):
+            self.assign(epoch, base_offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch of the record at an offset; -1 if it lies before all entries."""
+        at = bisect_right(self._entries, offset, key=_START_OFFSET)
+        return self._entries[at - 1].epoch if at else NO_EPOCH
+
+    def allows(self, epoch: int, offset: int) -> bool:
+        """Whether a record at an offset may be of that epoch: also if either of both is not known."""
+        latest = self._entries[-1] if self._entries else None
+        if latest is not None and latest.epoch == epoch and latest.start_offset <= offset:
+            return True
+        return epoch == NO_EPOCH or self.epoch_of(offset) in (NO_EPOCH, epoch)
+
+    def known_until(self, epoch: int, offset: int, end_offset: int) -> int:
+        """Where the records from an offset on stop being of that epoch, but not above `end_offset`; the
+        offset itself if they are not known to be.
+        """
+        at = bisect_right(self._entries, offset, key=_START_OFFSET)
+        if not at or self._entries[at - 1].epoch != epoch:
+            return offset
+        return end_offset if at == len(self._entries) else min(self._entries[at].start_offset, end_offset)
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """The largest known epoch <= `epoch` and where it ends (OffsetForLeaderEpoch, KIP-320)."""
+        latest = self.latest
+        if epoch < 0 or latest is None or epoch > latest.epoch:
+            return UNKNOWN_END
+        if epoch == latest.epoch:
+            return EpochEnd(epoch, log_end_offset)
+        above = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
+        known = self._entries[above - 1].epoch if above else epoch
+        return EpochEnd(known, self._entries[above].start_offset)
+
+    def covering(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
+        """The entries that the records in [start_offset, end_offset) belong to, as a manifest lists them."""
+        first = max(0, bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset) - 1)
+        return tuple(entry for entry in self._entries[first:] if entry.start_offset < end_offset)
+
+    def truncate_from_end(self, offset: int) -> bool:
+        """Forgets epochs that begin at or after a cut. True if that changed anything."""
+        kept = [entry for entry in self._entries if entry.start_offset < offset]
+        changed = len(kept) < len(self._entries)
+        self._entries = kept
+        return changed
+
+    def truncate_from_start(self, offset: int) -> bool:
+        """Forgets epochs that end at or before a new log start; the epoch around it begins there."""
+        below = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
+        if not below or (self._entries[below - 1].start_offset == offset and below == 1):
+            return False
+        self._entries[:below] = [EpochEntry(self._entries[below - 1].epoch, offset)]
+        return True
+
+    def restart(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        """Forgets all, and takes these instead, in turn: a later one is right where two contradict."""
+        self._entries = []
+        for epoch, start_offset in entries:
+            self.assign(epoch, start_offset)
+
+    def encode(self) -> bytes:
+        """Kafka's text: version, count, then `epoch start_offset` a line."""
+        lines = [
+            str(_CHECKPOINT_VERSION),
+            str(len(self._entries)),
+            *(f"{epoch} {start}" for epoch, start in self._entries),
+        ]
+        return ("\n".join(lines) + "\n").encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> "LeaderEpochs":
+        """Raises MalformedEpochs."""
+        try:
+            if not text.endswith(b"\n"):
+                raise MalformedEpochs("cut short")  # its last number may be, too
+            version, count, *lines = text.decode().splitlines()
+            entries = [tuple(map(int, line.split())) for line in lines]
+            if (
+                int(version) != _CHECKPOINT_VERSION
+                or int(count) != len(entries)
+                or any(len(e) != 2 for e in entries)
+            ):
+                raise MalformedEpochs("wrong version or number of lines")
+            if any(a[0] >= b[0] or a[1] >= b[1] for a, b in pairwise(entries)):
+                raise MalformedEpochs("epochs do not grow")
+        except MalformedEpochs:
+            raise
+        except ValueError as error:
+            raise MalformedEpochs(str(error)) from None
+        return cls((epoch, start) for epoch, start in entries)
+
+    def check(self) -> None:
+        """Raises InvariantViolation unless epochs and offsets both grow."""
+        for before, after in pairwise(self._entries):
+            require(
+                before.epoch < after.epoch and before.start_offset < after.start_offset,
+                f"epochs: {before}, {after}",
+            )

@@ -1,0 +1,239 @@
+"""Broker settings of Kafka 4.3 that tierlog has no use for, and which of them may be set while brokers run.
+
+What Kafka changes while brokers run is accepted, kept and shown, so that scripts written for Kafka run; its
+documentation says that it has no effect. What Kafka reads at a start is refused, as in Kafka. So is what
+would promise security, or a place for data, that is not there.
+"""
+
+from tierlog.config.definitions import Setting, SettingType
+from tierlog.config.topic import MAX_LONG
+
+NO_EFFECT = " Accepted, kept and shown as in Kafka; it has no effect."
+
+_LEAST = {
+    "background.threads": 1,
+    "compression.lz4.level": 1,
+    "compression.zstd.level": -131_072,
+    "group.consumer.assignment.interval.ms": 0,
+    "group.coordinator.cached.buffer.max.bytes": 524_288,
+    "group.share.assignment.interval.ms": 0,
+    "group.streams.assignment.interval.ms": 0,
+    "log.cleaner.io.buffer.size": 0,
+    "log.cleaner.threads": 1,  # Kafka takes 0 from a file, and fails to divide by it while it runs
+    "num.io.threads": 1,
+    "num.network.threads": 1,
+    "remote.list.offsets.request.timeout.ms": 1,
+    "remote.log.index.file.cache.total.size.bytes": 1,
+    "remote.log.manager.copier.thread.pool.size": 1,
+    "remote.log.manager.copy.max.bytes.per.second": 1,
+    "remote.log.manager.expiration.thread.pool.size": 1,
+    "remote.log.manager.fetch.max.bytes.per.second": 1,
+    "remote.log.manager.follower.thread.pool.size": 1,
+    "share.coordinator.cached.buffer.max.bytes": 524_288,
+}
+_MOST = {"compression.lz4.level": 17, "compression.zstd.level": 22}
+_CHOICES = {"compression.gzip.level": ("-1", *map(str, range(1, 10)))}
+
+INERT_SETTINGS: dict[str, Setting] = {
+    name: Setting(
+        name=name,
+        type=type,
+        default=default,
+        doc=why + NO_EFFECT,
+        least=_LEAST.get(name),
+        most=_MOST.get(name),
+        choices=_CHOICES.get(name, ()),
+    )
+    for name, type, default, why in (
+        ("background.threads", SettingType.INT, 10, "Tasks run on the event loop."),
+        (
+            "compression.gzip.level",
+            SettingType.INT,
+            -1,
+            "Batches are compressed at the codec's default level.",
+        ),
+        ("compression.lz4.level", SettingType.INT, 9, "Batches are compressed at the codec's default level."),
+        (
+            "compression.zstd.level",
+            SettingType.INT,
+            3,
+            "Batches are compressed at the codec's default level.",
+        ),
+        ("config.providers", SettingType.LIST, (), "Values of settings are taken as they are."),
+        (
+            "follower.fetch.last.tiered.offset.enable",
+            SettingType.BOOLEAN,
+            False,
+            "An empty follower begins behind what is remote.",
+        ),
+        ("group.consumer.assignment.interval.ms", SettingType.INT, 1000, "Groups of KIP-848 are not served."),
+        (
+            "group.coordinator.cached.buffer.max.bytes",
+            SettingType.INT,
+            1048588,
+            "The group coordinator keeps no buffers.",
+        ),
+        ("group.share.assignment.interval.ms", SettingType.INT, 1000, "Share groups are not served."),
+        ("group.streams.assignment.interval.ms", SettingType.INT, 1000, "Streams groups are not served."),
+        ("log.cleaner.io.buffer.size", SettingType.INT, 524288, "The cleaner reads batch by batch."),
+        ("log.cleaner.threads", SettingType.INT, 1, "One thread compacts."),
+        ("metric.reporters", SettingType.LIST, (), "Metrics are served at /metrics."),
+        ("num.io.threads", SettingType.INT, 8, "Requests are handled on the event loop."),
+        ("num.network.threads", SettingType.INT, 3, "Connections are served on the event loop."),
+        (
+            "remote.list.offsets.request.timeout.ms",
+            SettingType.LONG,
+            30000,
+            "ListOffsets is answered from the manifest.",
+        ),
+        (
+            "remote.log.index.file.cache.total.size.bytes",
+            SettingType.LONG,
+            1073741824,
+            "remote.cache.bytes bounds the cache of remote data.",
+        ),
+        (
+            "remote.log.manager.copier.thread.pool.size",
+            SettingType.INT,
+            10,
+            "Two segments are uploaded at a time.",
+        ),
+        (
+            "remote.log.manager.copy.max.bytes.per.second",
+            SettingType.LONG,
+            MAX_LONG,
+            "Uploads are not throttled.",
+        ),
+        (
+            "remote.log.manager.expiration.thread.pool.size",
+            SettingType.INT,
+            10,
+            "One broker deletes expired objects.",
+        ),
+        (
+            "remote.log.manager.fetch.max.bytes.per.second",
+            SettingType.LONG,
+            MAX_LONG,
+            "Downloads are not throttled.",
+        ),
+        (
+            "remote.log.manager.follower.thread.pool.size",
+            SettingType.INT,
+            2,
+            "Followers need no threads for it.",
+        ),
+        (
+            "share.coordinator.cached.buffer.max.bytes",
+            SettingType.INT,
+            1048588,
+            "Share groups are not served.",
+        ),
+        (
+            "transaction.partition.verification.enable",
+            SettingType.BOOLEAN,
+            True,
+            "There is no transaction coordinator.",
+        ),
+    )
+}
+"""Kafka's default and bounds of each, and why it has no effect."""
+
+THREAD_COUNTS = frozenset(
+    {
+        "background.threads",
+        "log.cleaner.threads",
+        "num.io.threads",
+        "num.network.threads",
+        "num.recovery.threads.per.data.dir",
+        "num.replica.fetchers",
+        "remote.log.manager.copier.thread.pool.size",
+        "remote.log.manager.expiration.thread.pool.size",
+        "remote.log.manager.follower.thread.pool.size",
+        "remote.log.reader.threads",
+    }
+)
+"""Numbers of threads, in Kafka. A change may at most double or halve one (KIP-226)."""
+
+_READ_AT_START = """
+add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
+alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
+alter.log.dirs.replication.quota.window.size.seconds authorizer.class.name client.quota.callback.class
+connection.failed.authentication.delay.ms connections.max.reauth.ms controlled.shutdown.enable
+controller.listener.names controller.quorum.append.linger.ms controller.quorum.auto.join.enable
+controller.quorum.bootstrap.servers controller.quorum.election.backoff.max.ms
+controller.quorum.fetch.max.bytes controller.quorum.fetch.snapshot.max.bytes
+controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.socket.timeout.ms
+create.topic.policy.class.name delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms
+delegation.token.max.lifetime.ms delegation.token.secret.key
+delete.records.purgatory.purge.interval.requests delete.topic.enable early.start.listeners
+fetch.purgatory.purge.interval.requests group.consumer.assignors group.consumer.heartbeat.interval.ms
+group.consumer.max.assignment.interval.ms group.consumer.max.heartbeat.interval.ms
+group.consumer.max.session.timeout.ms group.consumer.max.size group.consumer.migration.policy
+group.consumer.min.assignment.interval.ms group.consumer.min.heartbeat.interval.ms
+group.consumer.min.session.timeout.ms group.consumer.session.timeout.ms
+group.coordinator.append.linger.ms group.coordinator.background.threads
+group.coordinator.rebalance.protocols group.coordinator.threads group.share.assignors
+group.share.delivery.count.limit group.share.heartbeat.interval.ms
+group.share.max.assignment.interval.ms group.share.max.delivery.count.limit
+group.share.max.heartbeat.interval.ms group.share.max.partition.max.record.locks
+group.share.max.record.lock.duration.ms group.share.max.session.timeout.ms
+group.share.max.share.sessions group.share.max.size group.share.min.assignment.interval.ms
+group.share.min.delivery.count.limit group.share.min.heartbeat.interval.ms
+group.share.min.partition.max.record.locks group.share.min.record.lock.duration.ms
+group.share.min.session.timeout.ms group.share.partition.max.record.locks
+group.share.record.lock.duration.ms group.share.session.timeout.ms group.streams.heartbeat.interval.ms
+group.streams.initial.rebalance.delay.ms group.streams.max.assignment.interval.ms
+group.streams.max.heartbeat.interval.ms group.streams.max.session.timeout.ms group.streams.max.size
+group.streams.max.standby.replicas group.streams.min.assignment.interval.ms
+group.streams.min.heartbeat.interval.ms group.streams.min.session.timeout.ms
+group.streams.num.standby.replicas group.streams.session.timeout.ms
+initial.broker.registration.timeout.ms inter.broker.listener.name kafka.metrics.polling.interval.secs
+kafka.metrics.reporters log.dir.failure.timeout.ms log.flush.start.offset.checkpoint.interval.ms
+metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms
+metadata.log.segment.bytes metadata.log.segment.ms metadata.max.idle.interval.ms
+metadata.max.retention.bytes metadata.max.retention.ms metrics.num.samples metrics.recording.level
+metrics.sample.window.ms num.replica.alter.log.dirs.threads offsets.load.buffer.size
+offsets.topic.compression.codec producer.purgatory.purge.interval.requests queued.max.requests
+remote.log.manager.copy.quota.window.num remote.log.manager.copy.quota.window.size.seconds
+remote.log.manager.fetch.quota.window.num remote.log.manager.fetch.quota.window.size.seconds
+remote.log.manager.thread.pool.size remote.log.metadata.custom.metadata.max.bytes
+remote.log.metadata.manager.class.name remote.log.metadata.manager.class.path
+remote.log.metadata.manager.impl.prefix remote.log.metadata.manager.listener.name
+remote.log.reader.max.pending.tasks remote.log.storage.manager.class.name
+remote.log.storage.manager.class.path remote.log.storage.manager.impl.prefix
+remote.log.storage.system.enable replica.high.watermark.checkpoint.interval.ms
+replica.socket.receive.buffer.bytes replica.socket.timeout.ms replication.quota.window.num
+replication.quota.window.size.seconds request.timeout.ms share.coordinator.append.linger.ms
+share.coordinator.load.buffer.size share.coordinator.snapshot.update.records.per.snapshot
+share.coordinator.state.topic.compression.codec share.coordinator.state.topic.min.isr
+share.coordinator.state.topic.num.partitions share.coordinator.state.topic.replication.factor
+share.coordinator.state.topic.segment.bytes share.coordinator.threads share.coordinator.write.timeout.ms
+share.fetch.purgatory.purge.interval.requests socket.connection.setup.timeout.max.ms
+socket.connection.setup.timeout.ms socket.listen.backlog.size telemetry.max.bytes
+transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
+transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.load.buffer.size
+transaction.state.log.min.isr transaction.state.log.num.partitions
+transaction.state.log.replication.factor transaction.state.log.segment.bytes
+transaction.two.phase.commit.enable transactional.id.expiration.ms
+"""
+READ_AT_START = frozenset(_READ_AT_START.split())
+
+NOT_HERE = {
+    "listeners": "the listener is opened once, at the start",
+    "listener.security.protocol.map": "clients connect in plaintext",
+    "principal.builder.class": "clients are not authenticated",
+    "cordoned.log.dirs": "log directories cannot be cordoned",
+}
+"""What Kafka changes while it runs, and nobody should believe to be in force here."""
+
+NO_SECURITY = ("ssl.", "sasl.", "security.", "listener.name.")
+"""Prefixes of what else would be believed: clients connect in plaintext and are not authenticated."""
+
+
+def why_not_settable(name: str) -> str | None:
+    """Of a name that is no setting of tierlog; None: it may be set, and has no effect."""
+    if name in READ_AT_START:
+        return "read by a node when it starts, and unknown to tierlog"
+    if name.startswith(NO_SECURITY):
+        return "clients connect in plaintext and are not authenticated"
+    return NOT_HERE.get(name)

@@ -1,0 +1,206 @@
+"""Record batches to Arrow columns, without a Python object per record. Called by Spark's readers.
+
+Python walks the batches (CRC, skipping, decompression), compiled loops walk the records. Only the wanted
+columns are built, and a record is read only as far as the last of them. Wrong bytes raise RecordsError.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tierlog.records import kernels
+from tierlog.records.batch import BatchHeader, Buffer, check_batch
+from tierlog.records.codecs import Codec
+from tierlog.records.errors import RecordsError, RecordsFault
+from tierlog.records.kernels import Array
+from tierlog.records.record import LEAST_RECORD_BYTES, records_section
+
+GROUP_BYTES = 16 << 20
+"""Plain bytes decoded at once: bounds the memory of a reader, and keeps Arrow's 32-bit offsets safe."""
+MAX_BATCH_BYTES = 512 << 20
+"""A single batch that decompresses to more is refused."""
+
+TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+COLUMNS = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "offset": pa.int64(),
+    "timestamp": TIMESTAMP_TYPE,
+    "timestampType": pa.int32(),
+    "headers": HEADERS_TYPE,
+}
+_DEPTHS = {"key": kernels.TO_KEY, "value": kernels.TO_VALUE, "headers": kernels.TO_HEADERS}
+
+
+class AbortedRange(NamedTuple):
+    """A producer's records in [first_offset, last_offset] belong to an aborted transaction."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class Columns(NamedTuple):
+    """Arrow arrays by column name, all with `rows` rows."""
+
+    rows: int
+    arrays: dict[str, Any]
+
+
+def decode_columns(
+    buffer: Buffer,
+    columns: Collection[str],
+    *,
+    first_offset: int = 0,
+    end_offset: int = 2**63 - 1,
+    aborted: Collection[AbortedRange] = (),
+    max_batch_bytes: int = MAX_BATCH_BYTES,
+    group_bytes: int = GROUP_BYTES,
+) -> Iterator[Columns]:
+    """The records with offsets in [first_offset, end_offset), in order, as groups of about group_bytes.
+
+    The buffer holds whole batches. Control batches and those of aborted transactions are left out. `headers`
+    is null for a record without any, as in Spark's Kafka source. Raises RecordsError, and ValueError for a
+    column that does not exist.
+    """
+    if unknown := set(columns) - set(COLUMNS):
+        raise ValueError(f"no such column: {', '.join(sorted(unknown))}")
+    group = _Group(buffer, max_batch_bytes)
+    at = next_offset = 0
+    while at < len(buffer):
+        header = check_batch(buffer, at)
+        if header.base_offset < next_offset:
+            raise RecordsError(RecordsFault.CORRUPT, f"offset {header.base_offset} follows {next_offset - 1}")
+        next_offset = header.next_offset
+        if (
+            header.base_offset < end_offset
+            and header.next_offset > first_offset
+            and not _is_hidden(header, aborted)
+        ):
+            group.add(at, header)
+            if group.size >= group_bytes:
+                yield _decode(group, columns, first_offset, end_offset)
+                group = _Group(buffer, max_batch_bytes)
+        at += header.size
+    if group.size:
+        yield _decode(group, columns, first_offset, end_offset)
+
+
+class _Group:
+    """Batches that are decoded at once: places in one array, without a copy while none is compressed."""
+
+    def __init__(self, buffer: Buffer, max_batch_bytes: int) -> None:
+        self._buffer = buffer
+        self._max_batch_bytes = max_batch_bytes
+        self._sections: list[bytes | memoryview] = []
+        self._headers: list[BatchHeader] = []
+        self._starts: list[int] = []
+        self._compressed = False
+        self.size = 0
+        self.records = 0
+
+    def add(self, at: int, header: BatchHeader) -> None:
+        section = records_section(self._buffer, at, header, self._max_batch_bytes)
+        if header.record_count > len(section) // LEAST_RECORD_BYTES:
+            raise RecordsError(RecordsFault.INVALID, f"{header.record_count} records in {len(section)} bytes")
+        self._sections.append(section)
+        self._headers.append(header)
+        self._starts.append(at + header.size - len(section))
+        self._compressed |= header.codec is not Codec.NONE
+        self.size += len(section)
+        self.records += header.record_count
+
+    def data(self) -> Array:
+        """Read-only whatever it comes from, so that each kernel is compiled for one type of array."""
+        joined = b"".join(self._sections) if self._compressed else self._buffer
+        return np.frombuffer(memoryview(joined).toreadonly(), np.uint8)
+
+    def places(self) -> Array:
+        """What `scan_records` wants to know of each batch."""
+        places = np.empty((len(self._headers), 8), np.int64)
+        sizes = [len(section) for section in self._sections]
+        places[:, 0] = np.cumsum([0, *sizes[:-1]]) if self._compressed else self._starts
+        places[:, 1] = places[:, 0] + sizes
+        for row, header in zip(places, self._headers, strict=True):
+            row[2:] = (
+                header.record_count,
+                header.base_offset,
+                header.last_offset_delta,
+                header.base_timestamp,
+                header.max_timestamp,
+                header.log_append_time,
+            )
+        return places
+
+
+def _is_hidden(header: BatchHeader, aborted: Collection[AbortedRange]) -> bool:
+    return header.is_control or (
+        header.is_transactional
+        and any(
+            txn.producer_id == header.producer_id
+            and txn.first_offset <= header.last_offset
+            and header.base_offset <= txn.last_offset
+            for txn in aborted
+        )
+    )
+
+
+def _decode(group: _Group, columns: Collection[str], first_offset: int, end_offset: int) -> Columns:
+    data = group.data()
+    table = np.empty((kernels.ROWS, group.records), np.int64)
+    depth = max((_DEPTHS.get(column, kernels.TO_OFFSET) for column in columns), default=kernels.TO_OFFSET)
+    count = _checked(kernels.scan_records(data, group.places(), first_offset, end_offset, depth, table))
+    return Columns(count, {column: _column(column, data, table, count) for column in columns})
+
+
+def _column(name: str, data: Array, table: Array, count: int) -> Any:
+    match name:
+        case "offset":
+            return pa.array(table[kernels.OFFSET, :count])
+        case "timestamp":
+            return pa.array(table[kernels.TIMESTAMP_US, :count]).view(TIMESTAMP_TYPE)
+        case "timestampType":
+            return pa.array(table[kernels.TIMESTAMP_TYPE, :count].astype(np.int32))
+        case "key":
+            return _binary(data, table[kernels.KEY_AT, :count], table[kernels.KEY_SIZE, :count])
+        case "value":
+            return _binary(data, table[kernels.VALUE_AT, :count], table[kernels.VALUE_SIZE, :count])
+        case _:
+            return _headers(data, table, count)
+
+
+def _binary(data: Array, starts: Array, sizes: Array) -> Any:
+    """A binary array of the slices, with Arrow's buffers filled directly."""
+    count = len(sizes)
+    ends = np.empty(count + 1, np.int32)
+    validity = np.zeros((count + 7) // 8, np.uint8)
+    nulls = int(kernels.measure(sizes, ends, validity))
+    values = np.empty(int(ends[-1]), np.uint8)
+    kernels.gather(data, starts, ends, values)
+    buffers = [pa.py_buffer(validity) if nulls else None, pa.py_buffer(ends), pa.py_buffer(values)]
+    return pa.BinaryArray.from_buffers(pa.binary(), count, buffers, nulls)
+
+
+def _headers(data: Array, table: Array, count: int) -> Any:
+    counts = table[kernels.HEADERS, :count]
+    places = np.empty((4, int(counts.sum())), np.int64)
+    _checked(kernels.scan_headers(data, table, count, places))
+    try:
+        keys = _binary(data, places[0], places[1]).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise RecordsError(RecordsFault.INVALID, f"a header key is not UTF-8: {error}") from None
+    values = _binary(data, places[2], places[3])
+    pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
+    ends = np.zeros(count + 1, np.int32)
+    np.cumsum(counts, out=ends[1:])
+    absent = counts == 0
+    return pa.ListArray.from_arrays(pa.array(ends), pairs, type=HEADERS_TYPE, mask=pa.array(absent))
+
+
+def _checked(answer: int) -> int:
+    if answer < 0:
+        raise RecordsError(RecordsFault.INVALID, kernels.FAULTS[answer])
+    return int(answer)

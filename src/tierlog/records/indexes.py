@@ -1,0 +1,168 @@
+"""The three sparse indexes of a segment, in Kafka's own formats, as buffers: build, check, look up.
+
+Offset index: 8 bytes an entry (offset relative to the segment's base, int32; position in the file, int32).
+Time index: 12 bytes (timestamp, int64; relative offset, int32), the largest timestamp so far and the offset
+that has it. Transaction index: 34 bytes, version 0 (version int16; producer id, first offset, last offset,
+last stable offset, int64 each), one per aborted transaction, by last offset.
+Called by the log (over its files) and by tiering and Spark (over the bundle in the bucket).
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from tierlog.records.errors import RecordsError, RecordsFault
+
+Buffer = bytes | bytearray | memoryview
+
+OFFSET_ENTRY = struct.Struct(">ii")
+TIME_ENTRY = struct.Struct(">qi")
+TXN_ENTRY = struct.Struct(">hqqqq")
+TXN_VERSION = 0
+
+
+class OffsetEntry(NamedTuple):
+    """A batch begins at `position`, and `offset` is its last."""
+
+    offset: int
+    position: int
+
+
+class TimeEntry(NamedTuple):
+    """`timestamp` is the largest so far, and no batch before the one that holds `offset` has it."""
+
+    timestamp: int
+    offset: int
+
+
+class AbortedTxn(NamedTuple):
+    """An aborted transaction; `last_offset` is its marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def encode_offset_entry(base_offset: int, offset: int, position: int) -> bytes:
+    """Raises INVALID if the offset is not within 32 bits of the base: roll the segment first."""
+    return _pack(OFFSET_ENTRY, offset - base_offset, position)
+
+
+def encode_time_entry(base_offset: int, timestamp: int, offset: int) -> bytes:
+    return _pack(TIME_ENTRY, timestamp, offset - base_offset)
+
+
+def encode_txn_entry(txn: AbortedTxn) -> bytes:
+    return TXN_ENTRY.pack(TXN_VERSION, *txn)
+
+
+def encode_offset_index(base_offset: int, entries: Iterable[OffsetEntry]) -> bytes:
+    return b"".join(encode_offset_entry(base_offset, *entry) for entry in entries)
+
+
+def encode_time_index(base_offset: int, entries: Iterable[TimeEntry]) -> bytes:
+    return b"".join(encode_time_entry(base_offset, *entry) for entry in entries)
+
+
+def encode_txn_index(txns: Iterable[AbortedTxn]) -> bytes:
+    return b"".join(map(encode_txn_entry, txns))
+
+
+def decode_offset_index(index: Buffer, base_offset: int) -> Iterator[OffsetEntry]:
+    """Raises CORRUPT on a cut entry, and on offsets or positions that do not grow."""
+    last = OffsetEntry(base_offset - 1, -1)
+    for relative, position in _entries(OFFSET_ENTRY, index):
+        entry = OffsetEntry(base_offset + relative, position)
+        if entry.offset <= last.offset or entry.position <= last.position:
+            raise RecordsError(RecordsFault.CORRUPT, f"offset index: {entry} after {last}")
+        yield entry
+        last = entry
+
+
+def decode_time_index(index: Buffer, base_offset: int) -> Iterator[TimeEntry]:
+    """Raises CORRUPT on a cut entry, and on timestamps or offsets that go back."""
+    last: TimeEntry | None = None
+    for timestamp, relative in _entries(TIME_ENTRY, index):
+        entry = TimeEntry(timestamp, base_offset + relative)
+        if relative < 0 or (last and (entry.timestamp < last.timestamp or entry.offset < last.offset)):
+            raise RecordsError(RecordsFault.CORRUPT, f"time index: {entry} after {last}")
+        yield entry
+        last = entry
+
+
+def decode_txn_index(index: Buffer) -> Iterator[AbortedTxn]:
+    """Raises CORRUPT on a cut entry or a version other than 0."""
+    for version, *fields in _entries(TXN_ENTRY, index):
+        if version != TXN_VERSION:
+            raise RecordsError(RecordsFault.CORRUPT, f"transaction index: version {version}")
+        yield AbortedTxn._make(fields)
+
+
+def find_position(index: Buffer, base_offset: int, offset: int) -> int:
+    """Where to start reading for an offset: the position of the last entry at or below it, else 0."""
+    at = _last_at_or_below(OFFSET_ENTRY, index, 0, offset - base_offset)
+    return int(OFFSET_ENTRY.unpack_from(index, at)[1]) if at >= 0 else 0
+
+
+def find_end_position(index: Buffer, base_offset: int, end_offset: int) -> int | None:
+    """A position at which every record below end_offset has ended; None: only the file's end is.
+
+    The first entry at or above end_offset may belong to a batch that begins below it; the next one cannot.
+    """
+    at = _last_at_or_below(OFFSET_ENTRY, index, 0, end_offset - 1 - base_offset) + 2 * OFFSET_ENTRY.size
+    return int(OFFSET_ENTRY.unpack_from(index, at)[1]) if at < len(index) else None
+
+
+def next_position(index: Buffer, position: int, limit: int) -> int | None:
+    """The furthest indexed position in (position, limit], else the next one after limit; None at the end.
+
+    For cutting a segment into chunks of whole batches.
+    """
+    at = _last_at_or_below(OFFSET_ENTRY, index, 1, limit)
+    for candidate in (at, at + OFFSET_ENTRY.size):
+        if 0 <= candidate < len(index):
+            found = int(OFFSET_ENTRY.unpack_from(index, candidate)[1])
+            if found > position:
+                return found
+    return None
+
+
+def find_offset_for_time(index: Buffer, base_offset: int, timestamp: int) -> int:
+    """An offset at or before the first record with this timestamp or a later one, from which to scan."""
+    at = _last_at_or_below(TIME_ENTRY, index, 0, timestamp - 1)
+    return base_offset + int(TIME_ENTRY.unpack_from(index, at)[1]) if at >= 0 else base_offset
+
+
+def find_aborted(index: Buffer, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+    """The aborted transactions that touch [start_offset, end_offset), by last offset."""
+    return [
+        txn
+        for txn in decode_txn_index(index)
+        if txn.last_offset >= start_offset and txn.first_offset < end_offset
+    ]
+
+
+def _last_at_or_below(entry: struct.Struct, index: Buffer, field: int, target: int) -> int:
+    """Byte position of the last entry with field <= target, -size if none. Entries ascend in it."""
+    low, high = 0, len(index) // entry.size
+    while low < high:
+        middle = (low + high) // 2
+        if entry.unpack_from(index, middle * entry.size)[field] <= target:
+            low = middle + 1
+        else:
+            high = middle
+    return (low - 1) * entry.size
+
+
+def _entries(entry: struct.Struct, index: Buffer) -> Iterator[tuple[int, ...]]:
+    if len(index) % entry.size:
+        raise RecordsError(RecordsFault.CORRUPT, f"an index of {len(index)} bytes has a cut entry")
+    return entry.iter_unpack(index)
+
+
+def _pack(entry: struct.Struct, *fields: int) -> bytes:
+    try:
+        return entry.pack(*fields)
+    except struct.error:
+        raise RecordsError(RecordsFault.INVALID, f"{fields} do not fit into an index entry") from None

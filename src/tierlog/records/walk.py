@@ -1,0 +1,344 @@
+"""The records of a client's batch, walked by offsets: nothing is decoded, as a leader looks at all of them.
+
+Each walk goes over a `Window` and yields nothing every A_SLICE records (and headers), so that whoever runs
+the event loop can let others have their turn; a batch may hold millions of records. Raises INVALID at the
+first length or offset delta that is wrong. Called by the leader's checks (`partition.examination`) and by
+time look-ups.
+"""
+
+from codecs import getincrementaldecoder
+from collections.abc import Generator
+from typing import NamedTuple
+
+from tierlog.base.types import NO_TIMESTAMP
+from tierlog.records.batch import BatchHeader, Buffer, read_header
+from tierlog.records.errors import RecordsError, RecordsFault
+from tierlog.records.record import INT, LEAST_RECORD_BYTES, LONG, read_varint, record_pieces
+from tierlog.records.window import Step, Window, at_once
+
+A_SLICE = 512
+"""Records walked before others have their turn: a quarter of a millisecond, a seventh of it compiled."""
+
+FIELDS_A_SLICE = 128
+"""The same where every field is looked at: records and headers together."""
+
+BAD_RECORDS_TOLD = 100
+"""Bad records of one batch that are told apart; a client takes the others for good ones in bad company."""
+
+HEAD_BYTES = 24
+"""Length, attributes, timestamp and offset delta of a record take at most 21; the short ways below look no
+further than this from its beginning.
+"""
+
+_ONE_BYTE, _TWO_BYTES, _THREE_BYTES, _FOUR_BYTES = 1 << 6, 1 << 13, 1 << 20, 1 << 27
+"""The first offset deltas whose zigzag varints take a byte more."""
+
+_NO_DELTA = -(2**63)
+_NO_END = 2**63 - 1
+
+
+def count_check(buffer: Buffer, at: int = 0, *, max_bytes: int) -> int:
+    """Decompresses a client's batch and walks it: the header's record count, offset deltas 0, 1, 2, ….
+
+    Returns its largest timestamp. Raises RecordsError: CORRUPT for broken compression, TOO_LARGE for a bomb,
+    INVALID for counts, deltas and lengths.
+    """
+    header = read_header(buffer, at)
+    window = Window(record_pieces(buffer, at, header, max_bytes))
+    return largest_timestamp(header, at_once(walk_structure(window, header.record_count)))
+
+
+def largest_timestamp(header: BatchHeader, largest_delta: int) -> int:
+    """-1 if no record has one, as Kafka counts."""
+    return max(header.base_timestamp + largest_delta, NO_TIMESTAMP)
+
+
+def walk_structure(window: Window, count: int) -> Generator[Step, None, int]:
+    """Lengths, and offset deltas 0, 1, 2, …, of so many records that fill the window; returns the largest
+    timestamp delta.
+    """
+    position, expected, largest = 0, 0, _NO_DELTA
+    turn_at = A_SLICE
+    while expected < count:
+        if position + HEAD_BYTES > len(window.data) and not window.ended:
+            position -= yield from window.fill(position, HEAD_BYTES)
+        end = min(turn_at, count)
+        position, expected, largest = _walk(window.data, position, expected, end, largest, window.ended)
+        if expected == turn_at:
+            turn_at += A_SLICE
+            yield None
+    yield from _require_end(window, position, count)
+    return largest
+
+
+class BadField(NamedTuple):
+    """A record that its topic does not want; `timestamp` is None if it is the key that is missing."""
+
+    number: int
+    timestamp: int | None
+
+
+def walk_fields(
+    window: Window,
+    count: int,
+    base_timestamp: int,
+    *,
+    needs_key: bool,
+    oldest: int,
+    newest: int,
+    bad: list[BadField],
+) -> Generator[Step, None, int]:
+    """`walk_structure`, and every field of every record fits into it. Adds to `bad` the first
+    BAD_RECORDS_TOLD records that lack a key, or have a timestamp that is not in [oldest, newest].
+    """
+    position, looked_at, largest = 0, 0, _NO_DELTA
+    for expected in range(count):
+        if position + HEAD_BYTES > len(window.data) and not window.ended:
+            position -= yield from window.fill(position, HEAD_BYTES)
+        data, size = window.data, len(window.data)
+        length, start = read_varint(data, position, size)
+        stop = start + length
+        if length < LEAST_RECORD_BYTES - 1 or (window.ended and stop > size):
+            raise _invalid(f"record {expected} has {length} bytes where {size - start} are left")
+        timestamp_delta, position = _short_varint(data, start + 1, stop, LONG)
+        position = _after_offset_delta(data, position, stop, expected)
+        key_length = 0
+        for field in range(2):  # key and value
+            if position + HEAD_BYTES > len(window.data) and not window.ended:
+                forgotten = yield from window.fill(position, HEAD_BYTES)
+                position, stop = position - forgotten, stop - forgotten
+            field_length, position = _short_varint(window.data, position, stop)
+            position = _after_field(field_length, position, stop)
+            if field == 0:
+                key_length = field_length
+        if position + HEAD_BYTES > len(window.data) and not window.ended:
+            forgotten = yield from window.fill(position, HEAD_BYTES)
+            position, stop = position - forgotten, stop - forgotten
+        headers, position = _short_varint(window.data, position, stop)
+        if headers:
+            position, stop = yield from _walk_headers(window, position, stop, headers)
+        if position != stop:
+            raise _invalid(f"a record ends {stop - position} bytes before its length says")
+        largest = max(largest, timestamp_delta)
+        timestamp = base_timestamp + timestamp_delta
+        if needs_key and key_length < 0:
+            _add(bad, BadField(expected, None))
+        elif not oldest <= timestamp <= newest and timestamp != NO_TIMESTAMP:
+            _add(bad, BadField(expected, timestamp))
+        looked_at += 1 + headers
+        if looked_at >= FIELDS_A_SLICE:
+            looked_at = 0
+            yield None
+    yield from _require_end(window, position, count)
+    return largest
+
+
+class RecordAt(NamedTuple):
+    offset: int
+    timestamp: int
+
+
+def find_timestamp(
+    window: Window, header: BatchHeader, timestamp: int, start: int
+) -> Generator[Step, None, tuple[RecordAt | None, RecordAt | None]]:
+    """The first record of a batch at or after a timestamp and at or above offset `start`; and the first with
+    the largest timestamp of those that were looked at, which are all if there is no such record.
+    """
+    position = 0
+    newest: RecordAt | None = None
+    for number in range(header.record_count):
+        if position + HEAD_BYTES > len(window.data) and not window.ended:
+            position -= yield from window.fill(position, HEAD_BYTES)
+        data, size = window.data, len(window.data)
+        length, at = read_varint(data, position, size)
+        position = at + length
+        if length < LEAST_RECORD_BYTES - 1 or (window.ended and position > size):
+            raise _invalid(f"record {number} has {length} bytes where {size - at} are left")
+        delta, at = _short_varint(data, at + 1, position, LONG)
+        offset_delta, at = _short_varint(data, at, position)
+        if not 0 <= offset_delta <= header.last_offset_delta:
+            raise _invalid(f"offset delta {offset_delta} in a batch that ends at {header.last_offset_delta}")
+        found = header.max_timestamp if header.log_append_time else header.base_timestamp + delta
+        offset = header.base_offset + offset_delta
+        if offset >= start:
+            if newest is None or found > newest.timestamp:
+                newest = RecordAt(offset, found)
+            if found >= timestamp:
+                return newest, newest
+        if number % A_SLICE == A_SLICE - 1:
+            yield None
+    return None, newest
+
+
+def _walk(
+    data: bytes, position: int, expected: int, end: int, largest: int, ended: bool
+) -> tuple[int, int, int]:
+    """Walks records up to offset delta `end`, as long as their heads are in the data; returns where the next
+    one begins, which it is, and the largest timestamp delta.
+
+    It runs for every compressed batch that is produced, hence the short way for the varints that clients
+    write: a length of one or two bytes, a timestamp of one or two, and the shortest form of the offset delta.
+    All else takes the careful way.
+    """
+    size = len(data)
+    last_head, most = size - HEAD_BYTES, size if ended else _NO_END
+    top = largest << 1 if largest >= 0 else -1  # as a varint without its sign
+    for number in range(expected, end):
+        if position > last_head:
+            expected = number
+            break
+        low, high = data[position], data[position + 1]
+        if low < 0x80:
+            start = position + 1
+            stop = start + (low >> 1)
+        else:
+            start = position + 2
+            stop = start + ((low & 0x7F | high << 7) >> 1)
+        at = start + 1
+        raw = data[at]
+        if raw >= 0x80:
+            at += 1
+            raw = raw & 0x7F | data[at] << 7
+        is_short = not low & 1 and (low < 0x80 or high < 0x80) and data[at] < 0x80
+        at += 1
+        first = data[at]
+        if number < _ONE_BYTE:
+            fits = first == number << 1
+            at += 1
+        elif number < _TWO_BYTES:
+            fits = first == (number << 1 & 0x7F | 0x80) and data[at + 1] == number >> 6
+            at += 2
+        elif number < _THREE_BYTES:
+            fits = (
+                first == (number << 1 & 0x7F | 0x80)
+                and data[at + 1] == (number >> 6 & 0x7F | 0x80)
+                and data[at + 2] == number >> 13
+            )
+            at += 3
+        else:
+            fits = (
+                number < _FOUR_BYTES
+                and first == (number << 1 & 0x7F | 0x80)
+                and data[at + 1] == (number >> 6 & 0x7F | 0x80)
+                and data[at + 2] == (number >> 13 & 0x7F | 0x80)
+                and data[at + 3] == number >> 20
+            )
+            at += 4
+        if is_short and fits and at + 3 <= stop and stop <= most:  # room for three lengths
+            if raw > top:
+                largest = max(largest, (raw >> 1) ^ -(raw & 1))
+                top = largest << 1 if largest >= 0 else -1
+            position = stop
+        else:
+            position, delta = walk_one(data, position, size, number, ended)
+            largest = max(largest, delta)
+            top = largest << 1 if largest >= 0 else -1
+    else:
+        expected = end
+    while ended and expected < end:
+        position, delta = walk_one(data, position, size, expected, ended)
+        largest = max(largest, delta)
+        expected += 1
+    return position, expected, largest
+
+
+def walk_one(data: bytes, position: int, end: int, expected: int, ended: bool) -> tuple[int, int]:
+    """The careful way over one record, whose head is in the data; returns where it ends, and its timestamp
+    delta. `ended`: nothing follows the data.
+    """
+    length, start = read_varint(data, position, end)
+    stop = start + length
+    if length < LEAST_RECORD_BYTES - 1 or (ended and stop > end):
+        raise _invalid(f"a record of {length} bytes where {end - start} are left")
+    delta, after_timestamp = read_varint(data, start + 1, min(stop, end), LONG)
+    _after_offset_delta(data, after_timestamp, min(stop, end), expected)
+    return stop, delta
+
+
+def _after_offset_delta(data: bytes, position: int, stop: int, expected: int) -> int:
+    delta, position = _short_varint(data, position, stop)
+    if delta != expected:
+        raise _invalid(f"record {expected} of the batch has offset delta {delta}")
+    return position
+
+
+def _add(bad: list[BadField], one: BadField) -> None:
+    if len(bad) < BAD_RECORDS_TOLD:
+        bad.append(one)
+
+
+def _short_varint(data: bytes, at: int, end: int, bits: int = INT) -> tuple[int, int]:
+    """`read_varint`, with a short way for one byte, as nearly all are."""
+    end = min(end, len(data))
+    if at < end:
+        byte = data[at]
+        if byte < 0x80:
+            return (byte >> 1) ^ -(byte & 1), at + 1
+    return read_varint(data, at, end, bits)
+
+
+def _after_field(length: int, at: int, stop: int) -> int:
+    """Behind a key or value of a length; -1 is null."""
+    if length == -1:
+        return at
+    if not 0 <= length <= stop - at:
+        raise _invalid(f"a field of {length} bytes where {stop - at} are left")
+    return at + length
+
+
+def _walk_headers(window: Window, at: int, stop: int, count: int) -> Generator[Step, None, tuple[int, int]]:
+    """Returns where the last of them ends, and where the record does."""
+    if not 0 <= count <= (stop - at) // 2:  # two lengths each
+        raise _invalid(f"{count} headers in {stop - at} bytes")
+    for number in range(1, count + 1):
+        if at + HEAD_BYTES > len(window.data) and not window.ended:
+            forgotten = yield from window.fill(at, HEAD_BYTES)
+            at, stop = at - forgotten, stop - forgotten
+        length, at = _short_varint(window.data, at, stop)
+        if length < 0:
+            raise _invalid("a header without a key")
+        after = _after_field(length, at, stop)
+        forgotten = yield from _check_text(window, at, after)
+        at, stop = after - forgotten, stop - forgotten
+        if at + HEAD_BYTES > len(window.data) and not window.ended:
+            forgotten = yield from window.fill(at, HEAD_BYTES)
+            at, stop = at - forgotten, stop - forgotten
+        length, at = _short_varint(window.data, at, stop)
+        at = _after_field(length, at, stop)
+        if number % FIELDS_A_SLICE == 0:
+            yield None
+    return at, stop
+
+
+def _check_text(window: Window, at: int, end: int) -> Generator[Step, None, int]:
+    """The key of a header is UTF-8, however long it is; returns by how much positions are less."""
+    total = 0
+    try:
+        if end <= len(window.data):
+            str(window.data[at:end], "utf-8")
+            return 0
+        decoder = getincrementaldecoder("utf-8")()
+        while at < end:
+            part = window.data[at:end]
+            decoder.decode(part)
+            at += len(part)
+            if at < end:
+                if window.ended:
+                    raise _invalid("a header ends outside the batch")
+                forgotten = yield from window.more(at)
+                at, end, total = at - forgotten, end - forgotten, total + forgotten
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        raise _invalid("a header key is not UTF-8") from None
+    return total
+
+
+def _require_end(window: Window, position: int, count: int) -> Generator[Step, None, None]:
+    while not window.ended and position >= len(window.data):
+        position -= yield from window.more(position)
+    if not window.ended or position != len(window.data):
+        raise _invalid(f"{len(window.data) - position} bytes follow the last of {count} records")
+
+
+def _invalid(message: str) -> RecordsError:
+    return RecordsError(RecordsFault.INVALID, message)

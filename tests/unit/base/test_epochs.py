@@ -1,0 +1,76 @@
+"""Leader epochs: where each ends, what a cut forgets, Kafka's text."""
+
+import pytest
+
+from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd, LeaderEpochs, MalformedEpochs
+
+
+@pytest.fixture
+def epochs() -> LeaderEpochs:
+    return LeaderEpochs([(2, 10), (4, 20), (7, 30)])
+
+
+@pytest.mark.parametrize(
+    ("asked", "end"),
+    [
+        (-1, UNKNOWN_END),
+        (1, EpochEnd(1, 10)),
+        (2, EpochEnd(2, 20)),
+        (3, EpochEnd(2, 20)),
+        (4, EpochEnd(4, 30)),
+        (6, EpochEnd(4, 30)),
+        (7, EpochEnd(7, 99)),
+        (8, UNKNOWN_END),
+    ],
+)
+def test_end_of_an_epoch(epochs: LeaderEpochs, asked: int, end: EpochEnd) -> None:
+    assert epochs.end_offset_for(asked, 99) == end
+
+
+@pytest.mark.parametrize(("offset", "epoch"), [(9, -1), (10, 2), (19, 2), (20, 4), (1000, 7)])
+def test_epoch_of_an_offset(epochs: LeaderEpochs, offset: int, epoch: int) -> None:
+    assert epochs.epoch_of(offset) == epoch
+
+
+def test_assign(epochs: LeaderEpochs) -> None:
+    assert not epochs.assign(7, 40)
+    assert epochs.assign(8, 40)
+    assert epochs.assign(9, 40)  # epoch 8 wrote nothing
+    assert epochs.entries[-1] == (9, 40) and (8, 40) not in epochs.entries
+    epochs.check()
+
+
+def test_covering(epochs: LeaderEpochs) -> None:
+    assert epochs.covering(15, 30) == ((2, 10), (4, 20))
+    assert epochs.covering(20, 21) == ((4, 20),)
+    assert epochs.covering(0, 11) == ((2, 10),)
+
+
+def test_cuts(epochs: LeaderEpochs) -> None:
+    assert epochs.truncate_from_end(30) and epochs.entries == ((2, 10), (4, 20))
+    assert not epochs.truncate_from_end(30)
+    assert epochs.truncate_from_start(15) and epochs.entries == ((2, 15), (4, 20))
+    assert epochs.truncate_from_start(25) and epochs.entries == ((4, 25),)
+    assert not epochs.truncate_from_start(25)
+    assert not epochs.truncate_from_start(5)
+
+
+def test_text(epochs: LeaderEpochs) -> None:
+    assert epochs.encode() == b"0\n3\n2 10\n4 20\n7 30\n"
+    assert LeaderEpochs.decode(epochs.encode()).entries == epochs.entries
+    assert LeaderEpochs.decode(b"0\n0\n").entries == ()
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"1\n0\n", b"0\n2\n1 1\n", b"0\n1\n1\n", b"0\n1\nx 1\n", b"0\n2\n1 5\n2 5\n", b"\xff\n"]
+)
+def test_a_malformed_text_is_refused(text: bytes) -> None:
+    with pytest.raises(MalformedEpochs):
+        LeaderEpochs.decode(text)
+
+
+def test_a_text_that_was_cut_is_refused(epochs: LeaderEpochs) -> None:
+    """Also within its last number: it is written without an fsync."""
+    for end in range(len(epochs.encode())):
+        with pytest.raises(MalformedEpochs):
+            LeaderEpochs.decode(epochs.encode()[:end])

@@ -1,0 +1,112 @@
+"""Groups of tasks end with all that they started."""
+
+import asyncio
+
+import pytest
+
+from tierlog.base import tasks
+from tierlog.base.tasks import TaskGroup, done_before
+
+
+async def test_what_a_task_starts_while_its_group_closes_ends_too() -> None:
+    group = TaskGroup(lambda name, failure: None)
+    ended: list[str] = []
+
+    async def last_words() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("started at the end")
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            group.spawn("last words", last_words())
+            await asyncio.sleep(0)
+            ended.append("work")
+
+    group.spawn("work", work())
+    await asyncio.sleep(0)
+    await group.close()
+    assert sorted(ended) == ["started at the end", "work"]
+    assert len(group) == 0
+
+
+async def test_a_task_may_close_its_own_group() -> None:
+    group = TaskGroup(lambda name, failure: None)
+    closed = asyncio.Event()
+
+    async def close() -> None:
+        await group.close()
+        closed.set()
+
+    group.spawn("other", asyncio.Event().wait())
+    group.spawn("closing", close())
+    await closed.wait()
+
+
+async def test_work_that_an_event_overtakes_is_cancelled_and_awaited() -> None:
+    event: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ended = asyncio.Event()
+
+    async def work() -> None:
+        event.set_result(None)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.set()
+
+    assert not await done_before(event, work())
+    assert ended.is_set()
+
+
+async def test_work_that_fails_before_the_event_tells_its_caller() -> None:
+    event: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        raise OSError("no room")
+
+    with pytest.raises(OSError, match="no room"):
+        await done_before(event, work())
+
+
+async def test_a_turn_that_fails_is_reported_and_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "RETRY_S", 0)
+    reported: list[tuple[str, BaseException]] = []
+    group = TaskGroup(lambda name, failure: reported.append((name, failure)))
+    bug, turns = KeyError("a bug"), list[int]()
+
+    async def turn() -> None:
+        turns.append(len(turns))
+        if len(turns) == 1:
+            raise bug
+
+    await group.repeat("retention", turn, goes_on=lambda: len(turns) < 3)
+    assert turns == [0, 1, 2]
+    assert reported == [("a turn of: retention", bug)]
+
+
+async def test_a_task_that_takes_turns_can_be_cancelled() -> None:
+    reported: list[str] = []
+    group = TaskGroup(lambda name, failure: reported.append(name))
+    group.repeat("waits", asyncio.Event().wait)
+    await asyncio.sleep(0)
+    await group.close()
+    assert (len(group), reported) == (0, [])
+
+
+async def test_a_group_closes_at_the_very_moment_in_which_a_task_ends() -> None:
+    """The group has not heard of the end yet: from Python 3.12 on gather does not wait then."""
+    group = TaskGroup(lambda name, failure: None)
+    ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        ending.set_result(None)
+
+    task = group.spawn("ends", work())
+    await ending
+    assert task.done()
+    await group.close()
+    assert len(group) == 0

@@ -1,0 +1,127 @@
+"""Settings of a node: aliases, topic defaults, and errors that help."""
+
+import pytest
+
+from tierlog.config.definitions import InvalidSetting
+from tierlog.config.node import NODE_SETTINGS, NodeSettings, settings_from
+from tierlog.config.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS
+
+
+@pytest.mark.parametrize(("hours", "ms"), [("168", 604_800_000), ("-1", -1)])
+def test_hours_become_milliseconds(hours: str, ms: int) -> None:
+    assert settings_from({"log.retention.hours": hours}).log_retention_ms == ms
+
+
+def test_the_finer_unit_wins_within_one_source() -> None:
+    assert settings_from({"log.retention.ms": "5", "log.retention.hours": "2"}).log_retention_ms == 5
+    minutes_first = {"log.retention.minutes": "1", "log.retention.hours": "2"}
+    assert settings_from(minutes_first).log_retention_ms == 60_000
+
+
+def test_the_usual_name_wins_within_one_source() -> None:
+    assert settings_from({"node.id": "4", "broker.id": "5"}).node_id == 4
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"num.partition": "1"}, "did you mean 'num.partitions'"),
+        ({"num.partitions": "many"}, "is not a int"),
+        ({"num.partitions": "0"}, "below the least allowed, 1"),
+        ({"listeners": "SSL://h:1"}, "PLAINTEXT"),
+        ({"listeners": "PLAINTEXT://h"}, "not host:port"),
+        ({"advertised.listeners": "PLAINTEXT://h:0"}, "port 0"),
+        ({"process.roles": "worker"}, "not one of broker, controller"),
+        ({"process.roles": "broker"}, "one alone needs controller.quorum.voters and .secret"),
+        ({"process.roles": "controller"}, "one alone needs controller.quorum.voters"),
+        ({"process.roles": ""}, "broker, controller, or both"),
+        (
+            {
+                "process.roles": "broker",
+                "controller.quorum.voters": "1@h:1",
+                "controller.quorum.secret": "s",
+            },
+            "names this node, 1: no controller",
+        ),
+        ({"controller.quorum.voters": "1"}, "id@host:port"),
+        ({"controller.quorum.voters": "2@h:1"}, "does not name this node"),
+        ({"controller.quorum.voters": "1@h:1,2@h:2"}, "controller.quorum.secret"),
+        ({"log.dirs": ""}, "at least one directory"),
+        ({"controller.quorum.ssl.ca": "ca.crt"}, "all three, or none"),
+        ({"broker.heartbeat.interval.ms": "2701"}, "above nine tenths of broker.session.timeout.ms"),
+        ({"group.min.session.timeout.ms": "9", "group.max.session.timeout.ms": "8"}, "above"),
+    ],
+)
+def test_what_is_refused_says_why(texts: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidSetting, match=message):
+        settings_from(texts)
+
+
+def test_voters_and_addresses() -> None:
+    settings = settings_from(
+        {
+            "controller.quorum.voters": "1@a:1,2@b:2",
+            "controller.quorum.secret": "s",
+            "listeners": "PLAINTEXT://[::1]:0",
+        }
+    )
+    assert settings.voters == {1: "http://a:1", 2: "http://b:2"}
+    assert settings.listener == ("::1", 0)
+
+
+def test_a_topic_takes_the_nodes_default_and_its_own_override() -> None:
+    settings = settings_from({"log.segment.bytes": "1000", "log.retention.ms": "5"})
+    config = settings.topic_config({"retention.ms": "6"})
+    assert (config.segment_bytes, config.retention_ms, config.segment_ms) == (1000, 6, 604_800_000)
+
+
+def test_defaults_of_node_and_topic_agree() -> None:
+    for name, topic_name in TOPIC_DEFAULTS.items():
+        assert NODE_SETTINGS[name].default == TOPIC_SETTINGS[topic_name].default, name
+        assert NODE_SETTINGS[name].type == TOPIC_SETTINGS[topic_name].type, name
+
+
+def test_timestamps_and_preallocation_have_defaults_of_the_node() -> None:
+    config = settings_from(
+        {
+            "log.message.timestamp.after.max.ms": "7",
+            "log.message.timestamp.before.max.ms": "8",
+            "log.preallocate": "true",
+        }
+    ).topic_config({})
+    assert (config.message_timestamp_after_max_ms, config.message_timestamp_before_max_ms) == (7, 8)
+    assert config.preallocate
+
+
+def test_a_record_may_lie_an_hour_in_the_future_as_in_kafka_4() -> None:
+    assert NodeSettings().topic_config({}).message_timestamp_after_max_ms == 3_600_000  # KIP-1030
+
+
+def test_a_list_names_each_item_once() -> None:
+    assert settings_from({"log.cleanup.policy": "compact, delete,compact"}).log_cleanup_policy == (
+        "compact",
+        "delete",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("max.message.bytes", "99999999999"),
+        ("segment.bytes", "2147483648"),
+        ("retention.ms", "9223372036854775808"),
+        ("min.cleanable.dirty.ratio", "nan"),
+    ],
+)
+def test_a_number_beyond_its_type_is_read_but_not_accepted(name: str, text: str) -> None:
+    setting = TOPIC_SETTINGS[name]
+    setting.parse(text)  # earlier versions stored it
+    with pytest.raises(InvalidSetting, match=name):
+        setting.accept(text)
+    setting.accept(setting.text(setting.default))
+
+
+def test_every_default_is_valid() -> None:
+    NodeSettings().validate()
+    for setting in NODE_SETTINGS.values():
+        assert setting.parse(setting.text(setting.default)) == setting.default

@@ -1,0 +1,31 @@
+"""No setting is there for show: some code reads it, or its documentation says that it has no effect yet."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tierlog.config.definitions import Setting
+from tierlog.config.node import NODE_SETTINGS
+from tierlog.config.topic import NO_EFFECT_YET, TOPIC_DEFAULTS, TOPIC_SETTINGS
+
+ROOT = Path(__file__).parents[3]
+READ = {
+    name
+    for package in ("broker", "metadata", "tiering")
+    for file in (ROOT / package).rglob("*.py")
+    if "messages" not in file.parts
+    for name in re.findall(r"\.([a-z_]+)\b", file.read_text(encoding="utf-8"))
+}
+NODE = [setting for name, setting in NODE_SETTINGS.items() if name not in TOPIC_DEFAULTS]
+
+
+@pytest.mark.parametrize("setting", [*NODE, *TOPIC_SETTINGS.values()], ids=lambda setting: setting.name)
+def test_a_setting_is_read_or_says_that_it_is_not(setting: Setting) -> None:
+    assert setting.name.replace(".", "_") in READ or setting.doc.endswith(NO_EFFECT_YET)
+
+
+def test_what_has_no_effect_for_a_topic_has_none_as_its_default_either() -> None:
+    for name, topic_name in TOPIC_DEFAULTS.items():
+        mute = TOPIC_SETTINGS[topic_name].doc.endswith(NO_EFFECT_YET)
+        assert NODE_SETTINGS[name].doc.endswith(NO_EFFECT_YET) == mute

@@ -1,0 +1,272 @@
+"""A driver of the coordinator core in memory: carries out effects, keeps the log, writes a transcript."""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tierlog.base.types import TopicPartition
+from tierlog.broker.groups.core.coordinator import Coordinator
+from tierlog.broker.groups.core.events import (
+    Appended,
+    AppendLate,
+    AppendRecords,
+    CancelTimer,
+    Commit,
+    DeleteGroup,
+    Effect,
+    Event,
+    Heartbeat,
+    Join,
+    JoinAnswer,
+    Leave,
+    LeaveAnswer,
+    Leaver,
+    OffsetsAnswer,
+    OffsetToCommit,
+    Reply,
+    SetTimer,
+    Sync,
+    SyncAnswer,
+    TimerFired,
+    TimerKey,
+    Token,
+    TopicsChanged,
+)
+from tierlog.broker.groups.core.formats import StoredRecord, decode_key
+from tierlog.broker.groups.core.turn import GroupSettings
+from tierlog.protocol.errors import ErrorCode
+
+RANGE = (("range", b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"),)
+
+
+class Bench:
+    """One group `g` unless told otherwise. `lines` is the transcript; `answers` every reply by token."""
+
+    def __init__(self, **settings: int) -> None:
+        self.settings = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
+        self.core = Coordinator(self.settings)
+        self.now_ms = 1_000_000
+        self.next_id = count(1)
+        self.topics = {name: self.new_id() for name in "stuv"}
+        self.timers: dict[TimerKey, int] = {}
+        self.log: list[StoredRecord] = []
+        self.lines: list[str] = []
+        self.answers: dict[int, Any] = {}
+        self.asked: list[int] = []
+        self.hold_appends = False
+        self.append_error = ErrorCode.NONE
+        self.held: list[AppendRecords] = []
+        self.told_late: set[int] = set()
+        self.names = 0
+        self.core.loaded(self.now_ms, dict(self.topics))
+
+    # ---- what clients do; each returns its token ----
+
+    def join(self, member_id: str = "", *, group: str = "g", instance: str | None = None, **more: Any) -> int:
+        self.names += 1
+        fields = {
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 30_000,
+            "protocol_type": "consumer",
+            "protocols": RANGE,
+            **more,
+        }
+        return self._ask(
+            Join,
+            f"join {member_id or '?'}" + (f" instance={instance}" if instance else ""),
+            group_id=group,
+            member_id=member_id,
+            fresh_member_id=f"m{self.names}",
+            group_instance_id=instance,
+            **fields,
+        )
+
+    def sync(
+        self, member_id: str, generation: int, assignments: dict[str, bytes] | None = None, **more: Any
+    ) -> int:
+        given = tuple((assignments or {}).items())
+        more = {"group_id": "g", **more}
+        return self._ask(
+            Sync,
+            f"sync {member_id} {generation}",
+            member_id=member_id,
+            generation=generation,
+            assignments=given,
+            **more,
+        )
+
+    def beat(self, member_id: str, generation: int, **more: Any) -> int:
+        more = {"group_id": "g", **more}
+        return self._ask(
+            Heartbeat,
+            f"heartbeat {member_id} {generation}",
+            member_id=member_id,
+            generation=generation,
+            **more,
+        )
+
+    def leave(self, *leavers: str | Leaver, group: str = "g") -> int:
+        each = tuple(Leaver(leaver) if isinstance(leaver, str) else leaver for leaver in leavers)
+        return self._ask(
+            Leave, "leave " + " ".join(leaver.member_id for leaver in each), group_id=group, leavers=each
+        )
+
+    def commit(
+        self, offset: int, *, topic: str = "t", group: str = "g", metadata: str = "", **more: Any
+    ) -> int:
+        items = (OffsetToCommit(TopicPartition(topic, 0), offset, 3, metadata, self.topics[topic]),)
+        return self._ask(Commit, f"commit {offset}", group_id=group, offsets=items, **more)
+
+    def delete(self, group: str = "g") -> int:
+        return self._ask(DeleteGroup, f"delete {group}", group_id=group)
+
+    def ask(self, kind: Callable[..., Event], **fields: Any) -> int:
+        return self._ask(kind, kind.__name__, **fields)
+
+    # ---- what the world does ----
+
+    def advance(self, ms: int) -> None:
+        """Time passes; timers fire in order."""
+        end_ms = self.now_ms + ms
+        while due := [key for key, at_ms in self.timers.items() if at_ms <= end_ms]:
+            key = min(due, key=lambda each: self.timers[each])
+            self.now_ms = max(self.now_ms, self.timers.pop(key))
+            self.lines.append(f"{self.now_ms - 1_000_000} {key.kind} timer {key.member_id}".rstrip())
+            self.send(TimerFired(key=key))
+        self.now_ms = end_ms
+
+    def new_id(self) -> UUID:
+        return UUID(int=next(self.next_id))
+
+    def recreate(self, topic: str, *, seen: bool = True) -> None:
+        """A topic is deleted and created again; `seen`: the coordinator hears of it now."""
+        self.topics[topic] = self.new_id()
+        if seen:
+            self.send(TopicsChanged(ids=dict(self.topics), deleted=frozenset({topic})))
+
+    def settle(self) -> None:
+        """Zero-delay timers fire."""
+        self.advance(0)
+
+    def release(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        """The held appends become durable, in order; or the oldest fail."""
+        held, self.held = self.held, []
+        for effect in held:
+            self._appended(effect, error)
+
+    def late(self) -> None:
+        """Who waits for the appends that are held is told, once, that it takes long."""
+        for effect in [effect for effect in self.held if effect.write_id not in self.told_late]:
+            self.told_late.add(effect.write_id)
+            self.send(AppendLate(write_id=effect.write_id))
+
+    def restart(self) -> None:
+        """A new coordinator replays the log."""
+        self.core = Coordinator(self.settings)
+        self.timers.clear()
+        self.held.clear()
+        self.told_late.clear()
+        for key, value in self.log:
+            self.core.replay(key, value)
+        self._perform(self.core.loaded(self.now_ms, dict(self.topics)))
+        self.core.check()
+
+    def send(self, event: Event) -> None:
+        self._perform(self.core.handle(event, self.now_ms))
+        self.core.check()
+
+    # ---- what came of it ----
+
+    def answer(self, token: int) -> Any:
+        return self.answers.get(token)
+
+    def error(self, token: int) -> ErrorCode:
+        return ErrorCode(self.answers[token].error)
+
+    @property
+    def waiting(self) -> list[int]:
+        return [token for token in self.asked if token not in self.answers]
+
+    @property
+    def state(self) -> str | None:
+        described = self.core.describe("g")
+        return described and described.state
+
+    @property
+    def transcript(self) -> str:
+        return "\n".join(self.lines)
+
+    def stable(self, members: int = 1) -> list[str]:
+        """Brings `members` dynamic members to Stable; the first leads. Their ids."""
+        tokens = [self.join() for _ in range(members)]
+        self.advance(self.settings.group_initial_rebalance_delay_ms * 2)
+        ids = [self.answers[token].member_id for token in tokens]
+        generation = self.answers[tokens[0]].generation
+        for member_id in reversed(ids):
+            self.sync(member_id, generation, {name: name.encode() for name in ids})
+        return ids
+
+    def _ask(self, kind: Callable[..., Event], line: str, **fields: Any) -> int:
+        token = len(self.asked) + 1
+        self.asked.append(token)
+        self.lines.append(f"{self.now_ms - 1_000_000} #{token} {line}")
+        self.send(kind(token=Token(token), **fields))
+        return token
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case SetTimer(key, delay_ms):
+                    self.timers[key] = self.now_ms + delay_ms
+                case CancelTimer(key):
+                    self.timers.pop(key, None)
+                case Reply(token, answer):
+                    assert token not in self.answers, f"#{token} is answered twice"
+                    self.answers[token] = answer
+                    self.lines.append(f"    #{token} {describe(answer)}")
+                case AppendRecords():
+                    self.lines.append("    append " + ", ".join(map(describe_record, effect.records)))
+                    if self.hold_appends:
+                        self.held.append(effect)
+                    else:
+                        self._appended(effect, self.append_error)
+
+    def _appended(self, effect: AppendRecords, error: ErrorCode) -> None:
+        if error == ErrorCode.NONE:
+            self.log += effect.records
+        self.send(Appended(write_id=effect.write_id, error=error))
+
+
+def describe(answer: Any) -> str:
+    error = getattr(answer, "error", ErrorCode.NONE)
+    if error != ErrorCode.NONE:
+        return error.name + (
+            f" {answer.member_id}" if isinstance(answer, JoinAnswer) and answer.member_id else ""
+        )
+    match answer:
+        case JoinAnswer():
+            members = ",".join(member[0] for member in answer.members)
+            skip = " skip" if answer.skip_assignment else ""
+            return (
+                f"joined {answer.member_id} gen={answer.generation} leader={answer.leader} [{members}]{skip}"
+            )
+        case SyncAnswer():
+            return f"assigned {answer.assignment.decode() or '-'}"
+        case LeaveAnswer():
+            return "left " + " ".join(f"{leaver.member_id}:{code.name}" for leaver, code in answer.members)
+        case OffsetsAnswer():
+            return "offsets " + " ".join(f"{place}:{code.name}" for place, code in answer.partitions)
+    return "ok"
+
+
+def describe_record(record: StoredRecord) -> str:
+    key = decode_key(record.key)
+    return f"{'-' if record.value is None else '+'}{'/'.join(map(str, key or ()))}"
+
+
+@pytest.fixture
+def bench() -> Callable[..., Bench]:
+    return Bench

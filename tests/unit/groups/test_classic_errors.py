@@ -1,0 +1,172 @@
+"""Every error that a client of a classic group can be told, each with the situation that causes it."""
+
+import pytest
+
+from tierlog.broker.groups.core.events import Leaver
+from tierlog.protocol.errors import ErrorCode as E
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"group": ""}, E.INVALID_GROUP_ID),
+        ({"session_timeout_ms": 5_999}, E.INVALID_SESSION_TIMEOUT),
+        ({"session_timeout_ms": 1_800_001}, E.INVALID_SESSION_TIMEOUT),
+        ({"member_id": "stranger"}, E.UNKNOWN_MEMBER_ID),
+        ({"protocols": ()}, E.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocol_type": ""}, E.INCONSISTENT_GROUP_PROTOCOL),
+    ],
+)
+def test_joins_that_are_refused_leave_no_group_behind(bench, fields, error):
+    b = bench()
+    assert b.error(b.join(**fields)) == error
+    assert b.core.list_groups() == []
+
+
+def test_joins_that_do_not_fit_the_group(bench):
+    b = bench(group_max_size=1)
+    b.stable()
+    assert b.error(b.join(protocols=(("roundrobin", b""),))) == E.GROUP_MAX_SIZE_REACHED
+    assert b.error(b.join("stranger")) == E.GROUP_MAX_SIZE_REACHED
+    b = bench()
+    b.stable()
+    assert b.error(b.join(protocols=(("roundrobin", b""),))) == E.INCONSISTENT_GROUP_PROTOCOL
+    assert b.error(b.join(protocol_type="connect")) == E.INCONSISTENT_GROUP_PROTOCOL
+    assert b.error(b.join("stranger")) == E.UNKNOWN_MEMBER_ID
+    assert b.error(b.join("m1", instance="never-seen")) == E.UNKNOWN_MEMBER_ID
+    assert b.state == "Stable"
+
+
+def test_a_fenced_static_member(bench):
+    b = bench()
+    b.join(instance="a")
+    b.settle()
+    waiting = b.sync("m1", 1, group_instance_id="a")
+    assert b.answer(waiting).error == E.NONE
+    b.join(instance="a")
+    assert b.error(b.join("m1", instance="a")) == E.FENCED_INSTANCE_ID
+    assert b.error(b.sync("m1", 1, group_instance_id="a")) == E.FENCED_INSTANCE_ID
+    assert b.error(b.commit(1, member_id="m1", generation=1, group_instance_id="a")) == E.FENCED_INSTANCE_ID
+    assert b.answer(b.leave(Leaver("m1", "a"))).members[0][1] == E.FENCED_INSTANCE_ID
+    assert b.answer(b.leave(Leaver("", "a"))).members[0][1] == E.NONE
+    assert b.state == "Empty"
+
+
+def test_the_predecessors_parked_join_is_fenced_when_a_static_member_comes_back(bench):
+    b = bench()
+    b.stable()
+    parked = b.join(instance="a")
+    b.join(instance="a")
+    assert b.error(parked) == E.FENCED_INSTANCE_ID
+    assert b.state == "PreparingRebalance"
+
+
+def test_sync_errors(bench):
+    b = bench()
+    assert b.error(b.sync("m1", 1)) == E.UNKNOWN_MEMBER_ID
+    b.stable(2)
+    assert b.error(b.sync("stranger", 1)) == E.UNKNOWN_MEMBER_ID
+    assert b.error(b.sync("m1", 2)) == E.ILLEGAL_GENERATION
+    assert b.error(b.sync("m1", 1, protocol_type="connect")) == E.INCONSISTENT_GROUP_PROTOCOL
+    assert b.error(b.sync("m1", 1, protocol_name="sticky")) == E.INCONSISTENT_GROUP_PROTOCOL
+    b.join("m1")
+    assert b.error(b.sync("m2", 1)) == E.REBALANCE_IN_PROGRESS
+
+
+def test_heartbeat_errors(bench):
+    b = bench()
+    assert b.error(b.beat("m1", 1)) == E.UNKNOWN_MEMBER_ID
+    assert b.error(b.beat("m1", 1, group_id="")) == E.INVALID_GROUP_ID
+    b.stable()
+    assert b.error(b.beat("m1", 0)) == E.ILLEGAL_GENERATION
+    assert b.error(b.beat("m1", 1)) == E.NONE
+
+
+def test_leaving_is_answered_one_by_one(bench):
+    b = bench()
+    b.stable(2)
+    answer = b.answer(b.leave("m1", "stranger", Leaver("m2", "static")))
+    assert [code for _, code in answer.members] == [E.NONE, E.UNKNOWN_MEMBER_ID, E.UNKNOWN_MEMBER_ID]
+    assert b.answer(b.leave("m1", group="other")).members[0][1] == E.UNKNOWN_MEMBER_ID
+
+
+def test_protocols_are_chosen_by_votes_among_those_common_to_all(bench):
+    b = bench()
+    tokens = [
+        b.join(protocols=(("only-mine", b""), ("range", b"1"), ("sticky", b"2"))),
+        b.join(protocols=(("sticky", b""), ("range", b""))),
+        b.join(protocols=(("sticky", b""), ("range", b""))),
+    ]
+    b.settle()
+    assert [b.answer(token).protocol_name for token in tokens] == ["sticky"] * 3
+    assert b.answer(tokens[0]).members[0] == ("m1", None, b"2")
+
+
+def test_members_that_never_sync_are_dropped_after_the_rebalance_timeout(bench):
+    b = bench()
+    b.join(session_timeout_ms=100_000)
+    silent = b.join(session_timeout_ms=100_000)
+    b.settle()
+    assert b.answer(silent).generation == 1
+    synced = b.sync("m1", 1, {"m1": b"x"})
+    assert b.answer(synced).assignment == b"x"
+    b.advance(29_999)
+    assert b.error(b.beat("m1", 1)) == E.NONE
+    b.advance(1)
+    assert b.error(b.beat("m1", 1)) == E.REBALANCE_IN_PROGRESS
+    assert b.error(b.beat("m2", 1)) == E.UNKNOWN_MEMBER_ID
+
+
+def test_an_assignment_that_cannot_be_stored_starts_the_rebalance_again(bench):
+    b = bench()
+    b.join()
+    b.settle()
+    b.append_error = E.NOT_ENOUGH_REPLICAS
+    assert b.error(b.sync("m1", 1, {"m1": b"x"})) == E.COORDINATOR_NOT_AVAILABLE
+    assert b.state == "PreparingRebalance"
+    b.append_error = E.NONE
+    assert b.answer(b.join("m1")).generation == 2
+
+
+def test_an_assignment_counts_only_when_it_is_durable(bench):
+    b = bench()
+    b.join()
+    b.settle()
+    b.hold_appends = True
+    waiting = b.sync("m1", 1, {"m1": b"x"})
+    assert b.answer(waiting) is None and b.state == "CompletingRebalance"
+    again = b.sync("m1", 1, {"m1": b"other"})
+    assert b.error(waiting) == E.REBALANCE_IN_PROGRESS
+    b.release()
+    assert b.answer(again).assignment == b"x" and b.state == "Stable"
+
+
+def test_a_static_member_whose_new_id_cannot_be_stored_keeps_its_old_one(bench):
+    b = bench()
+    b.join(instance="a")
+    b.settle()
+    b.sync("m1", 1, {"m1": b"x"}, group_instance_id="a")
+    b.append_error = E.KAFKA_STORAGE_ERROR
+    assert b.error(b.join(instance="a")) == E.NOT_COORDINATOR
+    assert b.error(b.beat("m1", 1, group_instance_id="a")) == E.NONE
+
+
+def test_a_member_that_vanishes_after_its_join_was_answered_has_one_session_to_come_back(bench):
+    b = bench()
+    b.join()
+    b.settle()
+    b.advance(9_999)
+    assert b.state == "CompletingRebalance"
+    b.advance(1)
+    assert b.state == "Empty"
+
+
+def test_a_lowered_size_sheds_those_who_rejoin_last(bench):
+    b = bench()
+    b.stable(3)
+    b.settings = type(b.settings)(group_initial_rebalance_delay_ms=0, group_max_size=2)
+    b.restart()
+    assert b.state == "PreparingRebalance"
+    tokens = [b.join(member_id) for member_id in ("m2", "m3", "m1")]
+    assert [b.answer(token).error for token in tokens] == [E.NONE, E.NONE, E.GROUP_MAX_SIZE_REACHED]
+    assert b.answer(tokens[0]).leader == "m2"

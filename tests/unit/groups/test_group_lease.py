@@ -1,0 +1,142 @@
+"""Coordinators whose lease has ended, or whose replicas take long; and epochs in which another led."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from group_broker import (
+    SETTINGS,
+    Lease,
+    OneBroker,
+    commit_request,
+    fetched,
+    fetched_error,
+    join_request,
+    sync_request,
+)
+from msgspec import structs
+
+from tierlog.base.types import TopicPartition
+from tierlog.broker.groups.group_service import OFFSETS_TOPIC, partition_of
+from tierlog.protocol.errors import ErrorCode as E
+from tierlog.protocol.messages import find_coordinator, heartbeat, list_groups
+
+
+@pytest.fixture
+async def broker(tmp_path):
+    async with OneBroker(tmp_path) as running:
+        await running.service.create_topic()
+        await running.create("t")
+        yield running
+
+
+async def test_a_shard_of_an_older_leader_epoch_is_loaded_anew(broker):
+    """Another broker may have led meanwhile, in an image that was never seen."""
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    before = dict(broker.service._shards)
+    image = broker.metadata.image
+    topic = image.topic(OFFSETS_TOPIC)
+    later = tuple(structs.replace(each, leader_epoch=each.leader_epoch + 2) for each in topic.partitions)
+    for number, each in enumerate(later):
+        replica = broker.replicas[TopicPartition(OFFSETS_TOPIC, number)]
+        replica.become_leader(each.leader_epoch, each.partition_epoch + 1, [1])
+    changed = structs.replace(topic, partitions=later)
+    broker.service._follow(structs.replace(image, topics=image.topics.set(topic.topic_id, changed)))
+    assert all(broker.service._shards[number] is not shard for number, shard in before.items())
+    assert await fetched_error(broker) == E.COORDINATOR_LOAD_IN_PROGRESS
+    await broker.service._shards[partition_of("g", 2)].load()
+    assert await fetched(broker) == 5
+
+
+# -- without a lease, and while replicas take long
+
+
+async def test_a_broker_without_a_lease_coordinates_nothing(tmp_path):
+    lease = Lease()
+    async with OneBroker(tmp_path, SETTINGS, lease) as broker:
+        await broker.service.create_topic()
+        await broker.create("t")
+        member = await broker.member()
+        await broker.call("OffsetCommit", 9, commit_request(7, group="h"))
+        lease.held = False
+        commit = await broker.call("OffsetCommit", 9, commit_request(8, group="h"))
+        assert commit.topics[0].partitions[0].error_code == E.NOT_COORDINATOR
+        assert await fetched_error(broker) == E.NOT_COORDINATOR, "another may have newer offsets"
+        beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
+        assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NOT_COORDINATOR
+        assert (await broker.call("JoinGroup", 9, join_request("g"))).error_code == E.NOT_COORDINATOR
+        request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
+        found = (await broker.call("FindCoordinator", 6, request)).coordinators[0]
+        assert (found.error_code, found.node_id) == (E.COORDINATOR_NOT_AVAILABLE, -1)
+        listed = await broker.call("ListGroups", 5, list_groups.ListGroupsRequest())
+        assert (listed.error_code, listed.groups) == (E.COORDINATOR_NOT_AVAILABLE, [])
+        lease.held = True
+        assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NONE, "it was the same all the while"
+        assert await fetched(broker, "h") == 7
+
+
+async def test_who_waits_when_the_lease_ends_is_sent_away(tmp_path):
+    lease = Lease()
+    settings = replace(SETTINGS, group_initial_rebalance_delay_ms=60_000)
+    async with OneBroker(tmp_path, settings, lease) as broker:
+        await broker.service.create_topic()
+        await broker.create("t")
+        request = join_request("g")
+        request.member_id = (await broker.call("JoinGroup", 9, request)).member_id
+        joining = broker.begin("JoinGroup", 9, request)
+        lag_behind(broker)
+        committing = broker.begin("OffsetCommit", 9, commit_request(7, group="h"))
+        lease.held = False
+        assert (await joining).error_code == E.NOT_COORDINATOR
+        assert (await committing).topics[0].partitions[0].error_code == E.NOT_COORDINATOR
+        lease.held = True
+        catch_up(broker)
+        assert await fetched(broker, "h") == 7, "the replicas had it after all"
+        again = broker.begin("JoinGroup", 9, request)
+        await asyncio.sleep(0)
+        assert not again.done()
+
+
+async def test_a_commit_that_the_replicas_do_not_take_in_time_is_of_unknown_outcome(tmp_path):
+    async with OneBroker(tmp_path, replace(SETTINGS, offsets_commit_timeout_ms=20)) as broker:
+        await broker.service.create_topic()
+        await broker.create("t")
+        lag_behind(broker)
+        first = broker.begin("OffsetCommit", 9, commit_request(7))
+        second = broker.begin("OffsetCommit", 9, commit_request(8))
+        for answer in (await first, await second):
+            assert answer.topics[0].partitions[0].error_code == E.COORDINATOR_NOT_AVAILABLE
+        assert await fetched(broker) == -1, "nobody reads what may be lost"
+        catch_up(broker)
+        assert await fetched(broker) == 8
+        answer = await broker.call("OffsetCommit", 9, commit_request(9))
+        assert answer.topics[0].partitions[0].error_code == E.NONE
+
+
+async def test_an_assignment_that_is_not_stored_in_time_begins_another_round(tmp_path):
+    async with OneBroker(tmp_path, replace(SETTINGS, offsets_commit_timeout_ms=20)) as broker:
+        await broker.service.create_topic()
+        await broker.create("t")
+        request = join_request("g")
+        request.member_id = (await broker.call("JoinGroup", 9, request)).member_id
+        joined = await broker.call("JoinGroup", 9, request)
+        lag_behind(broker)
+        synced = await broker.call("SyncGroup", 5, sync_request("g", joined))
+        assert synced.error_code == E.COORDINATOR_NOT_AVAILABLE
+        catch_up(broker)
+        joined = await broker.call("JoinGroup", 9, request)
+        assert (joined.error_code, joined.generation_id) == (E.NONE, 2)
+        assert (await broker.call("SyncGroup", 5, sync_request("g", joined))).error_code == E.NONE
+
+
+def lag_behind(broker: OneBroker) -> None:
+    """From now on broker 2 is in sync, and takes nothing."""
+    for replica in broker.replicas.values():
+        replica.become_leader(replica.leader_epoch, replica.partition_epoch + 1, [1, 2], now_ms=0)
+
+
+def catch_up(broker: OneBroker) -> None:
+    """It takes all that there is, and leaves the set."""
+    for replica in broker.replicas.values():
+        replica.follower_fetched(2, 1, replica.log_end_offset, 0)
+        replica.become_leader(replica.leader_epoch, replica.partition_epoch + 1, [1], now_ms=0)

@@ -1,0 +1,472 @@
+"""The group service over the real metadata node and real replicas on disk: creation, durability, restart."""
+
+import asyncio
+import dataclasses
+import struct
+
+import crc32c
+import pytest
+from group_broker import (
+    INCARNATION,
+    METADATA,
+    SETTINGS,
+    Lease,
+    OneBroker,
+    commit_request,
+    fetched,
+    fetched_error,
+    join_request,
+    sync_request,
+)
+from loop_steps import LoopSteps
+from structlog.testing import capture_logs
+
+from tierlog.base.types import TopicPartition
+from tierlog.broker.groups import group_shard
+from tierlog.broker.groups.core.events import Appended, WriteId
+from tierlog.broker.groups.core.formats import GroupKey, encode_key
+from tierlog.broker.groups.group_service import OFFSETS_TOPIC, partition_of
+from tierlog.metadata.controller.commands import (
+    DeleteTopics,
+    TopicRef,
+)
+from tierlog.protocol.errors import ErrorCode as E
+from tierlog.protocol.messages import (
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    heartbeat,
+    leave_group,
+    list_groups,
+    offset_delete,
+    offset_fetch,
+    sync_group,
+)
+from tierlog.records.writer import NewRecord, encode_batch
+
+
+@pytest.fixture
+async def broker(tmp_path):
+    async with OneBroker(tmp_path) as running:
+        await running.service.create_topic()
+        await running.create("t")
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("group", "partition"),
+    [("", 0), ("hello", 22), ("größe", 7), ("\N{GRINNING FACE}", 49), ("polygenelubricants", 0)],
+)
+def test_groups_hash_as_in_java(group, partition):
+    # hashCode() of "hello" is 99162322, of "polygenelubricants" the least int, whose abs is 0 in Kafka
+    assert partition_of(group, 50) == partition
+
+
+@pytest.mark.parametrize("client_id", ["c" * 32_767, "ü" * 16_383, "short"])
+async def test_a_member_id_is_a_string_of_the_protocol(broker, client_id):
+    member_id = broker.service.fresh_member_id(client_id)
+    assert len(member_id.encode()) <= 32_767
+    assert member_id[:5] == client_id[:5] and member_id[-37] == "-"
+    assert member_id != broker.service.fresh_member_id(client_id)
+
+
+async def test_groups_wait_until_there_are_brokers_for_all_replicas_of_their_topic(tmp_path):
+    settings = dataclasses.replace(SETTINGS, offsets_topic_replication_factor=3)
+    request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
+    async with OneBroker(tmp_path, settings, Lease()) as broker:
+        with capture_logs() as logs:
+            for registered in (1, 2):
+                for _ in range(5):
+                    answer = await broker.call("FindCoordinator", 6, request)
+                    assert answer.coordinators[0].error_code == E.COORDINATOR_NOT_AVAILABLE
+                await broker.register(registered + 1)
+        told = [line["why"] for line in logs if line["log_level"] == "warning"]
+        assert [why[:27] for why in told] == ["1 of the 3 brokers are regi", "2 of the 3 brokers are regi"]
+        assert "offsets.topic.replication.factor" in told[0]
+        await broker.service.create_topic()
+        partitions = broker.metadata.image.topic(OFFSETS_TOPIC).partitions
+        assert [sorted(each.replicas) for each in partitions] == [[1, 2, 3]] * 2
+
+
+async def test_a_node_that_stands_alone_makes_one_replica(tmp_path):
+    async with OneBroker(
+        tmp_path, dataclasses.replace(SETTINGS, offsets_topic_replication_factor=3)
+    ) as broker:
+        await broker.service.create_topic()
+        assert broker.metadata.image.topic(OFFSETS_TOPIC).partitions[0].replicas == (1,)
+
+
+@pytest.mark.parametrize("version", range(7))
+async def test_the_first_find_coordinator_makes_the_topic(tmp_path, version):
+    async with OneBroker(tmp_path) as broker:
+        request = find_coordinator.FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"])
+        answer = await broker.call("FindCoordinator", version, request)
+        found = answer.coordinators if version >= 4 else [answer]
+        assert [(each.error_code, each.node_id, each.host, each.port) for each in found] == [
+            (E.NONE, 1, "127.0.0.1", 9092)
+        ] * (2 if version >= 4 else 1)
+        assert len(broker.metadata.image.topic(OFFSETS_TOPIC).partitions) == 2
+        assert broker.metadata.image.topic_overrides(OFFSETS_TOPIC)["cleanup.policy"] == "compact"
+
+
+async def test_transactions_are_not_coordinated_here(broker):
+    request = find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"])
+    answer = await broker.call("FindCoordinator", 6, request)
+    assert answer.coordinators[0].error_code == E.CLUSTER_AUTHORIZATION_FAILED
+    assert "remove transactional.id" in answer.coordinators[0].error_message
+
+
+async def test_before_the_topic_exists_nothing_is_coordinated(tmp_path):
+    async with OneBroker(tmp_path) as broker:
+        beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+        assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NOT_COORDINATOR
+        assert (
+            await broker.call("ListGroups", 5, list_groups.ListGroupsRequest())
+            == list_groups.ListGroupsResponse()
+        )
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+async def test_commit_and_fetch_in_every_version(broker, version):
+    topic_id = broker.metadata.image.topic_ids["t"] if version >= 10 else None
+    answer = await broker.call("OffsetCommit", version, commit_request(42, topic_id=topic_id))
+    assert answer.topics[0].partitions[0].error_code == E.NONE
+    for fetch_version in range(1, 8):
+        old = [offset_fetch.OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])]
+        request = offset_fetch.OffsetFetchRequest(group_id="g", topics=old)
+        answer = await broker.call("OffsetFetch", fetch_version, request)
+        first, missing = answer.topics[0].partitions
+        assert (first.committed_offset, first.metadata, missing.committed_offset) == (42, "note", -1)
+    for fetch_version in range(8, 11):
+        groups = [offset_fetch.OffsetFetchRequestGroup(group_id=name, topics=None) for name in ("g", "none")]
+        answer = await broker.call(
+            "OffsetFetch", fetch_version, offset_fetch.OffsetFetchRequest(groups=groups)
+        )
+        found = answer.groups[0].topics[0]
+        assert found.partitions[0].committed_offset == 42 and answer.groups[1].topics == []
+        assert found.name == ("t" if fetch_version < 10 else "")
+        assert (found.topic_id.int == 0) == (fetch_version < 10)
+
+
+async def test_commits_to_what_does_not_exist(broker):
+    answer = await broker.call("OffsetCommit", 9, commit_request(1, topic="missing"))
+    assert answer.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+    answer = await broker.call("OffsetCommit", 10, commit_request(1, topic_id=INCARNATION))
+    assert answer.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_ID
+    answer = await broker.call("OffsetCommit", 9, commit_request(1, generation_id_or_member_epoch=3))
+    assert answer.topics[0].partitions[0].error_code == E.ILLEGAL_GENERATION
+
+
+async def test_the_life_of_a_group(broker):
+    member = await broker.member()
+    described = await broker.call(
+        "DescribeGroups", 6, describe_groups.DescribeGroupsRequest(groups=["g", "no"])
+    )
+    group, missing = described.groups
+    assert (group.group_state, group.protocol_data, group.members[0].client_host) == (
+        "Stable",
+        "range",
+        "/127.0.0.1",
+    )
+    assert bytes(group.members[0].member_assignment) == b"mine"
+    assert (missing.error_code, missing.group_state) == (E.GROUP_ID_NOT_FOUND, "Dead")
+    listed = await broker.call("ListGroups", 5, list_groups.ListGroupsRequest(states_filter=["stable"]))
+    assert [(each.group_id, each.group_type) for each in listed.groups] == [("g", "classic")]
+    others = list_groups.ListGroupsRequest(types_filter=["consumer"])
+    assert (await broker.call("ListGroups", 5, others)).groups == []
+    delete = delete_groups.DeleteGroupsRequest(groups_names=["g", "no"])
+    codes = [each.error_code for each in (await broker.call("DeleteGroups", 2, delete)).results]
+    assert codes == [E.NON_EMPTY_GROUP, E.GROUP_ID_NOT_FOUND]
+    leaving = [leave_group.MemberIdentity(member_id=member), leave_group.MemberIdentity(member_id="x")]
+    left = await broker.call("LeaveGroup", 5, leave_group.LeaveGroupRequest(group_id="g", members=leaving))
+    assert [each.error_code for each in left.members] == [E.NONE, E.UNKNOWN_MEMBER_ID]
+    old = leave_group.LeaveGroupRequest(group_id="g", member_id=member)
+    assert (await broker.call("LeaveGroup", 1, old)).error_code == E.UNKNOWN_MEMBER_ID
+    codes = [each.error_code for each in (await broker.call("DeleteGroups", 2, delete)).results]
+    assert codes == [E.NONE, E.GROUP_ID_NOT_FOUND]
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "request_"),
+    [
+        ("DescribeGroups", 6, describe_groups.DescribeGroupsRequest(groups=[f"g{n}" for n in range(2_500)])),
+        ("DeleteGroups", 2, delete_groups.DeleteGroupsRequest(groups_names=[f"g{n}" for n in range(2_500)])),
+    ],
+)
+async def test_thousands_of_groups_are_worked_on_in_turns(broker, api, version, request_):
+    with LoopSteps() as steps:
+        answer = await broker.call(api, version, request_)
+    assert steps.most < steps.total / 5
+    results = answer.groups if api == "DescribeGroups" else answer.results
+    assert [each.group_id for each in results] == [f"g{n}" for n in range(2_500)]
+    assert {each.error_code for each in results} == {E.GROUP_ID_NOT_FOUND}
+
+
+@pytest.mark.parametrize("version", range(10))
+async def test_join_in_every_version(broker, version):
+    request = join_request("g")
+    joined = await broker.call("JoinGroup", version, request)
+    if version >= 4:
+        assert (joined.error_code, joined.generation_id) == (E.MEMBER_ID_REQUIRED, -1)
+        request.member_id = joined.member_id
+        joined = await broker.call("JoinGroup", version, request)
+    assert (joined.error_code, joined.generation_id, joined.leader) == (E.NONE, 1, joined.member_id)
+    assert joined.member_id.startswith("client-") and bytes(joined.members[0].metadata) == METADATA
+
+
+async def test_sync_version_5_must_name_its_protocol(broker):
+    answer = await broker.call("SyncGroup", 5, sync_group.SyncGroupRequest(group_id="g"))
+    assert answer.error_code == E.INCONSISTENT_GROUP_PROTOCOL
+
+
+async def test_offset_delete(broker):
+    await broker.call("OffsetCommit", 9, commit_request(1))
+    places = [offset_delete.OffsetDeleteRequestPartition(partition_index=index) for index in (0, 7)]
+    topics = [offset_delete.OffsetDeleteRequestTopic(name="t", partitions=places)]
+    request = offset_delete.OffsetDeleteRequest(group_id="g", topics=topics)
+    answer = await broker.call("OffsetDelete", 0, request)
+    codes = [each.error_code for each in answer.topics[0].partitions]
+    assert codes == [E.NONE, E.UNKNOWN_TOPIC_OR_PARTITION] and await fetched(broker) == -1
+
+
+async def test_offsets_of_a_deleted_topic_do_not_meet_its_successor(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    assert await fetched(broker) == 5
+    await broker.metadata.submit(DeleteTopics(topics=(TopicRef(name="t"),)))
+    await broker.create("t")
+    assert await fetched(broker) == -1
+
+
+async def test_a_topic_made_again_while_its_coordinator_is_away_has_no_offset(tmp_path):
+    async with OneBroker(tmp_path) as broker:
+        await broker.service.create_topic()
+        await broker.create("t")
+        await broker.call("OffsetCommit", 9, commit_request(1000))
+        await broker.service.close()
+        await broker.metadata.submit(DeleteTopics(topics=(TopicRef(name="t"),)))
+        await broker.create("t")
+    async with OneBroker(tmp_path) as broker:
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name().startswith("load ")))
+        assert await fetched(broker) == -1
+        await broker.call("OffsetCommit", 9, commit_request(3))
+        assert await fetched(broker) == 3
+
+
+async def test_a_restart_forgets_nothing(tmp_path):
+    async with OneBroker(tmp_path) as broker:
+        await broker.service.create_topic()
+        await broker.create("t")
+        member = await broker.member(instance="static")
+        for offset in range(100):
+            commit = commit_request(
+                offset, member_id=member, generation_id_or_member_epoch=1, group_instance_id="static"
+            )
+            assert (await broker.call("OffsetCommit", 9, commit)).topics[0].partitions[0].error_code == E.NONE
+    async with OneBroker(tmp_path) as broker:
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name().startswith("load ")))
+        assert await fetched(broker) == 99
+        beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
+        assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NONE
+        rejoined = await broker.member(instance="static")
+        assert rejoined != member, "a new id, and its predecessor's assignment without a rebalance"
+
+
+async def test_a_core_that_fails_is_rebuilt_from_its_log(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    shard = broker.service._shards[partition_of("g", 2)]
+    waiting = broker.begin("JoinGroup", 3, join_request("g"))
+    shard.submit(Appended(write_id=WriteId(99)))  # of no append that the core knows
+    assert (await waiting).error_code == E.NOT_COORDINATOR
+    assert await fetched_error(broker) == E.COORDINATOR_LOAD_IN_PROGRESS
+    await shard.load()
+    assert await fetched(broker) == 5
+
+
+def failed_shard(broker: OneBroker):
+    """The shard of group g after its core broke: what it knew is gone until it has loaded."""
+    shard = broker.service._shards[partition_of("g", 2)]
+    shard.submit(Appended(write_id=WriteId(99)))
+    assert not shard.ready
+    return shard
+
+
+def reloads(broker: OneBroker) -> int:
+    return sum(key[0] == OFFSETS_TOPIC for key in broker.service._timers._timers)
+
+
+async def test_a_topic_deleted_during_a_load_leaves_no_offsets(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    shard = failed_shard(broker)
+    await broker.metadata.submit(DeleteTopics(topics=(TopicRef(name="t"),)))
+    await broker.create("t")
+    await shard.load()
+    assert await fetched(broker) == -1
+
+
+class Unreadable:
+    """A replica on a disk that cannot be read."""
+
+    high_watermark, log_start_offset = 1, 0
+
+    def read(self, offset, max_bytes):
+        raise OSError(5, "Input/output error")
+
+
+async def test_a_load_that_fails_is_tried_again(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    shard = failed_shard(broker)
+    sound, shard.replica = shard.replica, Unreadable()
+    broker.service._timers.close()
+    await broker.service._load_shard(shard)
+    assert not shard.ready and reloads(broker) == 1
+    shard.replica = sound
+    path = next((broker.directory / f"{OFFSETS_TOPIC}-{shard.partition}").glob("*.log"))
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    await broker.service._load_shard(shard)
+    assert not shard.ready
+    path.write_bytes(content)
+    await broker.service._load_shard(shard)
+    assert await fetched(broker) == 5
+
+
+async def test_a_damaged_commit_is_not_believed(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    await broker.call("OffsetCommit", 9, commit_request(6))
+    shard = failed_shard(broker)
+    path = next((broker.directory / f"{OFFSETS_TOPIC}-{shard.partition}").glob("*.log"))
+    content = bytearray(path.read_bytes())
+    at = content.rindex((6).to_bytes(8, "big"))
+    content[at + 7] = 99
+    path.write_bytes(content)
+    await shard.load()
+    assert await fetched(broker) == 5
+
+
+async def test_a_damaged_commit_counts_once_it_is_repaired(broker):
+    """In place, while this broker leads on."""
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    await broker.call("OffsetCommit", 9, commit_request(6))
+    shard = failed_shard(broker)
+    broker.service._timers.close()
+    suspected = []
+    shard.replica.suspect = lambda offset, why: suspected.append(offset)
+    path = next((broker.directory / f"{OFFSETS_TOPIC}-{shard.partition}").glob("*.log"))
+    whole = path.read_bytes()
+    content = bytearray(whole)
+    content[whole.rindex((6).to_bytes(8, "big")) + 7] = 99
+    path.write_bytes(content)
+    await broker.service._load_shard(shard)
+    assert await fetched(broker) == 5
+    assert suspected == [shard.replica.log_end_offset - 1]
+    path.write_bytes(whole)
+    shard.replica.repaired()
+    assert not shard.ready and reloads(broker) == 1
+    await broker.service._load_shard(shard)
+    assert await fetched(broker) == 6
+
+
+async def test_records_that_no_coordinator_wrote_are_skipped_with_one_line(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    shard = failed_shard(broker)
+    no_member_id = b"\x00\x03" + b"\x00\x01x" * 2
+    for value in (no_member_id, b"\x00\x09", b""):
+        record = NewRecord(1, encode_key(GroupKey("g")), value)
+        shard.replica.append(memoryview(encode_batch([record])), 1, from_client=False)
+    unreadable = bytearray(encode_batch([NewRecord(1, b"k", b"v")]))
+    unreadable[61] = 0x7F  # the length of the record
+    struct.pack_into(">I", unreadable, 17, crc32c.crc32c(bytes(unreadable[21:])))
+    shard.replica.append(memoryview(unreadable), 1, from_client=False)
+    with capture_logs() as logged:
+        await broker.service._load_shard(shard)
+    assert await fetched(broker) == 5
+    [line] = [entry for entry in logged if entry["log_level"] == "error"]
+    assert line["records"] == 4
+    assert broker.service.skipped_records == 4
+
+
+async def test_a_shard_that_is_led_no_more_is_not_loaded_again(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    shard = failed_shard(broker)
+    assert reloads(broker) == 1
+    shard.replica.close(clean=False)
+    await broker.metadata.submit(DeleteTopics(topics=(TopicRef(name=OFFSETS_TOPIC),)))
+    assert reloads(broker) == 0
+    await broker.service._load_shard(shard)
+    assert reloads(broker) == 0 and not shard.ready
+
+
+async def test_groups_of_a_lost_disk_have_no_coordinator_and_the_others_keep_theirs(broker):
+    partitions = len(broker.metadata.image.topic(OFFSETS_TOPIC).partitions)
+    lost = TopicPartition(OFFSETS_TOPIC, partition_of("g", partitions))
+    other = next(name for name in "abcdefgh" if partition_of(name, partitions) != lost.partition)
+    await broker.member("g")
+    broker.replicas.pop(lost).close(clean=False)
+    broker.offline.add(lost)
+    broker.service.replicas_changed()
+    request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g", other])
+    answer = await broker.call("FindCoordinator", 4, request)
+    errors = [each.error_code for each in answer.coordinators]
+    assert errors == [E.COORDINATOR_NOT_AVAILABLE, E.NONE]
+    beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NOT_COORDINATOR
+    await broker.member(other)
+
+
+async def test_members_of_all_groups_share_one_bound(tmp_path):
+    settings = dataclasses.replace(SETTINGS, group_members_max_bytes=2_500_000)
+    async with OneBroker(tmp_path, settings) as broker:
+        await broker.service.create_topic()
+        joined = [await broker.call("JoinGroup", 3, large_join(f"g{number}")) for number in range(3)]
+        codes = [each.error_code for each in joined]
+        assert codes == [E.NONE, E.NONE, E.COORDINATOR_NOT_AVAILABLE]
+        assert broker.service.member_bytes > 2_000_000
+        leaver = leave_group.LeaveGroupRequest(group_id="g0", member_id=joined[0].member_id)
+        assert (await broker.call("LeaveGroup", 1, leaver)).error_code == E.NONE
+        again = await broker.call("JoinGroup", 3, large_join("g2"))
+        assert again.error_code == E.NONE
+
+
+async def test_joins_that_wait_keep_no_other_group_from_its_coordinator(broker, monkeypatch):
+    same = next(f"h{n}" for n in range(1_000) if partition_of(f"h{n}", 50) == partition_of("g", 50))
+    member = await broker.member(same)
+    await broker.member("g")  # which does not join again: others wait for it
+    monkeypatch.setattr(group_shard, "MAX_WAITING", 2)
+    waiting = [broker.begin("JoinGroup", 3, join_request("g")) for _ in range(2)]
+    refused = await broker.call("JoinGroup", 3, join_request("g"))
+    assert refused.error_code == E.COORDINATOR_NOT_AVAILABLE
+    beat = heartbeat.HeartbeatRequest(group_id=same, generation_id=1, member_id=member)
+    assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NONE
+    committed = await broker.call(
+        "OffsetCommit", 8, commit_request(5, group=same, generation_id_or_member_epoch=1, member_id=member)
+    )
+    assert committed.topics[0].partitions[0].error_code == E.NONE
+    again = join_request(same)
+    again.member_id = member
+    assert (await broker.call("JoinGroup", 9, again)).error_code == E.NONE
+    assert not any(each.done() for each in waiting)
+
+
+def large_join(group: str):
+    request = join_request(group)
+    request.protocols[0].metadata = bytes(1_000_000)
+    return request
+
+
+async def test_the_longest_retention_of_a_commit_never_ends(broker):
+    commit = commit_request(5, retention_time_ms=2**63 - 1)
+    answer = await broker.call("OffsetCommit", 3, commit)
+    assert answer.topics[0].partitions[0].error_code == E.NONE
+    await failed_shard(broker).load()
+    assert await fetched(broker) == 5
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, -5, -(2**31)])
+async def test_a_member_with_a_negative_rebalance_timeout_is_known_after_a_load(broker, timeout_ms):
+    request = join_request("g")
+    request.rebalance_timeout_ms = timeout_ms
+    joined = await broker.call("JoinGroup", 3, request)
+    await broker.call("SyncGroup", 3, sync_request("g", joined))
+    await failed_shard(broker).load()
+    beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id=joined.member_id)
+    assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NONE

@@ -1,0 +1,143 @@
+"""The bound over what members of all groups hold in memory, and when each part of it is given back."""
+
+import tracemalloc
+
+import pytest
+
+from tierlog.broker.groups.core.events import Leaver
+from tierlog.broker.groups.core.group import MEMBER_OVERHEAD_BYTES, PROTOCOL_OVERHEAD_BYTES
+from tierlog.protocol.errors import ErrorCode as E
+
+LARGE = (("range", b"x" * 1_000_000),)
+ROOM = {"protocols": LARGE, "room_bytes": 2_000_000}
+
+
+def test_a_member_for_which_there_is_no_room_is_refused(bench):
+    b = bench()
+    assert b.error(b.join(protocols=LARGE, room_bytes=1_000_000)) == E.COORDINATOR_NOT_AVAILABLE
+    assert b.core.member_bytes == 0 and b.core.list_groups() == []
+    first = b.join(**ROOM)
+    assert b.core.member_bytes > 1_000_000
+    b.settle()
+    assert b.error(first) == E.NONE
+
+
+def test_many_protocols_with_short_names_need_the_room_that_they_take(bench):
+    b = bench()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        b.join(protocols=tuple((f"{number}", bytes(2)) for number in range(1_000)))
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert b.core.member_bytes > held / 2
+
+
+def test_a_join_costs_the_same_in_a_large_group(bench):
+    b = bench()
+    b.stable()  # m1 does not join again, so that all others wait
+    b.core.check = lambda: None  # it looks at every member
+    hashed = []
+
+    class Name(str):
+        def __hash__(self):
+            hashed.append(self)
+            return super().__hash__()
+
+    def cost():
+        hashed.clear()
+        b.join(protocols=((Name("range"), b""),))
+        return len(hashed)
+
+    first = cost()
+    assert [cost() for _ in range(20)] == [first] * 20
+
+
+def test_a_member_that_joins_again_needs_room_only_for_what_is_new(bench):
+    b = bench()
+    b.join(**ROOM)
+    b.settle()
+    again = b.join("m1", protocols=(("range", b"y" * 1_000_000),), room_bytes=0)
+    b.settle()
+    assert b.error(again) == E.NONE
+    assert b.error(b.join("m1", protocols=(("range", b"y" * 1_000_001),), room_bytes=0)) == (
+        E.COORDINATOR_NOT_AVAILABLE
+    )
+    assert b.error(b.beat("m1", 2)) == E.NONE  # it is a member all the same
+
+
+def test_a_static_member_that_restarts_needs_no_room(bench):
+    b = bench()
+    b.join(**ROOM, instance="i")
+    b.settle()
+    b.sync("m1", 1, {"m1": b"mine"})
+    again = b.join(protocols=LARGE, instance="i", room_bytes=0)
+    b.settle()
+    assert b.error(again) == E.NONE
+
+
+def test_a_member_that_comes_back_with_its_id_needs_no_room_for_it(bench):
+    b = bench()
+    b.join(member_id_required=True)
+    again = b.join("m1", protocols=(("range", b""),), room_bytes=PROTOCOL_OVERHEAD_BYTES + len("range"))
+    b.settle()
+    assert b.error(again) == E.NONE
+
+
+def test_assignments_need_room_too(bench):
+    b = bench()
+    b.join()
+    b.settle()
+    before = b.core.member_bytes
+    refused = b.sync("m1", 1, {"m1": b"a" * 1_000}, room_bytes=999)
+    assert b.error(refused) == E.COORDINATOR_NOT_AVAILABLE
+    assert b.error(b.sync("m1", 1, {"m1": b"a" * 1_000}, room_bytes=1_000)) == E.NONE
+    assert b.core.member_bytes == before + 1_000
+
+
+@pytest.mark.parametrize("version_4", [True, False])
+def test_a_member_whose_connection_closed_gives_its_memory_back_with_its_session(bench, version_4):
+    b = bench(group_initial_rebalance_delay_ms=3_000)
+    b.join(**ROOM, member_id_required=version_4)
+    assert b.core.member_bytes >= MEMBER_OVERHEAD_BYTES
+    b.advance(400_000)  # nobody syncs or sends heartbeats
+    assert b.core.member_bytes == 0
+
+
+@pytest.mark.parametrize("version_4", [True, False])
+def test_a_client_that_never_answers_holds_memory_for_a_minute_whatever_its_session_timeout(bench, version_4):
+    b = bench()
+    longest = {"session_timeout_ms": 1_800_000, "rebalance_timeout_ms": 2**31 - 1}
+    b.join(**ROOM, **longest, member_id_required=version_4)
+    b.settle()
+    b.advance(b.settings.new_member_response_timeout_ms)
+    assert b.core.member_bytes == 0
+
+
+def test_a_member_that_has_answered_once_has_its_session(bench):
+    b = bench()
+    b.join(**ROOM, session_timeout_ms=1_800_000)
+    b.settle()
+    b.sync("m1", 1, {"m1": b"mine"})
+    b.advance(1_799_000)
+    assert b.error(b.beat("m1", 1)) == E.NONE
+
+
+def test_a_member_that_leaves_gives_its_memory_back(bench):
+    b = bench()
+    b.join(**ROOM, instance="i")
+    b.settle()
+    b.sync("m1", 1, {"m1": b"mine"})
+    b.leave(Leaver("", "i"))
+    assert b.core.member_bytes == 0
+
+
+def test_a_restarted_coordinator_counts_what_it_loaded(bench):
+    b = bench()
+    b.join(**ROOM)
+    b.settle()
+    b.sync("m1", 1, {"m1": b"mine"})
+    held = b.core.member_bytes
+    b.restart()
+    assert b.core.member_bytes == held

@@ -1,0 +1,219 @@
+"""Committed offsets: who may commit, when it counts, when it expires."""
+
+import pytest
+
+from tierlog.base.types import TopicPartition
+from tierlog.broker.groups.core.events import DeleteOffsets, ExpireOffsets
+from tierlog.broker.groups.core.formats import (
+    CommittedOffset,
+    OffsetKey,
+    StoredRecord,
+    decode_key,
+    encode_key,
+    encode_offset,
+)
+from tierlog.protocol.errors import ErrorCode as E
+
+T0 = TopicPartition("t", 0)
+DAY_MS = 86_400_000
+
+
+def offset(b, topic="t", group="g"):
+    committed = b.core.committed(group, TopicPartition(topic, 0))
+    return committed and committed.offset
+
+
+def test_a_simple_consumer_commits_without_a_group(bench):
+    b = bench()
+    b.commit(5, metadata="note")
+    committed = CommittedOffset(5, 3, "note", b.now_ms, topic_id=b.topics["t"])
+    assert b.core.committed("g", T0) == committed
+    assert b.state == "Empty"
+    b.restart()
+    assert b.core.committed("g", T0) == committed
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"member_id": "m1", "generation": 1}, E.NONE),
+        ({"member_id": "m1", "generation": 2}, E.ILLEGAL_GENERATION),
+        ({"member_id": "stranger", "generation": 1}, E.UNKNOWN_MEMBER_ID),
+        ({}, E.UNKNOWN_MEMBER_ID),
+        ({"group": "missing", "member_id": "m1", "generation": 1}, E.ILLEGAL_GENERATION),
+        ({"group": "simple"}, E.NONE),
+    ],
+)
+def test_who_may_commit(bench, fields, error):
+    b = bench()
+    b.stable()
+    assert b.error(b.commit(1, **fields)) == error
+
+
+def test_no_commit_between_generation_and_assignment_but_one_while_revoking(bench):
+    b = bench()
+    b.join()
+    b.settle()
+    assert b.error(b.commit(1, member_id="m1", generation=1)) == E.REBALANCE_IN_PROGRESS
+    b.sync("m1", 1)
+    b.join()
+    assert b.state == "PreparingRebalance"
+    assert b.error(b.commit(2, member_id="m1", generation=1)) == E.NONE
+    assert offset(b) == 2
+
+
+def test_a_commit_counts_only_when_it_is_durable(bench):
+    b = bench(offset_metadata_max_bytes=4)
+    b.hold_appends = True
+    first, second = b.commit(1), b.commit(2)
+    assert b.waiting == [first, second] and offset(b) is None
+    b.release()
+    assert b.waiting == [] and offset(b) == 2
+    failed = b.commit(3)
+    b.release(E.NOT_ENOUGH_REPLICAS)
+    assert b.error(failed) == E.COORDINATOR_NOT_AVAILABLE and offset(b) == 2
+    too_long = b.commit(4, metadata="12345")
+    assert b.answer(too_long).partitions == ((T0, E.OFFSET_METADATA_TOO_LARGE),)
+
+
+def test_offsets_of_an_empty_group_expire_and_the_group_goes_with_them(bench):
+    b = bench(offsets_retention_ms=7 * DAY_MS)
+    b.stable()
+    b.commit(9, member_id="m1", generation=1)
+    for _ in range(10):
+        b.timers.clear()  # the member lives on
+        b.advance(DAY_MS)
+        b.send(ExpireOffsets())
+    assert offset(b) == 9
+    b.leave("m1")
+    b.advance(7 * DAY_MS - 1)
+    b.send(ExpireOffsets())
+    assert offset(b) == 9
+    b.advance(1)
+    b.send(ExpireOffsets())
+    assert offset(b) is None and b.core.list_groups() == []
+    assert [record.value for record in b.log[-2:]] == [None, None]
+    b.restart()
+    assert b.core.list_groups() == []
+
+
+def test_an_offset_does_not_expire_while_a_commit_of_it_is_under_way(bench):
+    b = bench(offsets_retention_ms=DAY_MS)
+    b.commit(5)
+    b.commit(6, topic="u")
+    b.advance(DAY_MS)
+    b.hold_appends = True
+    committed = b.commit(7)
+    b.send(ExpireOffsets())
+    b.release()
+    assert b.error(committed) == E.NONE and offset(b) == 7
+    assert offset(b, "u") is None
+    b.restart()
+    assert offset(b) == 7
+    b.hold_appends = False
+    b.advance(DAY_MS)
+    b.send(ExpireOffsets())
+    assert offset(b) is None and b.core.list_groups() == []
+
+
+def test_a_client_s_own_retention_and_unsubscribed_topics(bench):
+    b = bench(offsets_retention_ms=7 * DAY_MS)
+    b.commit(1, group="simple", retention_ms=1_000)
+    b.commit(1, group="simple", topic="u")
+    b.stable()
+    b.commit(1, member_id="m1", generation=1)
+    b.commit(1, topic="u", member_id="m1", generation=1)
+    b.timers.clear()
+    b.advance(1_000)
+    b.send(ExpireOffsets())
+    assert offset(b, group="simple") is None and offset(b, "u", "simple") == 1
+    b.advance(7 * DAY_MS)
+    b.send(ExpireOffsets())
+    assert offset(b) == 1, "the group consumes t"
+    assert offset(b, "u") is None, "nobody consumes u any more"
+
+
+def test_deleting_groups(bench):
+    b = bench()
+    assert b.error(b.delete()) == E.GROUP_ID_NOT_FOUND
+    b.stable()
+    b.commit(1, member_id="m1", generation=1)
+    assert b.error(b.delete()) == E.NON_EMPTY_GROUP
+    b.leave("m1")
+    assert b.error(b.delete()) == E.NONE
+    assert offset(b) is None and b.core.describe("g") is None
+    b.restart()
+    assert offset(b) is None and b.core.describe("g") is None
+
+
+def test_a_deletion_that_cannot_be_stored_did_not_happen(bench):
+    b = bench()
+    b.commit(1)
+    b.append_error = E.KAFKA_STORAGE_ERROR
+    assert b.error(b.delete()) == E.NOT_COORDINATOR
+    assert offset(b) == 1 and b.state == "Empty"
+
+
+def test_deleting_offsets_spares_subscribed_topics(bench):
+    b = bench()
+    b.stable()
+    b.commit(1, member_id="m1", generation=1)
+    b.commit(1, topic="u", member_id="m1", generation=1)
+    token = b.ask(
+        DeleteOffsets, group_id="g", partitions=(T0, TopicPartition("u", 0), TopicPartition("v", 0))
+    )
+    assert [code for _, code in b.answer(token).partitions] == [E.GROUP_SUBSCRIBED_TO_TOPIC, E.NONE, E.NONE]
+    assert offset(b) == 1 and offset(b, "u") is None
+    assert b.error(b.ask(DeleteOffsets, group_id="none", partitions=(T0,))) == E.GROUP_ID_NOT_FOUND
+
+
+def test_offsets_of_deleted_topics_go(bench):
+    b = bench()
+    b.commit(1)
+    b.commit(1, topic="u")
+    b.recreate("t")
+    assert offset(b) is None and offset(b, "u") == 1
+    assert decode_key(b.log[-1].key) == OffsetKey("g", "t", 0) and b.log[-1].value is None
+
+
+def test_an_offset_of_an_earlier_topic_is_not_given_after_a_load(bench):
+    b = bench()
+    b.commit(1000)
+    b.recreate("t", seen=False)
+    b.restart()
+    assert offset(b) is None
+    assert b.log[-1].value is None, "the next coordinator does not find it either"
+
+
+def test_an_offset_of_an_earlier_topic_is_not_given_though_its_tombstone_fails(bench):
+    b = bench()
+    b.commit(1000)
+    b.append_error = E.NOT_ENOUGH_REPLICAS
+    b.recreate("t")
+    assert offset(b) is None
+    b.restart()
+    assert offset(b) is None
+
+
+def test_a_commit_that_is_durable_after_its_topic_was_deleted_does_not_count(bench):
+    b = bench()
+    b.hold_appends = True
+    b.commit(1000)
+    b.recreate("t")
+    b.commit(7)
+    b.release()
+    assert offset(b) == 7
+    b.restart()
+    assert offset(b) == 7
+
+
+def test_a_stored_offset_without_a_topic_id_belongs_to_the_topic_of_its_name_if_there_is_one(bench):
+    b = bench()
+    for topic in ("t", "gone"):
+        key = encode_key(OffsetKey("g", topic, 0))
+        b.log.append(StoredRecord(key, encode_offset(CommittedOffset(5, 3, "", b.now_ms))))
+    b.restart()
+    assert offset(b) == 5
+    assert offset(b, "gone") is None
+    b.recreate("t")
+    assert offset(b) is None

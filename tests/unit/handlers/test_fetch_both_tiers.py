@@ -1,0 +1,84 @@
+"""The fetch handler over both tiers: what it tells of aborted transactions wherever their markers lie."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+from tier_node import ABORT, PRODUCER, START_MS, TierNode, produce, write_transactional
+
+from tierlog.broker.handlers.context import Connection, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.fetch import fetch_handler
+from tierlog.broker.handlers.fetch_sessions import FetchSessions
+from tierlog.broker.handlers.purgatory import Purgatory
+from tierlog.broker.replication.replica import Replica
+from tierlog.config.node import NodeSettings
+from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from tierlog.records.writer import NewRecord
+from tierlog.tiering.memory_store import MemoryStore
+
+
+async def fetch(node: TierNode, replica: Replica, offset: int) -> PartitionData:
+    deps = Dependencies(
+        settings=NodeSettings(remote_fetch_max_wait_ms=10_000),
+        metadata=node.metadata,
+        replicas=node,  # type: ignore[arg-type]
+        purgatory=Purgatory(10),
+        sessions=FetchSessions(0, random.Random(1)),
+        producer_ids=None,  # type: ignore[arg-type]
+        clock=node.clock,
+        tasks=node.tasks,
+        remote=node.remote_log,
+    )
+    asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        max_bytes=1 << 20,
+        isolation_level=1,
+        topics=[FetchTopic(topic=replica.name.topic, partitions=[asked])],
+    )
+    connection = Connection(1, "127.0.0.1", 1, "127.0.0.1", 2)
+    context = RequestContext(1, 12, 1, "test", connection)
+    response = await fetch_handler(deps)(context, request)  # type: ignore[misc]
+    answer: PartitionData = response.responses[0].partitions[0]
+    return answer
+
+
+@pytest.mark.parametrize("marker_tiered", [False, True])
+async def test_aborts_of_remote_records_are_told_wherever_the_marker_lies(
+    tmp_path: Path, marker_tiered: bool
+) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        first = write_transactional(replica, [NewRecord(START_MS, b"k", b"v", ())], base_sequence=0)
+        replica.roll(START_MS)
+        write_transactional(replica, ABORT, control=True)
+        produce(replica, 1)
+        if marker_tiered:
+            await node.driver.flush("t")
+        await settled(node)
+        assert replica.local_log_start_offset == (replica.log_end_offset if marker_tiered else first + 1)
+        answer = await fetch(node, replica, first)
+        assert answer.records.size > 0
+        assert [(line.producer_id, line.first_offset) for line in answer.aborted_transactions or ()] == [
+            (PRODUCER, first)
+        ]
+
+
+async def settled(node: TierNode) -> None:
+    node.driver.wake_all()
+    while jobs := node.driver.jobs():
+        await asyncio.wait(jobs)
+
+
+async def test_no_remote_record_is_shown_above_the_high_watermark_that_is_told(tmp_path: Path) -> None:
+    """A new leader learns only later how much is committed; what is remote was long ago."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        produce(replica, 3)
+        await node.driver.flush("t")
+        await settled(node)
+        replica._core.high_watermark = 3
+        answer = await fetch(node, replica, 0)
+        assert answer.records.end_offset == 15
+        assert (answer.high_watermark, answer.last_stable_offset) == (15, 15)

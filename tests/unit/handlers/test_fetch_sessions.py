@@ -1,0 +1,254 @@
+"""KIP-227: opening, stepping and closing a session, what an incremental answer holds, and who is evicted."""
+
+import random
+import uuid
+
+import pytest
+
+from tierlog.broker.handlers.fetch_sessions import (
+    EVICTION_MS,
+    MAX_EPOCH,
+    NO_SESSION,
+    FetchScope,
+    FetchSessions,
+    SessionFault,
+    SessionPartition,
+)
+
+TOPIC = uuid.UUID(int=1)
+
+
+def asked(*numbers: int, offset: int = 0) -> list[SessionPartition]:
+    return [SessionPartition(TOPIC, number, offset, 1000) for number in numbers]
+
+
+def opened(sessions: FetchSessions, *numbers: int, privileged: bool = False, now_ms: int = 0) -> int:
+    return sessions.open(asked(*numbers), privileged=privileged, uses_topic_ids=True, now_ms=now_ms)
+
+
+def step(
+    sessions: FetchSessions,
+    session_id: int,
+    epoch: int,
+    *numbers: int,
+    forget: tuple[int, ...] = (),
+    offset: int = 0,
+) -> FetchScope | SessionFault:
+    forgotten = [(TOPIC, number) for number in forget]
+    return sessions.begin(
+        session_id, epoch, asked(*numbers, offset=offset), forgotten, uses_topic_ids=True, now_ms=0
+    )
+
+
+@pytest.fixture
+def sessions() -> FetchSessions:
+    return FetchSessions(2, random.Random(1))
+
+
+def test_epoch_zero_may_open_and_the_next_request_adds_changes_and_forgets(sessions: FetchSessions) -> None:
+    scope = step(sessions, NO_SESSION, 0, 0, 1)
+    assert isinstance(scope, FetchScope)
+    assert scope.may_open
+    session_id = opened(sessions, 0, 1)
+    scope = step(sessions, session_id, 1, 1, 2, forget=(0,), offset=5)
+    assert isinstance(scope, FetchScope)
+    assert [(item.partition, item.fetch_offset) for item in scope.partitions] == [(1, 5), (2, 5)]
+    assert isinstance(step(sessions, session_id, 2), FetchScope)
+
+
+@pytest.mark.parametrize(
+    ("known", "epoch", "ids", "fault"),
+    [
+        (False, 1, True, SessionFault.ID_NOT_FOUND),
+        (True, 2, True, SessionFault.INVALID_EPOCH),
+        (True, 1, False, SessionFault.TOPIC_ID_MIX),
+    ],
+)
+def test_what_does_not_fit_is_told(
+    sessions: FetchSessions, known: bool, epoch: int, ids: bool, fault: SessionFault
+) -> None:
+    session_id = opened(sessions, 0)
+    wanted = session_id if known else session_id + 1
+    assert sessions.begin(wanted, epoch, [], [], uses_topic_ids=ids, now_ms=0) is fault
+
+
+def test_the_final_epoch_closes(sessions: FetchSessions) -> None:
+    session_id = opened(sessions, 0)
+    scope = step(sessions, session_id, -1, 0)
+    assert isinstance(scope, FetchScope)
+    assert not scope.may_open
+    assert step(sessions, session_id, 1) is SessionFault.ID_NOT_FOUND
+
+
+def test_a_session_that_forgot_everything_ends(sessions: FetchSessions) -> None:
+    session_id = opened(sessions, 0)
+    scope = step(sessions, session_id, 1, forget=(0,))
+    assert isinstance(scope, FetchScope)
+    assert scope.session is None
+    assert len(sessions) == 0
+
+
+def test_the_epoch_wraps_to_one(sessions: FetchSessions) -> None:
+    session_id = opened(sessions, 0)
+    scope = step(sessions, session_id, 1)
+    assert isinstance(scope, FetchScope)
+    assert scope.session is not None
+    scope.session.next_epoch = MAX_EPOCH
+    step(sessions, session_id, MAX_EPOCH)
+    assert scope.session.next_epoch == 1
+
+
+def test_only_changes_are_told() -> None:
+    partition = SessionPartition(TOPIC, 0, 0, 1000)
+
+    def tell(error: int = 0, high_watermark: int = 5, log_start: int = 0, records: bool = False) -> bool:
+        return partition.tell(
+            error=error, high_watermark=high_watermark, log_start_offset=log_start, noteworthy=records
+        )
+
+    assert tell()
+    assert not tell()
+    assert tell(records=True)
+    assert tell(high_watermark=6)
+    assert tell(high_watermark=6, log_start=1)
+    assert tell(error=3, high_watermark=6, log_start=1)
+    assert tell(error=3, high_watermark=6, log_start=1), "an error is repeated"
+    assert tell(high_watermark=6, log_start=1), "the end of an error is told"
+    assert not tell(high_watermark=6, log_start=1)
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "hears"), [(9, 4, True), (10, 5, True), (10, 4, False), (11, 4, False)]
+)
+def test_one_that_was_cut_or_follows_anew_hears_the_high_watermark_again(
+    offset: int, epoch: int, hears: bool
+) -> None:
+    partition = SessionPartition(TOPIC, 0, 10, 1000, 4)
+
+    def tell() -> bool:
+        return partition.tell(error=0, high_watermark=5, log_start_offset=0, noteworthy=False)
+
+    assert tell()
+    partition.ask(SessionPartition(TOPIC, 0, offset, 1000, epoch))
+    assert tell() is hears
+
+
+def test_those_that_got_records_go_to_the_end(sessions: FetchSessions) -> None:
+    session_id = opened(sessions, 0, 1, 2)
+    scope = step(sessions, session_id, 1)
+    assert isinstance(scope, FetchScope)
+    assert scope.session is not None
+    scope.session.rotate([(TOPIC, 0)])
+    scope = step(sessions, session_id, 2)
+    assert isinstance(scope, FetchScope)
+    assert [item.partition for item in scope.partitions] == [1, 2, 0]
+
+
+def test_a_full_cache_refuses_a_newcomer_while_all_are_young(sessions: FetchSessions) -> None:
+    opened(sessions, 0)
+    opened(sessions, 0)
+    assert opened(sessions, 0, 1, 2) == NO_SESSION
+
+
+def test_a_stale_session_gives_way(sessions: FetchSessions) -> None:
+    stale = opened(sessions, 0, 1, 2)
+    fresh = opened(sessions, 0, now_ms=EVICTION_MS)
+    assert opened(sessions, 0, now_ms=EVICTION_MS + 1) != NO_SESSION
+    assert step(sessions, stale, 1) is SessionFault.ID_NOT_FOUND
+    assert isinstance(step(sessions, fresh, 1), FetchScope)
+
+
+def test_a_follower_takes_the_slot_of_the_smallest_consumer(sessions: FetchSessions) -> None:
+    small, large = opened(sessions, 0), opened(sessions, 0, 1)
+    assert opened(sessions, 0, privileged=True) != NO_SESSION
+    assert step(sessions, small, 1) is SessionFault.ID_NOT_FOUND
+    assert isinstance(step(sessions, large, 1), FetchScope)
+
+
+def test_a_larger_session_takes_the_slot_of_a_smaller_one_that_had_its_time(sessions: FetchSessions) -> None:
+    old = [opened(sessions, 0, 1), opened(sessions, 0, 1, 2)]
+    late = EVICTION_MS + 1
+    for session_id in old:  # used just now, so that neither is stale
+        sessions.begin(session_id, 1, [], [], uses_topic_ids=True, now_ms=late)
+    assert opened(sessions, 0, now_ms=late) == NO_SESSION
+    assert opened(sessions, 0, 1, now_ms=late) != NO_SESSION
+    assert sessions.evictions == 1
+
+
+def test_no_slots_means_no_sessions() -> None:
+    assert opened(FetchSessions(0, random.Random(1)), 0) == NO_SESSION
+
+
+def test_partitions_are_bounded_over_all_sessions() -> None:
+    sessions = FetchSessions(10, random.Random(1), partitions_max=5)
+    first, second = opened(sessions, 0, 1), opened(sessions, 0, 1)
+    assert opened(sessions, 0, 1) == NO_SESSION
+    assert (sessions.partitions, sessions.refused) == (4, 1)
+    assert isinstance(step(sessions, first, 1, 2), FetchScope)
+    assert step(sessions, second, 1, 2) is SessionFault.ID_NOT_FOUND, "one too many, and it is gone"
+    assert (sessions.partitions, len(sessions)) == (3, 1)
+    assert isinstance(step(sessions, first, 2, forget=(0,)), FetchScope)
+    assert sessions.partitions == 2
+    assert isinstance(step(sessions, first, -1), FetchScope)
+    assert (sessions.partitions, len(sessions)) == (0, 0)
+
+
+def test_clients_that_went_away_leave_their_partitions_to_others() -> None:
+    sessions = FetchSessions(10, random.Random(1), partitions_max=6)
+    first, second = opened(sessions, 0, 1), opened(sessions, 0, 1, now_ms=1)
+    assert opened(sessions, 0, 1, 2, now_ms=EVICTION_MS) == NO_SESSION
+    assert opened(sessions, 0, 1, 2, now_ms=EVICTION_MS + 1) != NO_SESSION
+    assert (sessions.partitions, sessions.evictions, sessions.refused) == (5, 1, 1)
+    assert step(sessions, first, 1) is SessionFault.ID_NOT_FOUND, "the one unused for longest, and no more"
+    assert isinstance(step(sessions, second, 1), FetchScope)
+
+
+def test_nobody_gives_way_to_one_that_is_too_large_all_the_same() -> None:
+    sessions = FetchSessions(10, random.Random(1), partitions_max=4)
+    stale, fresh = opened(sessions, 0, 1), opened(sessions, 0, 1, now_ms=EVICTION_MS)
+    assert opened(sessions, 0, 1, 2, now_ms=EVICTION_MS + 1) == NO_SESSION
+    assert isinstance(step(sessions, stale, 1), FetchScope)
+    assert isinstance(step(sessions, fresh, 1), FetchScope)
+
+
+def test_large_sessions_that_had_their_time_do_not_keep_others_out() -> None:
+    sessions = FetchSessions(10, random.Random(1), partitions_max=6)
+    small, large = opened(sessions, 0, 1), opened(sessions, 0, 1, 2)
+    late = EVICTION_MS + 1
+    for session_id in (small, large):  # used just now, so that neither is stale
+        sessions.begin(session_id, 1, [], [], uses_topic_ids=True, now_ms=late)
+    assert opened(sessions, 0, 1, 2, now_ms=late) == NO_SESSION, "not larger than the newcomer"
+    assert opened(sessions, 0, 1, now_ms=late) != NO_SESSION
+    assert step(sessions, large, 2) is SessionFault.ID_NOT_FOUND
+    assert isinstance(step(sessions, small, 2), FetchScope)
+
+
+def test_consumers_leave_their_partitions_to_a_follower() -> None:
+    sessions = FetchSessions(10, random.Random(1), partitions_max=4)
+    small, large = opened(sessions, 0), opened(sessions, 0, 1, 2)
+    assert opened(sessions, 0, 1, privileged=True) != NO_SESSION
+    assert step(sessions, large, 1) is SessionFault.ID_NOT_FOUND
+    assert isinstance(step(sessions, small, 1), FetchScope)
+
+
+def test_one_session_has_a_share_of_the_partitions() -> None:
+    sessions = FetchSessions(10, random.Random(1), session_partitions_max=2)
+    assert opened(sessions, 0, 1, 2) == NO_SESSION
+    session_id = opened(sessions, 0, 1)
+    assert isinstance(step(sessions, session_id, 1, 2, forget=(0,)), FetchScope)
+    assert step(sessions, session_id, 2, 3) is SessionFault.ID_NOT_FOUND
+    assert (sessions.partitions, sessions.refused) == (0, 2)
+
+
+def test_a_log_start_is_told_again_until_the_follower_begins_there() -> None:
+    follower = SessionPartition("t", 0, 10, 1000, log_start_offset=0)
+    told = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "noteworthy": False}
+    assert follower.tell(**told) and follower.tell(**told)
+    follower.ask(SessionPartition("t", 0, 10, 1000, log_start_offset=6))
+    assert not follower.tell(**told)
+
+
+def test_a_consumer_is_told_of_a_log_start_once() -> None:
+    consumer = SessionPartition("t", 0, 10, 1000)
+    told = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "noteworthy": False}
+    assert consumer.tell(**told) and not consumer.tell(**told)

@@ -1,0 +1,49 @@
+"""Producer ids: blocks from the controller, each id once, one request for a block at a time."""
+
+import asyncio
+
+import pytest
+
+from tierlog.broker.handlers.producer_ids import ProducerIds
+from tierlog.protocol.errors import ErrorCode, KafkaError
+
+
+class Controller:
+    """Hands out blocks of ten, with others of other brokers in between."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.error = ErrorCode.NONE
+
+    async def allocate(self) -> tuple[ErrorCode, int, int]:
+        self.asked += 1
+        first = 1_000 * self.asked
+        await asyncio.sleep(0)
+        return self.error, first, 10
+
+
+async def test_ids_come_in_blocks_and_each_of_them_once() -> None:
+    controller = Controller()
+    ids = ProducerIds(controller.allocate)
+    taken = [await ids.take() for _ in range(25)]
+    assert taken == [*range(1_000, 1_010), *range(2_000, 2_010), *range(3_000, 3_005)]
+    assert controller.asked == 3
+
+
+async def test_those_who_ask_at_once_share_a_block() -> None:
+    controller = Controller()
+    ids = ProducerIds(controller.allocate)
+    taken = await asyncio.gather(*(ids.take() for _ in range(25)))
+    assert len(set(taken)) == 25
+    assert controller.asked == 3
+
+
+async def test_without_a_controller_the_client_is_told_to_try_again() -> None:
+    controller = Controller()
+    controller.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    ids = ProducerIds(controller.allocate)
+    with pytest.raises(KafkaError) as refused:
+        await ids.take()
+    assert refused.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    controller.error = ErrorCode.NONE
+    assert await ids.take() == 2_000

@@ -1,0 +1,537 @@
+"""Replicas that move between log directories: what they carry along, what comes in between, where it ends."""
+
+import asyncio
+import shutil
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+from moving_node import EMPTY, NAME, Disk, Node, image_of
+from pump import until
+from structlog.testing import capture_logs
+
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import Space
+from tierlog.base.types import TopicPartition
+from tierlog.broker.maintenance.directory_move import ROOM_LEFT_BYTES
+from tierlog.metadata import records as r
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.errors import ErrorCode
+
+
+def unplug_c(path: Path) -> None:
+    (path / "c").rename(path / "unplugged")
+    (path / "c").write_text("no directory")
+
+
+def plug_c(path: Path) -> None:
+    (path / "c").unlink()
+    (path / "unplugged").rename(path / "c")
+
+
+async def test_a_log_moves_with_all_that_it_knows_while_appends_go_on(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 30)
+    assert node.append(30, producer=(7, 0, 0)) == 30
+    await node.commits.flush(node.replica)
+    node.fill(31, 5)
+    assert node.replica.delete_records(12) == 12
+    node.replica.log.cleaned_to = 3
+    log = node.replica.log
+    before = [segment.base_offset for segment in node.replica.segments]
+    node.disk.gate.clear()
+    assert node.to("b") is ErrorCode.NONE
+    await node.copying()
+    node.fill(36, 4)
+    (move,) = node.moves.under_way
+    assert (move.copied_bytes, move.offset_lag) == (0, 40 - 12)
+    assert node.to("b") is ErrorCode.NONE
+    assert node.moves.under_way == [move]
+    node.disk.gate.set()
+    for number in range(40, 60):
+        node.append(number)
+        await asyncio.sleep(0)
+    await node.moved()
+    count = node.replica.log_end_offset
+    assert node.replica.log is log
+    assert log.directory == tmp_path / "b" / "t-0"
+    assert node.append(30, producer=(7, 0, 0)) == 30, "a retry is still known"
+    assert node.values() == list(range(12, count))
+    assert [segment.base_offset for segment in node.replica.segments][: len(before)] == before
+    await asyncio.sleep(0)
+    await node.kill()
+    node = await Node(tmp_path).start(image_of())
+    assert node.directories.directory_of(NAME) is node.directories.all[1]
+    assert (node.replica.log_start_offset, node.replica.log.cleaned_to) == (12, 3)
+    assert node.values() == list(range(12, count))
+    assert node.append(30, producer=(7, 0, 0)) == 30
+    assert node.replica.log.epochs.entries[0].epoch == 0
+    assert node.places() == ["b/t-0"]
+    node.append(count)
+    await node.stop()
+    node = await Node(tmp_path).start(image_of())
+    assert node.values() == list(range(12, count + 1))
+    await node.stop()
+
+
+async def test_what_is_cut_dropped_or_rolled_during_the_copy_is_so_in_the_copy(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 40)
+    node.disk.gate.clear()
+    node.to("b")
+    await node.copying()
+    log = node.replica.log
+    now_ms = SystemClock().now_ms()
+    node.replica.delete_records(14)
+    assert log.delete_local_before(14, now_ms) > 0
+    node.replica.become_follower(2, 1, 1)
+    node.replica.truncate_to(29, now_ms)
+    node.replica.become_leader(2, 2, [1])
+    node.fill(100, 15)
+    node.disk.gate.set()
+    await node.moved()
+    expected = [*range(14, 29), *range(100, 115)]
+    assert log.directory == tmp_path / "b" / "t-0"
+    assert node.values() == expected
+    node.fill(115, 10)
+    await node.kill()
+    node = await Node(tmp_path).start(image_of())
+    assert node.values() == [*expected, *range(115, 125)]
+    assert node.replica.log.recovered_dropped_segments == 0
+    await node.stop()
+
+
+async def test_an_acknowledgement_that_waits_for_a_flush_gets_it_from_the_new_directory(
+    tmp_path: Path,
+) -> None:
+    node = await Node(tmp_path).start(image_of(flush_messages="1", segment_bytes="10000"))
+    node.fill(0, 20)
+    node.to("b")
+    while node.moves.under_way:
+        offset = node.append(node.replica.log_end_offset)
+        await until(partial(_is_answered, node, offset + 1))
+    await node.moved()
+    await node.commits.flush(node.replica)
+    assert node.replica.acknowledgement(offset + 1, 1) is ErrorCode.NONE
+    assert node.replica.recovery_point == node.replica.log_end_offset
+    assert node.values() == list(range(node.replica.log_end_offset))
+    await node.stop()
+
+
+def _is_answered(node: Node, end_offset: int) -> bool:
+    return not node.moves.under_way or node.replica.acknowledgement(end_offset, 1) is not None
+
+
+async def test_another_target_replaces_a_move_and_the_present_one_ends_it(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    node.disk.gate.clear()
+    node.to("b")
+    await node.copying()
+    assert node.to("c") is ErrorCode.NONE
+    assert [move.target.path.name for move in node.moves.under_way] == ["c"]
+    node.disk.gate.set()
+    await node.moved()
+    assert node.values() == list(range(20))
+    await node.stop()
+    assert node.places() == ["c/t-0"]
+    node = await Node(tmp_path).start(image_of())
+    node.disk.gate.clear()
+    node.to("a")
+    await node.copying()
+    assert node.to("c") is ErrorCode.NONE
+    assert node.moves.under_way == []
+    node.disk.gate.set()
+    await node.moved()
+    assert node.places() == ["c/t-0"]
+    assert node.values() == list(range(20))
+    await node.stop()
+
+
+async def test_a_deleted_topic_takes_its_copy_along_and_its_namesake_stays(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    node.disk.gate.clear()
+    node.to("b")
+    await node.copying()
+    node.follow(EMPTY)
+    assert node.moves.under_way == []
+    node.follow(image_of(2))
+    await node.manager.made()
+    node.disk.gate.set()
+    await node.moved()
+    node.append(500)
+    assert node.values() == [500]
+    node.to("b")
+    await node.moved()
+    assert node.values() == [500]
+    await node.stop()
+    assert node.places() == ["b/t-0"]
+
+
+async def test_a_topic_deleted_just_after_the_switch_leaves_nothing_behind(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    node.to("b")
+    await until(lambda: node.directories.directory_of(NAME) is node.directories.all[1])
+    node.follow(EMPTY)
+    node.directories.prefer(NAME, node.directories.all[0])
+    node.follow(image_of(2))
+    await node.manager.made()
+    node.append(500)
+    await node.moved()
+    node.append(501)
+    assert node.values() == [500, 501]
+    await node.stop(clean=False)
+    node = await Node(tmp_path).start(image_of(2))
+    assert node.values() == [500, 501]
+    await node.stop()
+
+
+async def test_a_broken_target_costs_the_copy_and_not_the_partition(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    node.disk.gate.clear()
+    node.to("b")
+    await node.copying()
+    node.disk.broken.add(tmp_path / "b")
+    node.disk.gate.set()
+    await node.moved()
+    assert [directory.path.name for directory in node.directories.offline] == ["b"]
+    node.append(20)
+    assert node.to("c") is ErrorCode.KAFKA_STORAGE_ERROR, "a start could not tell where it is"
+    assert node.to("b") is ErrorCode.KAFKA_STORAGE_ERROR
+    await node.stop()
+    node = await Node(tmp_path).start(image_of())
+    await node.moved()
+    assert node.directories.directory_of(NAME) is node.directories.all[1], "it is back, and so is the move"
+    assert node.values() == list(range(21))
+    await node.stop()
+
+
+async def test_a_broken_source_takes_the_partition_offline(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    node.disk.gate.clear()
+    node.to("b")
+    await node.copying()
+    node.directories.all[0].fail("broken")
+    await asyncio.sleep(0)
+    assert node.manager.is_offline(NAME)
+    assert node.moves.under_way == []
+    assert node.to("b") is ErrorCode.KAFKA_STORAGE_ERROR
+    node.disk.gate.set()
+    await node.moved()
+    await node.stop()
+    node = await Node(tmp_path).start(image_of())
+    assert node.values() == list(range(20))
+    await node.stop()
+    assert node.places() == ["a/t-0"]
+
+
+async def test_a_move_that_a_stop_ended_begins_anew_at_the_next_start(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    node.disk.gate.clear()
+    node.to("b")
+    await node.copying()
+    node.disk.gate.set()
+    await node.stop()
+    assert [place[:4] for place in node.places()] == ["a/t-", "b/t-"]
+    node = await Node(tmp_path).start(image_of())
+    await node.moved()
+    assert node.values() == list(range(20))
+    assert node.directories.directory_of(NAME) is node.directories.all[1]
+    await node.stop()
+    assert node.places() == ["b/t-0"]
+
+
+async def test_what_is_asked_in_vain_is_answered_as_kafka_does(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    path = str(tmp_path / "b")
+    assert node.moves.move(NAME, "b") is ErrorCode.LOG_DIR_NOT_FOUND, "a path is absolute"
+    assert node.moves.move(NAME, str(tmp_path / "d")) is ErrorCode.LOG_DIR_NOT_FOUND
+    nobody = TopicPartition("u", 0)
+    assert node.moves.move(nobody, path) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert node.moves.move(TopicPartition("t", 1), path) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert node.moves.move(TopicPartition("t", -1), path) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    long = TopicPartition("t" * 214, 0)
+    assert node.moves.move(long, path) is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert node.to("a") is ErrorCode.NONE
+    assert node.moves.under_way == []
+    await node.stop()
+
+
+async def test_a_partition_is_made_in_the_directory_that_it_was_given_before(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.directories.claim(1, "c")
+    await node.manager.open_all(EMPTY)
+    for place in ("b", "c"):
+        assert node.to(place) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    node.image = image_of()
+    assert node.to("b") is ErrorCode.REPLICA_NOT_AVAILABLE
+    node.manager.follow(EMPTY, image_of())
+    assert node.directories.directory_of(NAME) is node.directories.all[1]
+    await node.stop()
+
+
+async def test_a_rate_holds_a_copy_back_until_it_is_raised(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of(segment_bytes="1000000"))
+    node.fill(0, 100)
+    key = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+    def rate(value: str) -> ClusterImage:
+        record = r.ConfigRecord(scope=r.ConfigScope.BROKER, name="1", key=key, value=value)
+        return evolve_all(node.image, [record])
+
+    node.follow(rate("1"))
+    node.to("b")
+    await until(lambda: node.moves.under_way[0].copied_bytes > 0)
+    (move,) = node.moves.under_way
+    assert move.copied_bytes < node.replica.log.size_bytes
+    node.to("a")
+    await node.moved()
+    node.follow(rate("100000000"))
+    node.to("b")
+    await node.moved()
+    assert node.values() == list(range(100))
+    assert node.places() == ["b/t-0"]
+    await node.stop()
+
+
+class Small(Disk):
+    """In each directory there is room for one of two logs, beside what has to stay free."""
+
+    def __init__(self, log_bytes: int) -> None:
+        super().__init__()
+        self.log_bytes = log_bytes
+
+    def space(self, path: Path) -> Space:
+        total = ROOM_LEFT_BYTES + self.log_bytes * 3 // 2
+        return Space(total, total - sum(map(_size, path.rglob("*.log"))))
+
+
+def _size(path: Path) -> int:
+    with suppress(FileNotFoundError):  # another thread removes what a move has left
+        return path.stat().st_size
+    return 0
+
+
+async def test_a_move_waits_for_what_an_earlier_one_has_left_where_it_lacks_the_room(tmp_path: Path) -> None:
+    node = await Node(tmp_path, Small(20_000)).start(
+        image_of(segment_bytes="100000", file_delete_delay_ms="100")
+    )
+    while node.replica.log.size_bytes < 18_000:
+        node.append(node.replica.log_end_offset)
+    count = node.replica.log_end_offset
+    node.to("b")
+    await until(lambda: not node.moves.under_way)
+    assert node.replica.log.directory.parent.name == "b"
+    node.to("a")  # where its old directory still lies
+    await node.moved()
+    assert node.places() == ["a/t-0"]
+    assert node.values() == list(range(count))
+    node.disk.log_bytes = 100  # type: ignore[attr-defined]
+    node.to("b")
+    await node.moved()
+    assert node.places() == ["a/t-0"], "nothing more goes there, so it is given up"
+    await node.stop()
+
+
+async def test_an_index_that_has_another_name_for_a_moment_is_copied_too(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of(index_interval_bytes="1"))
+    node.fill(0, 40)
+    node.disk.lacks = {
+        node.replica.log.rolled_below(40)[0].path(suffix) for suffix in (".index", ".timeindex")
+    }
+    node.to("b")
+    await node.moved()
+    assert node.disk.lacks == set()
+    for segment in node.replica.log.rolled_below(40):
+        segment.unload()
+        assert segment.index_entries > 0 and segment.time_entries > 0
+    assert node.values() == list(range(40))
+    await node.stop()
+
+
+async def test_a_file_that_stays_away_ends_the_move(tmp_path: Path) -> None:
+    node = await Node(tmp_path, again_s=0).start(image_of())
+    node.fill(0, 40)
+    node.disk.gone = {node.replica.log.rolled_below(40)[0].path(".index")}
+    with capture_logs() as told:
+        node.to("b")
+        await node.moved()
+    assert ["10 times in a row" in line["error"] for line in told if "error" in line] == [True]
+    assert node.places() == ["a/t-0"]
+    node.disk.gone = set()
+    node.to("b")
+    await node.moved()
+    assert node.values() == list(range(40))
+    assert node.places() == ["b/t-0"]
+    await node.stop()
+
+
+async def test_damage_that_was_not_told_yet_is_known_after_the_move_too(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    await node.kill()
+    (tmp_path / "a" / "t-0" / "damaged").touch()
+    node = await Node(tmp_path).start(image_of())
+    node.to("b")
+    await node.moved()
+    await node.kill()
+    node = await Node(tmp_path).start(image_of())
+    assert node.directories.directory_of(NAME) is node.directories.all[1]
+    assert node.replica.log.was_damaged
+    (tmp_path / "b" / "t-0" / "damaged").unlink()
+    node.to("c")
+    await node.moved()
+    assert not (tmp_path / "c" / "t-0" / "damaged").exists()
+    await node.stop()
+
+
+@pytest.mark.parametrize("to", ["a", "c"])
+async def test_what_a_move_could_not_take_away_the_next_one_does(tmp_path: Path, to: str) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    node.disk.stuck = {tmp_path / "a" / "t-0"}
+    with capture_logs() as told:
+        node.to("b")
+        await node.moved()
+    assert ["has moved" in line["event"] for line in told if "error" in line] == [True]
+    note = f"a/t-0.{node.directories.all[1].directory_id.hex}.moved-away"  # type: ignore[union-attr]
+    assert node.places() == ["a/t-0", note, "b/t-0"]
+    node.fill(20, 5)
+    node.disk.stuck = set()
+    node.directories.all[0].has_room()
+    node.to(to)
+    await node.moved()
+    assert node.places() == [f"{to}/t-0"]
+    await node.kill()
+    node = await Node(tmp_path).start(image_of())
+    assert node.values() == list(range(25))
+    await node.stop()
+
+
+async def test_an_unfinished_copy_waits_for_a_start_at_which_no_directory_is_offline(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    node.disk.gate.clear()
+    node.to("b")
+    await node.copying()
+    node.disk.gate.set()
+    await node.stop()
+    unplug_c(tmp_path)
+    node = await Node(tmp_path).start(image_of())
+    await node.moved()
+    assert [place[:4] for place in node.places()] == ["a/t-", "b/t-"]
+    await node.stop()
+    plug_c(tmp_path)
+    node = await Node(tmp_path).start(image_of())
+    await node.moved()
+    assert node.places() == ["b/t-0"]
+    assert node.values() == list(range(20))
+    await node.stop()
+
+
+@pytest.mark.parametrize("place", ["a", "b"])
+async def test_found_twice_it_is_where_it_was_not_left(tmp_path: Path, place: str) -> None:
+    node = await Node(tmp_path).start(image_of(), place)
+    node.fill(0, 20)
+    await node.stop()
+    other = "b" if place == "a" else "a"
+    shutil.copytree(tmp_path / place / "t-0", tmp_path / other / "t-0")
+    (tmp_path / other / "t-0.moved-away").touch()
+    unplug_c(tmp_path)
+    node = await Node(tmp_path).start(image_of())
+    assert node.values() == list(range(20)), "whatever is offline"
+    assert node.directories.directory_of(NAME) is node.directories.all["abc".index(place)]
+    await node.stop()
+    assert node.places() == [f"{place}/t-0"]
+
+
+@pytest.mark.parametrize(("note", "target", "opens"), [
+    ("t-0.{}.moved-away", 1, True),
+    ("t-0.{}.moved-away", 2, False),
+    ("t-0.moved-away", 1, False),
+])  # fmt: skip
+async def test_what_was_being_moved_stays_shut_while_the_target_may_be_offline(
+    tmp_path: Path, note: str, target: int, opens: bool
+) -> None:
+    """The last note is one that does not say where it went, as they were once."""
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    directory_id = node.directories.all[target].directory_id
+    assert directory_id is not None
+    await node.stop()
+    (tmp_path / "a" / note.format(directory_id.hex)).touch()
+    unplug_c(tmp_path)
+    node = await Node(tmp_path).start(image_of())
+    assert node.manager.is_offline(NAME) is not opens
+    assert not opens or node.values() == list(range(20))
+    await node.stop()
+    plug_c(tmp_path)
+    node = await Node(tmp_path).start(image_of())
+    assert node.values() == list(range(20))
+    await node.stop()
+    assert node.places() == ["a/t-0"]
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_what_may_have_moved_to_a_directory_that_is_gone_is_not_opened(
+    tmp_path: Path, is_alone: bool
+) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    await node.stop()
+    note = tmp_path / "a" / f"t-0.{uuid.UUID(int=7).hex}.moved-away"
+    note.touch()
+    told = list[list[tuple[uuid.UUID, int]]]()
+
+    async def tell_empty(empty: Sequence[tuple[uuid.UUID, int]]) -> None:
+        told.append(list(empty))
+
+    node = Node(tmp_path)
+    if is_alone:
+        await node.start(image_of())
+        assert "not in log.dirs" in node.manager._offline[NAME]
+        await node.stop()
+        note.unlink()
+        node = await Node(tmp_path).start(image_of())
+        assert node.values() == list(range(20)), "the operator has said so"
+    else:
+        await node.start(image_of(), tell_empty=tell_empty)
+        assert told == [[(uuid.UUID(int=1), 0)]]
+        assert node.values() == []
+        assert len(list(tmp_path.glob("?/t-0.*-stray"))) == 1
+        assert not note.exists()
+    await node.stop()
+
+
+async def test_found_twice_it_is_refused_if_what_was_left_went_to_a_third_one(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    third = node.directories.all[2].directory_id
+    assert third is not None
+    await node.stop()
+    shutil.copytree(tmp_path / "a" / "t-0", tmp_path / "b" / "t-0")
+    (tmp_path / "a" / f"t-0.{third.hex}.moved-away").touch()
+    node = await Node(tmp_path).start(image_of())
+    assert "found twice" in node.manager._offline[NAME]
+    await node.stop()
+    assert [place for place in node.places() if place.endswith("t-0")] == ["a/t-0", "b/t-0"]
+
+
+async def test_no_move_begins_once_a_directory_is_offline(tmp_path: Path) -> None:
+    """It may hold the log as it was before an earlier move, and a start would open that."""
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    node.to("b")
+    node.directories.all[2].fail("broken")
+    await node.moved()
+    assert node.places() == ["a/t-0"]
+    await node.stop()

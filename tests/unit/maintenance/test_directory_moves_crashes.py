@@ -1,0 +1,115 @@
+"""A move between log directories that is cut short: one log is left, with all that was promised."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from moving_node import NAME, Node, image_of
+from power_loss import Killed
+from power_loss_tree import PowerLossTree
+
+from tierlog.base.files import OsFiles
+
+
+class Unsynced(OsFiles):
+    """Spares the real disk."""
+
+    def sync(self, fd: int) -> None:  # type: ignore[override]
+        return
+
+    def sync_directory(self, path: Path) -> None:
+        return
+
+
+async def live(path: Path, disk: PowerLossTree, limit: int) -> tuple[int, int]:
+    """Moves a partition while records are appended, until it has moved or the disk is gone; how many were
+    appended, and how many are promised to be durable."""
+    node = await Node(path, disk).start(image_of(flush_messages="3", segment_bytes="1500"))
+    node.fill(0, 12)
+    await node.commits.flush(node.replica)
+    node.replica.delete_records(3)
+    await node.manager.checkpoints.write(node.directories.all[0])
+    disk.left, disk.spent = limit, 0
+    count = 12
+    node.to("b")
+    try:
+        while node.moves._moves and not node.failures:
+            if count < 25:
+                node.append(count)
+                count += 1
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await node.commits.flush(node.replica)
+    except (Killed, OSError, AssertionError):
+        pass
+    durable = node.replica.recovery_point
+    node.moves._stopping = True
+    disk.left = 0
+    await node.tasks.close()
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)  # type: ignore[arg-type]
+    node.directories.release()
+    return count, durable
+
+
+class KilledAtTheSwitch(PowerLossTree):
+    """Nothing is carried out any more once a copy has got its name."""
+
+    def rename(self, source: Path, target: Path) -> None:  # type: ignore[override]
+        super().rename(source, target)
+        if source.name.endswith("-future"):
+            self.left = 0
+
+
+async def test_power_that_fails_after_the_start_that_found_a_move_done_costs_nothing(tmp_path: Path) -> None:
+    roots = [tmp_path / name for name in "abc"]
+    for root in roots:
+        root.mkdir()
+    disk = KilledAtTheSwitch(roots)
+    count, durable = await live(tmp_path, disk, 1_000_000)
+    disk.left = None
+    node = await Node(tmp_path, disk).start(image_of())
+    end = node.replica.log_end_offset
+    assert node.places() == ["b/t-0"]
+    await node.idle()
+    await node.kill()
+    disk.lose_power()
+    disk.close_held()
+    node = await Node(tmp_path, Unsynced()).start(image_of())
+    assert node.values() == list(range(3, node.replica.log_end_offset))
+    assert durable <= node.replica.log_end_offset <= end <= count
+    await node.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("power", [True, False])
+async def test_wherever_it_is_cut_short_there_is_one_log_with_all_that_was_promised(
+    tmp_path: Path, power: bool
+) -> None:
+    outcomes = set[str]()
+    limit = 1
+    while True:
+        path = tmp_path / str(limit)
+        roots = [path / name for name in "abc"]
+        for root in roots:
+            root.mkdir(parents=True)
+        disk = PowerLossTree(roots)
+        count, durable = await live(path, disk, limit)
+        whole = disk.spent < limit
+        if power:
+            disk.lose_power()
+        disk.close_held()
+        node = await Node(path, Unsynced()).start(image_of())
+        end = node.replica.log_end_offset
+        assert node.values() == list(range(3, end)), limit
+        assert durable <= end <= count, limit
+        outcomes.add(node.directories.directory_of(NAME).path.name)  # type: ignore[union-attr]
+        await node.moved()
+        assert node.values() == list(range(3, end)), limit
+        node.append(end)
+        await node.stop()
+        assert len([place for place in node.places() if place.endswith("t-0")]) == 1
+        if whole:
+            break
+        limit += 1 if power else 3
+    assert outcomes == {"a", "b"}
+    assert limit > 50

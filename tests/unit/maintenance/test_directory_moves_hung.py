@@ -1,0 +1,104 @@
+"""A replica moves to a log directory that hangs while flushes are held for the end of the move."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from moving_node import NAME, Node, image_of
+from pump import until
+
+from tierlog.broker.maintenance.directory_move import SLOW_ENDS_MAX
+from tierlog.broker.maintenance.directory_moves import MoveEnd
+
+
+async def hung_at_the_end(path: Path, rest_s: float = 0.05) -> Node:
+    """Its target hangs while flushes are held, for longer than they are held."""
+    node = await Node(path, held_s=0.05, rest_s=rest_s).start(image_of(segment_bytes="100000"))
+    node.fill(0, 20)
+    node.disk.closes_if = node.replica.log.flushing._lock.locked
+    await hang(node)
+    return node
+
+
+async def hang(node: Node) -> None:
+    """Appends, so that something is left for the end, until the target hangs."""
+    while not node.disk.waits.is_set():
+        node.to("b")  # again, if the machine was too busy for it
+        node.append(node.replica.log_end_offset)
+        await asyncio.sleep(0)
+
+
+async def test_a_target_that_hangs_at_the_end_holds_up_no_flush_and_costs_no_copy(tmp_path: Path) -> None:
+    node = await hung_at_the_end(tmp_path)
+    (move,) = node.moves.under_way
+    await until(lambda: move.slow_ends >= 1)
+    node.moves.waits.held_s = 30
+    await node.commits.flush(node.replica)
+    end = node.append(node.replica.log_end_offset) + 1
+    assert node.moves.under_way == [move]
+    node.disk.closes_if = lambda: False
+    node.disk.gate.set()
+    await node.moved()
+    assert node.places() == ["b/t-0"]
+    assert node.values() == list(range(end))
+    await node.stop()
+
+
+async def test_a_target_that_is_too_slow_each_time_is_given_up(tmp_path: Path) -> None:
+    node = await hung_at_the_end(tmp_path)
+    (move,) = node.moves.under_way
+    while move.slow_ends < SLOW_ENDS_MAX:
+        if node.disk.waits.is_set():
+            await until(lambda: not node.disk.closes_if())  # flushes are held no more
+            node.disk.waits.clear()
+            node.disk.gate.set()
+        node.append(node.replica.log_end_offset)
+        await asyncio.sleep(0)
+    await node.commits.flush(node.replica)
+    node.disk.closes_if = lambda: False
+    node.disk.gate.set()
+    await node.moved()
+    assert node.places() == ["a/t-0"]
+    assert (node.moves.failed, node.moves.ended) == ({NAME}, {MoveEnd.FAILED: 1})
+    node.moves.waits.held_s = 30
+    node.to("b")
+    await node.moved()
+    assert node.places() == ["b/t-0"]
+    assert (node.moves.failed, node.moves.ended[MoveEnd.MOVED]) == (set(), 1)
+    await node.stop()
+
+
+@pytest.mark.parametrize("end", [MoveEnd.FAILED, MoveEnd.STOPPED])
+async def test_a_move_whose_target_hangs_for_good_is_given_up_or_called_off(
+    tmp_path: Path, end: MoveEnd
+) -> None:
+    node = await hung_at_the_end(tmp_path)
+    if end is MoveEnd.STOPPED:
+        node.moves.waits.held_s = 30
+        node.to("a")
+    await until(lambda: not node.moves._moves)
+    assert node.moves.ended == {end: 1}
+    assert not node.disk.gate.is_set()
+    await node.commits.flush(node.replica)
+    node.disk.closes_if = lambda: False
+    node.disk.gate.set()
+    await node.idle()
+    assert node.places() == ["a/t-0"]
+    await node.stop()
+
+
+async def test_those_who_wait_for_a_flush_get_it_before_flushes_are_held_again(tmp_path: Path) -> None:
+    node = await hung_at_the_end(tmp_path, rest_s=60)
+    (move,) = node.moves.under_way
+    await until(lambda: move.slow_ends >= 1)
+    node.moves.waits.held_s = 30
+    node.disk.closes_if = lambda: False
+    node.disk.gate.set()
+    for _ in range(200):
+        node.append(node.replica.log_end_offset)
+        await node.commits.flush(node.replica)
+    assert node.moves.under_way == [move]
+    node.to("a")
+    await node.moved()
+    assert node.moves.ended == {MoveEnd.STOPPED: 1}
+    await node.stop()

@@ -1,0 +1,593 @@
+"""The scrubber over real logs of one node: what it finds, what is served then, and what happens meanwhile."""
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hands import Hands
+
+from tierlog.base.files import FileSlice, OsFiles
+from tierlog.base.leader_epochs import EpochEnd
+from tierlog.base.network import Unreachable
+from tierlog.base.tasks import TaskGroup
+from tierlog.broker.maintenance.log_repair import MEND_TRIES, LogRepair
+from tierlog.broker.maintenance.scrubber import Scrubber
+from tierlog.broker.replication.core.follower import Fetched, Retry
+from tierlog.broker.replication.replica import ReadResult, Replica
+from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.segment import CorruptLog
+from tierlog.config.node import settings_from
+from tierlog.metadata import records as r
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from tierlog.records.batch import HEADER_SIZE, assign, iter_batches, read_header
+from tierlog.records.writer import NewRecord, encode_batch
+
+BATCHES = 30
+TOPIC_ID = uuid.UUID(int=1)
+CONFIG = {"segment.bytes": "1500", "index.interval.bytes": "200", "file.delete.delay.ms": "0"}
+LENGTH_AT, EPOCH_AT = 8, 12
+"""Where the header has its length and its leader epoch; no CRC covers them, nor the base offset before."""
+
+OFFSET_OR_EPOCH = [0, 7, EPOCH_AT, EPOCH_AT + 3]
+"""Bytes of them, the largest and the smallest."""
+
+
+class Peers:
+    """The other brokers: each serves, from the batches it has, what a consumer would get."""
+
+    is_open = True
+
+    def __init__(self) -> None:
+        self.batches: dict[str, dict[int, bytes]] = {}
+        """By the host of the broker, and the offset."""
+        self.asked: list[tuple[str, int]] = []
+        self.throttled_ms: list[int] = []
+        self.log_start = 0
+        self._host = ""
+
+    async def connect(self, host: str, port: int, client_id: str) -> "Peers":
+        if host not in self.batches:
+            raise Unreachable(host)
+        self._host = host
+        return self
+
+    async def call(
+        self, api_key: int, version: int, request: FetchRequest, timeout_s: float, again: Any = None
+    ) -> FetchResponse:
+        [topic] = request.topics
+        [asked] = topic.partitions
+        offset, answer = asked.fetch_offset, PartitionData(partition_index=0, records=b"")
+        if self.throttled_ms:
+            return FetchResponse(throttle_time_ms=self.throttled_ms.pop())
+        self.asked.append((self._host, offset))
+        has = self.batches[self._host]
+        if offset < self.log_start:
+            answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            has = {}
+        elif (held := _that_holds(has, offset)) is not None:
+            offset = held
+        else:
+            answer.error_code = ErrorCode.CORRUPT_MESSAGE
+        content = b""
+        while offset in has and len(content) < 500:
+            content += has[offset]
+            offset = read_header(has[offset]).next_offset
+        answer.records = memoryview(content)
+        return FetchResponse(responses=[FetchableTopicResponse(topic_id=topic.topic_id, partitions=[answer])])
+
+    def close(self) -> None:
+        return
+
+
+def _that_holds(batches: dict[int, bytes], offset: int) -> int | None:
+    """The base offset of the batch that holds an offset."""
+    return next((at for at, one in batches.items() if at <= offset < read_header(one).next_offset), None)
+
+
+class Node:
+    """Broker 1 leads one partition, alone; or with others in a cluster, whose controller `told` is."""
+
+    def __init__(self, path: Path, in_sync: tuple[int, ...] = (), **config: str) -> None:
+        settings, rng, self.clock = settings_from({"log.dirs": str(path)}), random.Random(1), Hands()
+        self.told: list[Any] = []
+        self.in_sync, self.peers = in_sync, Peers()
+        self.image = evolve_all(
+            ClusterImage(cluster_id="c"),
+            [
+                *(change for broker_id in in_sync and (1, 2, 3) for change in registered(broker_id)),
+                r.CreateTopic(topic_id=TOPIC_ID, name="t"),
+                partition(1, in_sync or (1,), replicas=(1, 2, 3) if in_sync else (1,)),
+                *(
+                    r.ConfigRecord(scope=r.ConfigScope.TOPIC, name="t", key=key, value=value)
+                    for key, value in (CONFIG | config).items()
+                ),
+            ],
+        )
+        self.failures: list[BaseException] = []
+        self.tasks = TaskGroup(lambda _, failure: self.failures.append(failure))
+        self.directories = DataDirectories([path], OsFiles(), rng)
+        self.directories.claim(1, "")
+        self.replicas = ReplicaManager(
+            settings, self.directories, self.clock, self.tasks, rng, moved=lambda _: None
+        )
+        tell_lost = self._tell_lost if in_sync else None
+        network = self.peers if in_sync else None
+        self.repair = LogRepair(
+            1, lambda: self.image, self.replicas, self.clock, self.tasks, tell_lost, network
+        )
+        self.scrubber = Scrubber(settings, self.replicas, self.tasks, rng, self._found)
+        self.found = asyncio.Event()
+
+    def _found(self, *found: Any) -> None:
+        self.repair.found(*found)
+        self.found.set()
+
+    async def _tell_lost(self, keys: Any) -> None:
+        """What the controller does then: broker 2 leads."""
+        self.told += keys
+        self.log_end_when_told = self.replica.log_end_offset
+        before = self.image
+        self.image = evolve_all(before, [partition(2, (2,), replicas=(1, 2, 3), epoch=1)])
+        self.replicas.follow(before, self.image)
+
+    async def start(self) -> "Node":
+        await self.replicas.open_all(self.image)
+        self.scrubber.start()
+        for number in range(BATCHES):
+            batch = encode_batch([NewRecord(self.clock.now, b"k", b"value %03d" % number * 5)])
+            assert not self.replica.append(memoryview(batch), self.clock.now).error
+        if self.in_sync:
+            self.replica.become_leader(0, 0, self.in_sync, (1, 2, 3), self.clock.now)
+            for one in self.in_sync[1:]:
+                self.replica.follower_fetched(one, one, BATCHES, self.clock.now)
+            assert self.replica.high_watermark == BATCHES
+        for host in ("h2", "h3"):
+            self.peers.batches[host] = self.batches()
+        return self
+
+    def batches(self) -> dict[int, bytes]:
+        """Those of its log, as they are on the disk."""
+        found = {}
+        for path in sorted(self.replica.log.directory.glob("*.log")):
+            content = path.read_bytes()
+            for at, header in iter_batches(content):
+                found[header.base_offset] = content[at : at + header.size]
+        return found
+
+    async def stop(self) -> None:
+        await self.scrubber.stop()
+        await self.repair.stop()
+        await self.tasks.close()
+        await self.replicas.close(clean=True)
+        self.directories.release()
+        assert self.failures == []
+
+    @property
+    def replica(self) -> Replica:
+        found = self.replicas.get("t", 0)
+        assert found is not None
+        return found
+
+    async def whole(self) -> None:
+        """What repairs it has ended."""
+        await asyncio.gather(*self.repair._repairing.values())
+        assert self.replica.log.damage == ()
+
+    def damage(self, offset: int, at: int = HEADER_SIZE + 5) -> None:
+        """Flips a bit of the batch that holds an offset."""
+        for position, path in self._batches(offset):
+            content = bytearray(path.read_bytes())
+            content[position + at] ^= 0x40
+            with path.open("r+b") as file:
+                file.write(content)
+
+    def _batches(self, offset: int) -> Iterator[tuple[int, Path]]:
+        for path in sorted(self.replica.log.directory.glob("*.log")):
+            content, position = path.read_bytes(), 0
+            while position < len(content):
+                header = read_header(content, position)
+                if header.base_offset == offset:
+                    yield position, path
+                position += header.size
+
+    def read(self, offset: int) -> ReadResult:
+        return self.replica.read(offset, 1 << 20)
+
+
+def registered(broker_id: int) -> list[r.AnyRecord]:
+    at = {"incarnation": uuid.UUID(int=broker_id), "host": f"h{broker_id}", "port": 1, "admin_url": ""}
+    return [
+        r.RegisterBroker(broker_id=broker_id, broker_epoch=broker_id, **at),  # type: ignore[arg-type]
+        r.FenceBroker(broker_id=broker_id, broker_epoch=broker_id, fenced=False),
+    ]
+
+
+def partition(
+    leader: int, in_sync: tuple[int, ...], *, replicas: tuple[int, ...], epoch: int = 0
+) -> r.PartitionRecord:
+    return r.PartitionRecord(
+        topic_id=TOPIC_ID,
+        partition=0,
+        replicas=replicas,
+        in_sync=in_sync,
+        leader=leader,
+        leader_epoch=epoch,
+        partition_epoch=epoch,
+    )
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    running = await Node(tmp_path).start()
+    yield running
+    await running.stop()
+
+
+def offsets_served(node: Node) -> list[int]:
+    """Each offset that some fetch gets, from wherever a client may go on."""
+    served: list[int] = []
+    offset = 0
+    while offset < BATCHES:
+        result = node.read(offset)
+        if result.error:
+            expected = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE)
+            assert result.error is expected[offset >= node.replica.log_start_offset]
+            offset += 1
+            continue
+        assert result.slice is not None
+        assert result.slice.base_offset == offset < result.slice.end_offset
+        content = b"".join(map(_bytes, result.slice.parts))
+        position = 0
+        while position < len(content):
+            header = read_header(content, position)
+            served.append(header.base_offset)
+            position += header.size
+        offset = result.slice.end_offset
+    return served
+
+
+def _bytes(part: FileSlice) -> bytes:
+    return OsFiles().read_at(part.file.fd, part.count, part.position)
+
+
+async def test_whole_logs_are_read_and_nothing_is_found(node: Node) -> None:
+    await node.scrubber.scrub_all()
+    assert node.scrubber.bytes_read == node.replica.log.size_bytes
+    assert node.scrubber.batches_read == BATCHES
+    assert node.replica.log.damage == ()
+    assert offsets_served(node) == list(range(BATCHES))
+
+
+@pytest.mark.parametrize("at", [HEADER_SIZE + 5, LENGTH_AT + 3, LENGTH_AT, *OFFSET_OR_EPOCH, 16], ids=str)
+@pytest.mark.parametrize("offset", [0, 4, 13, BATCHES - 1])
+async def test_what_is_damaged_is_refused_and_all_else_served(node: Node, offset: int, at: int) -> None:
+    """Of a length that is wrong the end is where the index knows the next batch: a few may go with it."""
+    node.damage(offset, at)
+    await node.scrubber.scrub_all()
+    [damage] = node.replica.log.damage
+    assert damage.start_offset == offset < damage.end_offset <= offset + 4
+    if at not in (LENGTH_AT, LENGTH_AT + 3):
+        assert damage.end_offset == offset + 1
+    lost = set(range(damage.start_offset, damage.end_offset))
+    assert offsets_served(node) == [one for one in range(BATCHES) if one not in lost]
+    assert node.read(offset).error is ErrorCode.CORRUPT_MESSAGE
+    assert node.repair.damaged == [node.replica]
+    node.replica.check()
+    await node.scrubber.scrub_all()
+    assert node.repair.found_count == 1, "it is no news the second time"
+
+
+@pytest.mark.parametrize("at", [*OFFSET_OR_EPOCH, LENGTH_AT], ids=str)
+@pytest.mark.parametrize("offset", [0, 4, 13])
+async def test_a_read_that_begins_at_a_wrong_header_makes_it_look(node: Node, offset: int, at: int) -> None:
+    node.damage(offset, at)
+    assert node.read(offset).error is ErrorCode.CORRUPT_MESSAGE
+    await asyncio.wait_for(node.found.wait(), 30)
+    assert [one.start_offset for one in node.replica.log.damage] == [offset]
+
+
+@pytest.mark.parametrize("at", OFFSET_OR_EPOCH, ids=str)
+@pytest.mark.parametrize("offset", [4, 13, BATCHES - 1])
+async def test_a_replica_that_catches_up_gets_no_wrong_header(node: Node, offset: int, at: int) -> None:
+    """Not within an answer either, and the next fetch, which begins there, is refused."""
+    whole = node.replica.read_for_follower(0, 1 << 20)
+    assert whole.slice is not None and whole.slice.end_offset == BATCHES
+    node.damage(offset, at)
+    result = node.replica.read_for_follower(0, 1 << 20)
+    assert result.slice is not None and result.slice.end_offset == offset
+    assert node.replica.read_for_follower(offset, 1 << 20).error is ErrorCode.CORRUPT_MESSAGE
+    await asyncio.wait_for(node.found.wait(), 30)
+    assert [one.start_offset for one in node.replica.log.damage] == [offset]
+
+
+async def test_a_follower_cuts_nothing_where_it_cannot_see_what_would_remain(tmp_path: Path) -> None:
+    """But looks, and what it finds is repaired."""
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    replica = node.replica
+    first = replica.segments[1].base_offset
+    node.damage(first, LENGTH_AT)
+    replica.become_follower(2, 1, 1)
+    asked = replica.fetch_position()
+    assert asked is not None
+    diverging = Fetched(diverging=EpochEnd(0, first + 2))
+    assert replica.take_fetched(asked, diverging, memoryview(b""), 0) == Retry(ErrorCode.CORRUPT_MESSAGE)
+    assert replica.log_end_offset == BATCHES
+    replica.check()
+    await asyncio.wait_for(node.found.wait(), 30)
+    await node.stop()
+
+
+async def test_a_last_epoch_that_has_not_begun_is_looked_at(tmp_path: Path) -> None:
+    """As a crash may leave it: no file had the epoch of the last batch, so its own word was taken for it."""
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    replica = node.replica
+    node.damage(BATCHES - 1, EPOCH_AT)
+    [position, path] = next(node._batches(BATCHES - 1))
+    replica.log.epochs.assign(read_header(path.read_bytes(), position).leader_epoch, BATCHES - 1)
+    replica.become_follower(2, 1, 1)
+    asked = replica.fetch_position()
+    assert asked is not None and asked.last_fetched_epoch > 1
+    refused = Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0)
+    assert isinstance(replica.take_fetched(asked, refused, memoryview(b""), 0), Retry)
+    await asyncio.wait_for(node.found.wait(), 30)
+    assert replica.log.damage[0].start_offset == BATCHES - 1
+    await node.stop()
+
+
+async def test_a_log_whose_damage_is_known_still_takes_records(node: Node) -> None:
+    node.damage(BATCHES - 2)
+    await node.scrubber.scrub_all()
+    batch = encode_batch([NewRecord(node.clock.now, None, b"new")])
+    assert not node.replica.append(memoryview(batch), node.clock.now).error
+    result = node.read(BATCHES)
+    assert result.slice is not None and result.slice.end_offset == BATCHES + 1
+    with pytest.raises(CorruptLog):
+        list(node.replica.log.batches(0))  # a coordinator must not go on without it
+
+
+async def test_damage_goes_with_its_segment(node: Node) -> None:
+    node.damage(0)
+    await node.scrubber.scrub_all()
+    second = node.replica.segments[1].base_offset
+    assert node.replica.delete_local_before(second, node.clock.now) == 1
+    assert node.replica.log.damage == () and node.repair.damaged == []
+    node.replica.check()
+
+
+async def test_what_was_cut_off_meanwhile_is_no_damage(node: Node) -> None:
+    """The thread has read the segment as it was; then it was cut, and is another one."""
+    replica = node.replica
+    node.damage(BATCHES - 1)
+    replica.become_follower(2, 1, 1)
+    scrubbing = asyncio.ensure_future(node.scrubber.scrub(replica))
+    await asyncio.sleep(0)
+    replica.truncate_to(BATCHES - 1, node.clock.now)
+    await scrubbing
+    assert replica.log.damage == () and node.repair.found_count == 0
+
+
+async def test_a_read_that_finds_no_batch_makes_it_look(node: Node) -> None:
+    node.damage(13, LENGTH_AT)
+    assert node.read(13).error is ErrorCode.CORRUPT_MESSAGE
+    await asyncio.wait_for(node.found.wait(), 30)
+    assert node.read(13).error is ErrorCode.CORRUPT_MESSAGE
+    assert set(offsets_served(node)) >= {*range(13), *range(17, BATCHES)}
+
+
+async def test_a_follower_that_cannot_take_what_it_gets_makes_the_leader_look(node: Node) -> None:
+    replica = node.replica
+    node.damage(4)
+    replica.become_leader(1, 1, (1, 2), (1, 2), 0)
+    for now_ms in range(10):
+        replica.follower_fetched(2, 5, 4, now_ms)
+    await asyncio.wait_for(node.found.wait(), 30)
+    assert replica.read_for_follower(4, 1 << 20).error is ErrorCode.CORRUPT_MESSAGE
+
+
+async def test_a_pass_begins_when_it_is_asked_for(node: Node) -> None:
+    node.damage(4)
+    node.scrubber.begin()
+    await asyncio.wait_for(node.found.wait(), 30)
+    assert node.repair.damaged == [node.replica]
+
+
+@pytest.mark.parametrize("at", [HEADER_SIZE + 5, LENGTH_AT + 3, *OFFSET_OR_EPOCH], ids=str)
+@pytest.mark.parametrize("offset", [4, 13, BATCHES - 1])
+async def test_a_leader_puts_back_what_another_has_and_leads_on(tmp_path: Path, offset: int, at: int) -> None:
+    node = await Node(tmp_path, in_sync=(1, 2, 3)).start()
+    whole = node.batches()
+    node.damage(offset, at)
+    await node.scrubber.scrub_all()
+    await asyncio.wait_for(node.whole(), 30)
+    assert node.batches() == whole and (node.repair.repaired, node.replica.repairs) == (1, 1)
+    assert node.told == [] and node.replica.leads and node.replica.log_end_offset == BATCHES
+    assert {host for host, _ in node.peers.asked} == {"h2"}
+    node.replica.check()
+    await node.scrubber.scrub_all()
+    assert node.repair.found_count == 1
+    await node.stop()
+
+
+async def test_replicas_that_are_damaged_at_different_places_mend_each_other(tmp_path: Path) -> None:
+    """Neither of the others is whole either, and one is not in sync; the range is asked for, no more."""
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    whole = node.batches()
+    del node.peers.batches["h2"][13], node.peers.batches["h3"][4], node.peers.batches["h3"][20]
+    node.damage(4)
+    node.damage(13)
+    await node.scrubber.scrub_all()
+    await asyncio.wait_for(node.whole(), 30)
+    assert node.batches() == whole and node.repair.repaired == 2
+    assert set(node.peers.asked) == {("h2", 4), ("h2", 13), ("h3", 13)}
+    assert node.told == []
+    await node.stop()
+
+
+async def test_damage_below_the_log_start_is_left_alone(tmp_path: Path) -> None:
+    """No replica serves it, and no client reads it: not a reason to give up the log behind it."""
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    node.replica.raise_log_start(10)
+    for host in ("h2", "h3"):
+        for offset in range(10):
+            del node.peers.batches[host][offset]
+    node.damage(4)
+    await node.scrubber.scrub_all()
+    await node.repair.stop()
+    for tries in range(2 * MEND_TRIES):
+        assert not await node.repair._go_on(node.replica, tries)
+    assert (node.peers.asked, node.told, node.replica.log_end_offset) == ([], [], BATCHES)
+    node.damage(13)
+    await node.scrubber.scrub_all()
+    await node.repair.stop()
+    await node.repair._go_on(node.replica, 0)
+    assert [one.start_offset for one in node.replica.log.damage] == [4], "what lies above is repaired"
+    await node.stop()
+
+
+@pytest.mark.parametrize(("throttled_ms", "host"), [(1, "h2"), (60_000, "h3")])
+async def test_a_quota_of_consumers_is_waited_for_unless_that_takes_long(
+    tmp_path: Path, throttled_ms: int, host: str
+) -> None:
+    node = await Node(tmp_path, in_sync=(1, 2, 3)).start()
+    whole = node.batches()
+    node.peers.throttled_ms = [throttled_ms]
+    node.damage(13)
+    await node.scrubber.scrub_all()
+    await node.whole()
+    assert (node.batches(), node.peers.asked) == (whole, [(host, 13)])
+    await node.stop()
+
+
+@pytest.mark.parametrize("at", [HEADER_SIZE + 5, 3, EPOCH_AT + 3], ids=str)
+async def test_what_another_serves_is_checked_before_it_is_taken(tmp_path: Path, at: int) -> None:
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    del node.peers.batches["h3"][13]
+    wrong = bytearray(node.peers.batches["h2"][13])
+    wrong[at] ^= 1
+    node.peers.batches["h2"][13] = bytes(wrong)
+    node.damage(13)
+    damaged = node.batches()
+    await node.scrubber.scrub_all()
+    await node.repair.stop()
+    assert not await node.repair._mend_all(node.replica)
+    assert node.batches() == damaged and node.read(13).error is ErrorCode.CORRUPT_MESSAGE
+    await node.stop()
+
+
+async def test_where_nobody_has_the_range_nothing_is_cut_until_somebody_has(tmp_path: Path) -> None:
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    whole = node.batches()
+    lost = [node.peers.batches[host].pop(13) for host in ("h2", "h3")]
+    node.damage(13)
+    await node.scrubber.scrub_all()
+    await node.repair.stop()
+    for tries in range(2 * MEND_TRIES):
+        assert not await node.repair._go_on(node.replica, tries)
+    assert node.told == [] and node.replica.leads
+    assert offsets_served(node) == [one for one in range(BATCHES) if one != 13]
+    node.peers.batches["h3"][13] = lost[0]
+    assert await node.repair._go_on(node.replica, 2 * MEND_TRIES)
+    assert node.batches() == whole and offsets_served(node) == list(range(BATCHES))
+    await node.stop()
+
+
+async def test_a_log_is_cut_only_after_another_was_seen_to_serve_the_rest(tmp_path: Path) -> None:
+    """Of a compacted topic, where others have other batches: a leader hands over before that."""
+    node = await Node(tmp_path, in_sync=(1, 2), **{"cleanup.policy": "compact"}).start()
+    replica = node.replica
+    del node.peers.batches["h3"]
+    batches = node.peers.batches["h2"]
+    batches[13] = longer(node, 13)
+    last = batches.pop(BATCHES - 1)
+    node.damage(13)
+    await node.scrubber.scrub_all()
+    await node.repair.stop()
+    assert not await node.repair._go_on(replica, MEND_TRIES)
+    assert node.told == [] and replica.leads, "the other lacks a batch behind the damage"
+    batches[BATCHES - 1] = last
+    assert not await node.repair._go_on(replica, MEND_TRIES)
+    assert node.told == [(TOPIC_ID, 0)] and not replica.leads
+    assert node.log_end_when_told == replica.log_end_offset == BATCHES
+    assert await node.repair._go_on(replica, MEND_TRIES)
+    assert (replica.log_end_offset, replica.log.damage) == (13, ())
+    node.repair._let_move(replica)
+    position = replica.fetch_position()
+    assert position is not None and position.offset == 13
+    await node.stop()
+
+
+async def test_damage_below_the_log_start_is_not_reported_and_needs_no_repair(tmp_path: Path) -> None:
+    """No replica serves what DeleteRecords has deleted; the segment still has it."""
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    node.replica.raise_log_start(5)
+    node.damage(4)
+    await node.scrubber.scrub_all()
+    assert node.repair.damaged == [] and node.repair._repairing == {} and node.peers.asked == []
+    assert offsets_served(node)[:2] == [5, 6]
+    node.replica.check()
+    await node.stop()
+
+
+async def test_repair_ends_when_the_damaged_records_are_deleted(tmp_path: Path) -> None:
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    for host in ("h2", "h3"):
+        del node.peers.batches[host][4]
+    node.damage(4)
+    await node.scrubber.scrub_all()
+    assert node.repair.damaged == [node.replica]
+    repairing = list(node.repair._repairing.values())
+    node.replica.raise_log_start(5)
+    await asyncio.wait_for(asyncio.gather(*repairing), 30)
+    assert node.repair.damaged == [] and node.told == []
+    await node.stop()
+
+
+async def test_a_batch_is_put_back_in_which_the_log_start_lies(tmp_path: Path) -> None:
+    node = await Node(tmp_path, in_sync=(1, 2)).start()
+    batch = encode_batch([NewRecord(node.clock.now, b"k", b"v")] * 5)
+    assert not node.replica.append(memoryview(batch), node.clock.now).error
+    node.replica.follower_fetched(2, 2, BATCHES + 5, node.clock.now)
+    whole = node.batches()
+    node.peers.batches = {"h2": whole, "h3": whole}
+    node.peers.log_start = BATCHES + 2
+    node.replica.raise_log_start(BATCHES + 2)
+    node.damage(BATCHES)
+    await node.scrubber.scrub_all()
+    await asyncio.wait_for(node.whole(), 30)
+    assert node.batches() == whole and node.repair.repaired == 1 and node.told == []
+    assert node.peers.asked == [("h2", BATCHES + 2)]
+    await node.stop()
+
+
+def longer(node: Node, offset: int) -> bytes:
+    batch = bytearray(encode_batch([NewRecord(node.clock.now, None, b"v" * 100)]))
+    assign(batch, 0, offset, read_header(node.peers.batches["h2"][offset]).leader_epoch)
+    return bytes(batch)
+
+
+async def test_a_bug_met_in_one_log_ends_the_pass_of_no_other(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug = KeyError("a bug")
+
+    async def fail(replica: Replica) -> None:
+        raise bug
+
+    monkeypatch.setattr(node.scrubber, "scrub", fail)
+    with pytest.raises(ExceptionGroup) as met:
+        await node.scrubber.scrub_all()
+    assert met.value.exceptions == (bug,)
+    assert (node.scrubber.passes, node.scrubber.progress) == (1, 1.0)

@@ -1,0 +1,250 @@
+"""Upkeep: one replica's full disk is not another's, and a failed fsync ends its directory."""
+
+import asyncio
+import random
+import uuid
+from pathlib import Path
+
+import pytest
+from hands import Hands
+
+from tierlog.base.files import OsFiles, Space
+from tierlog.base.tasks import TaskGroup
+from tierlog.broker.maintenance.log_maintenance import Upkeep
+from tierlog.broker.replication.group_commit import GroupCommit
+from tierlog.broker.replication.replica import PRODUCER_EXPIRATION_MS, Replica
+from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.config.node import settings_from
+from tierlog.metadata import records as r
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage
+from tierlog.records.writer import NewRecord, encode_batch
+
+TOPIC = uuid.UUID(int=1)
+
+
+class Disk(OsFiles):
+    """No room for small files in the directory `full`; no fsync at all while `broken`."""
+
+    full, broken, snapshots = "", False, True
+    usable = 1 << 39
+
+    def space(self, path: Path) -> Space:
+        return Space(1 << 40, self.usable)
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if create and path.suffix == ".snapshot" and not self.snapshots:
+            raise OSError(28, "No space left on device")
+        if exclusive and path.parent.name == self.full:
+            raise OSError(28, "No space left on device")
+        return super().open(path, create=create, exclusive=exclusive)
+
+    def sync(self, fd: int) -> None:  # type: ignore[override]
+        if self.broken:
+            raise OSError(5, "Input/output error")
+        OsFiles.sync(fd)
+
+
+class Jumping(Hands):
+    """`now` is the monotonic clock."""
+
+    jumped_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.jumped_ms
+
+
+class Node:
+    def __init__(self, path: Path) -> None:
+        self.disk, self.fatal = Disk(), []  # type: ignore[var-annotated]
+        settings, rng, clock = settings_from({"log.dirs": str(path)}), random.Random(1), Jumping()
+        self.clock = clock
+        tasks = TaskGroup(lambda name, failure: self.fatal.append((name, failure)))
+        directories = DataDirectories([path], self.disk, rng)
+        self.directory = directories.all[0]
+        self.replicas = ReplicaManager(
+            settings,
+            directories,
+            clock,
+            tasks,
+            rng,
+            moved=lambda name: None,
+            fatal=lambda name, failure: self.fatal.append((name, failure)),
+        )
+        self.upkeep = Upkeep(
+            settings,
+            self.replicas,
+            self.disk,
+            clock,
+            tasks,
+            GroupCommit(),
+            self,
+        )
+
+    has_reserve = True
+
+    async def keep_reserve(self) -> bool:
+        return self.has_reserve
+
+    async def start(self, **configs: str) -> "Node":
+        partition = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
+        changes = [r.CreateTopic(topic_id=TOPIC, name="t")]
+        changes += [r.PartitionRecord(topic_id=TOPIC, partition=n, **partition) for n in range(2)]  # type: ignore[misc,arg-type]
+        changes += [
+            r.ConfigRecord(scope=r.ConfigScope.TOPIC, name="t", key=key.replace("_", "."), value=value)
+            for key, value in configs.items()
+        ]
+        await self.replicas.open_all(evolve_all(ClusterImage(cluster_id="c"), changes))
+        for replica in self.replicas:
+            self.append(replica)
+        return self
+
+    def append(self, replica: Replica) -> None:
+        now_ms = self.clock.now_ms()
+        batch = encode_batch([NewRecord(now_ms, None, b"v" * 100)])
+        assert not replica.append(memoryview(bytearray(batch)), now_ms).error
+
+    def replica(self, number: int) -> Replica:
+        found = self.replicas.get("t", number)
+        assert found is not None
+        return found
+
+
+async def test_a_flush_without_room_delays_no_other_replica(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.disk.full = "t-0"
+    await node.upkeep.checkpoint(node.directory)
+    assert (node.replica(0).recovery_point, node.replica(1).recovery_point) == (0, 1)
+    node.disk.full = ""
+    await node.upkeep.checkpoint(node.directory)
+    assert node.replica(0).recovery_point == 1
+    assert node.fatal == []
+
+
+async def test_flush_ms_bounds_how_long_records_wait_for_an_fsync(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(flush_ms="50")
+    node.clock.now += 49
+    await node.upkeep.flush_due(node.directory)
+    assert [replica.recovery_point for replica in node.replicas] == [0, 0]
+    node.clock.now += 1
+    await node.upkeep.flush_due(node.directory)
+    assert [replica.recovery_point for replica in node.replicas] == [1, 1]
+
+
+async def test_segments_of_one_topic_are_not_rolled_all_at_once(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(segment_ms="100000", segment_jitter_ms="90000")
+    rolled_at: dict[int, int] = {}
+    for elapsed_ms in range(5_000, 100_001, 5_000):
+        for number in (0, 1):
+            replica = node.replica(number)
+            if number not in rolled_at and replica.maybe_roll(node.clock.now_ms() + elapsed_ms):
+                rolled_at[number] = elapsed_ms
+    assert len(set(rolled_at.values())) == 2
+    assert all(10_000 <= elapsed_ms <= 100_000 for elapsed_ms in rolled_at.values())
+
+
+async def test_retention_leaves_alone_what_was_deleted_meanwhile(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(segment_ms="1", retention_ms="1")
+    node.clock.now += 10_000
+
+    async def make_anew() -> None:
+        image = node.replicas._image
+        assert image is not None
+        node.replicas.follow(image, evolve_all(image, [r.DeleteTopic(topic_id=TOPIC, at_ms=0)]))
+        for number in (0, 1):
+            (tmp_path / f"t-{number}").mkdir()
+            (tmp_path / f"t-{number}" / f"{0:020d}.log").write_bytes(b"of the new topic")
+
+    await asyncio.gather(node.upkeep.apply_retention(), make_anew())
+    for number in (0, 1):
+        assert [path.name for path in (tmp_path / f"t-{number}").iterdir()] == [f"{0:020d}.log"]
+
+
+async def test_a_failed_fsync_takes_the_directory_and_with_the_last_one_the_node(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    node.disk.broken = True
+    kept = list(node.replicas)
+    await node.upkeep.checkpoint(node.directory)
+    assert [name for name, _ in node.fatal] == ["the last log directory"]
+    assert list(node.replicas) == []
+    assert all(replica.failed and "fsync failed" in replica.failed for replica in kept)
+
+
+async def test_the_flush_of_a_deleted_replica_harms_nobody(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    kept = list(node.replicas)
+    await node.replicas.close(clean=False)
+    for replica in kept:
+        await node.upkeep._flush(replica)
+    assert node.fatal == []
+
+
+async def test_retention_goes_on_where_nothing_can_be_rolled(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(segment_bytes="1048576", segment_ms="1", retention_bytes="0")
+    replica = node.replica(0)
+    replica.roll(node.clock.now_ms())
+    node.append(replica)
+    node.disk.snapshots = False
+    node.clock.now += 10
+    await node.upkeep.apply_retention()
+    assert (replica.log_start_offset, len(replica.segments)) == (1, 1)
+
+
+async def test_a_bug_met_in_one_partition_keeps_retention_from_no_other(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(segment_ms="1", retention_ms="1")
+    bug = KeyError("a bug")
+    first, second = node.replicas
+
+    def fail(now_ms: int) -> bool:
+        raise bug
+
+    first.maybe_roll = fail  # type: ignore[method-assign]
+    node.clock.now += 10_000
+    with pytest.raises(ExceptionGroup) as met:
+        await node.upkeep.apply_retention()
+    assert met.value.exceptions == (bug,) and bug.__notes__ == [f"partition {first.name}"]
+    assert (first.log_start_offset, second.log_start_offset) == (0, 1)
+
+
+async def test_idle_producers_of_tiered_partitions_are_forgotten_too(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(remote_storage_enable="true")
+    replica, now_ms = node.replica(0), node.clock.now_ms()
+    batch = encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
+    assert not replica.append(memoryview(batch), now_ms).error
+    await node.upkeep.apply_retention()
+    node.clock.now += PRODUCER_EXPIRATION_MS
+    await node.upkeep.apply_retention()
+    assert replica.log.producers.get(7) is None
+
+
+async def test_a_wall_clock_that_jumps_makes_no_producer_idle(tmp_path: Path) -> None:
+    """A retry would be written again."""
+    node = await Node(tmp_path).start(retention_ms="-1", message_timestamp_after_max_ms=str(1 << 60))
+    replica, now_ms = node.replica(0), node.clock.now_ms()
+    batch = encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
+    first = replica.append(memoryview(bytearray(batch)), now_ms)
+    for jump_ms in (10 * PRODUCER_EXPIRATION_MS, -20 * PRODUCER_EXPIRATION_MS):
+        node.clock.jumped_ms += jump_ms
+        await node.upkeep.apply_retention()
+        again = replica.append(memoryview(bytearray(batch)), node.clock.now_ms())
+        assert (again.error, again.base_offset) == (first.error, first.base_offset)
+
+
+async def test_reserves_do_not_keep_a_disk_full(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(preallocate="true", segment_bytes="1048576")
+    files = [replica.segments[0].path_log for replica in node.replicas]
+
+    def reserved() -> list[bool]:
+        return [path.stat().st_blocks * 512 >= 1 << 20 for path in files]
+
+    await node.upkeep.look_for_room()
+    assert reserved() == [True, True]
+    node.disk.usable = 0
+    node.directory.fill()
+    await node.upkeep.look_for_room()
+    assert (node.directory.is_full, reserved()) == (True, [False, False])
+    node.disk.usable = 1 << 39
+    await node.upkeep.look_for_room()
+    for replica in node.replicas:
+        node.append(replica)

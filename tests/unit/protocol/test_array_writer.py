@@ -1,0 +1,54 @@
+"""A message written piece by piece is the message written at once."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tierlog.protocol.api import APIS
+from tierlog.protocol.codec import array_writer, encode, nested_array_writer
+from tierlog.protocol.messages.describe_configs import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from tierlog.protocol.schema import Message, plain_fields
+
+
+def arrays() -> Iterator[tuple[type[Message], int, str]]:
+    for api in APIS.values():
+        for version in range(api.least, api.most + 1):
+            for field in plain_fields(api.response, version):
+                if field.array and field.nested is not None:
+                    yield api.response, version, field.name
+
+
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_any_array_of_any_response_can_be_written_apart(count: int) -> None:
+    for message, version, array in arrays():
+        [field] = [field for field in message.FIELDS if field.name == array]
+        assert field.nested is not None
+        elements = [field.nested() for _ in range(count)]
+        whole = message(**{array: elements})
+        writer, without = array_writer(message, version, array), message()
+        middle = b"".join(writer.elements(elements[at : at + 3]) for at in range(0, count, 3))
+        written = writer.before(without, count) + middle + writer.after(without)
+        assert written == encode(whole, version), (message, version, array)
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_an_array_inside_of_an_array(version: int) -> None:
+    entries = [DescribeConfigsResourceResult(name=f"n{n}", value=None) for n in range(3)]
+    result = DescribeConfigsResult(resource_type=2, resource_name="täpic")
+    outer = array_writer(DescribeConfigsResponse, version, "results")
+    inner = nested_array_writer(DescribeConfigsResponse, version, DescribeConfigsResult, "configs")
+    response = DescribeConfigsResponse(throttle_time_ms=7)
+    pieces = [outer.before(response, 1), inner.before(result, 3)]
+    pieces += [inner.elements(entries), inner.after(result), outer.after(response)]
+    result.configs = entries
+    response.results = [result]
+    assert b"".join(pieces) == encode(response, version)
+
+
+def test_what_is_no_array_of_structs_is_refused() -> None:
+    with pytest.raises(ValueError, match="throttle_time_ms"):
+        array_writer(DescribeConfigsResponse, 4, "throttle_time_ms")

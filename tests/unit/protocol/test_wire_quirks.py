@@ -1,0 +1,30 @@
+"""What clients really send is understood, and only that."""
+
+import pytest
+
+from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.messages.metadata import MetadataRequest
+from tierlog.protocol.primitives import MalformedFrame
+from tierlog.protocol.quirks import decode_quirk
+
+FAULT = MalformedFrame("as decoded first")
+
+
+def test_librdkafka_asks_for_all_topics() -> None:
+    """The body of a frame captured from librdkafka 2.16.0."""
+    request = decode_quirk(BY_NAME["Metadata"], 13, bytes.fromhex("00000000010000"), FAULT)
+    assert request == MetadataRequest(topics=None, allow_auto_topic_creation=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "body"),
+    [
+        ("Metadata", 13, "0000000001000000"),
+        ("Metadata", 13, "00000001010000"),
+        ("Metadata", 8, "00000000010000"),
+        ("Heartbeat", 4, "00000000010000"),
+    ],
+)
+def test_anything_else_stays_malformed(name: str, version: int, body: str) -> None:
+    with pytest.raises(MalformedFrame):
+        decode_quirk(BY_NAME[name], version, bytes.fromhex(body), FAULT)

@@ -1,0 +1,299 @@
+"""The flow of tiering over a real quorum, real replicas and a store: upload, drop, read, delete."""
+
+import asyncio
+import uuid
+from pathlib import Path
+
+import pytest
+from faulty_store import FaultyStore
+from tier_node import START_MS, TIERED, TierNode, produce
+
+from tierlog.broker.remote.tier_views import TierRefused
+from tierlog.config.topic import TopicConfig
+from tierlog.metadata.controller import commands as c
+from tierlog.records.batch import iter_batches
+from tierlog.records.record import iter_records
+from tierlog.tiering.format.manifest import TopicDocument, decode_root, decode_topic
+from tierlog.tiering.local_store import LocalStore
+from tierlog.tiering.memory_store import MemoryStore
+
+
+def whole_log(replica) -> bytes:
+    """All bytes while everything is still local."""
+    data, offset = b"", replica.log_start_offset
+    while offset < replica.log_end_offset:
+        found = replica.read(offset, 1 << 20).slice
+        data += b"".join(part.read() for part in found.parts)
+        offset = found.end_offset
+    return data
+
+
+async def read_all(node: TierNode, replica, max_bytes: int = 3000) -> bytes:
+    data, offset = b"", replica.log_start_offset
+    while offset < replica.high_watermark:
+        part = await node.fetch(replica, offset, max_bytes)
+        batches = list(iter_batches(part))
+        assert batches[0][1].base_offset <= offset <= batches[0][1].last_offset
+        data += part
+        offset = batches[-1][1].next_offset
+    return data
+
+
+async def test_what_was_produced_comes_back_byte_for_byte_from_the_store(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, LocalStore(tmp_path / "bucket")) as node:
+        replica = await node.create("t", local_retention_ms="-1")
+        produce(replica, 60)
+        before = whole_log(replica)
+        await node.driver.flush("t")
+        await node.metadata.submit(c.AlterConfigs(resources=(_set("t", "local.retention.ms", "0"),)))
+        await settled(node)
+        assert replica.local_log_start_offset == replica.log_end_offset == 300
+        assert node.remote(replica).end_offset == 300
+        assert await read_all(node, replica) == before
+        assert await read_all(node, replica, 1 << 20) == before
+
+
+async def test_rolled_segments_are_tiered_without_being_asked(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        produce(replica, 40)
+        image = await node.metadata.wait_for(
+            lambda image: (
+                image.remote_partition(*node.where(replica)).end_offset == replica.log.active_base_offset
+            )
+        )
+        assert image.remote_partition(*node.where(replica)).started == ()
+        await settled(node)
+        assert replica.local_log_start_offset == replica.log.active_base_offset
+        root = decode_root(await node.store.get(node.keys.root(node.where(replica))))
+        assert root.entries == node.remote(replica).entries
+
+
+async def test_a_time_is_found_in_the_store(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        produce(replica, 40)
+        await node.driver.flush("t")
+        for target in (0, 1, 57, 199):
+            found = await node.remote_log.offset_for_timestamp(
+                *node.where(replica), node.remote(replica), START_MS + target
+            )
+            assert found == (target, START_MS + target, 0)
+        assert (
+            await node.remote_log.offset_for_timestamp(
+                *node.where(replica), node.remote(replica), START_MS + 200
+            )
+            is None
+        )
+
+
+async def test_retention_moves_the_log_start_and_deletes_objects_after_the_grace(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore(), grace_ms=1000) as node:
+        replica = await node.create("t")
+        produce(replica, 60)
+        await node.driver.flush("t")
+        everything = await node.objects(f"{node.keys.cluster_id}/data/")
+        first_end = node.remote(replica).entries[1].end_offset
+        await node.move_log_start(replica, first_end)
+        await settled(node)
+        assert replica.log_start_offset == first_end
+        await node.housekeeper.keep_house()
+        assert await node.objects(f"{node.keys.cluster_id}/data/") == everything
+        node.clock.pass_time(1001)
+        await node.housekeeper.keep_house()
+        left = await node.objects(f"{node.keys.cluster_id}/data/")
+        assert left == everything[4:]
+        assert not node.metadata.image.delete_queue
+
+
+async def test_total_retention_by_bytes_keeps_the_newest(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", retention_bytes="9000")
+        produce(replica, 100)
+        await node.driver.flush("t")
+        await settled(node)
+        kept = sum(entry.log_bytes for entry in node.remote(replica).entries)
+        assert 9000 <= kept < 9000 + 4000
+        assert replica.log_start_offset == node.remote(replica).entries[0].base_offset > 0
+
+
+async def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        await node.create("kept")
+        produce(replica, 40)
+        await node.driver.flush("t")
+        await node.housekeeper.keep_house()
+        where = node.where(replica)
+        document = decode_topic(await node.store.get(node.keys.topic(where.topic_id)))
+        assert (document.name, document.partitions) == ("t", 1)
+        await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+        await settled(node)
+        while node.metadata.image.delete_queue:
+            await node.housekeeper.keep_house()
+        assert not [key for key in await node.objects() if str(where.topic_id) in key]
+        assert len(await node.objects(node.keys.topics())) == 1
+
+
+async def test_a_topic_that_another_describes_meanwhile_is_not_taken_for_gone(tmp_path: Path) -> None:
+    """Whose metadata are old, after a pause or with a disk that hung, has never heard of it."""
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store) as node:
+        store.arm("hold", 0, "list")
+        keeping = asyncio.ensure_future(node.housekeeper.keep_house())
+        await store.fired.wait()
+        replica = await node.create("t")
+        produce(replica, 40)
+        await node.driver.flush("t")
+        await node.manager.describe_topic(
+            TopicDocument(topic_id=replica.topic_id, name="t", partitions=1, configs={})
+        )
+        store.gate.set()
+        await keeping
+        assert node.keys.root(node.where(replica)) in await node.objects()
+
+
+async def test_a_manifest_that_came_back_after_its_topic_went_is_deleted(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore(), grace_ms=1000) as node:
+        replica = await node.create("t")
+        produce(replica, 40)
+        await node.driver.flush("t")
+        await node.housekeeper.keep_house()
+        where = node.where(replica)
+        root = await node.store.get(node.keys.root(where))
+        await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+        await settled(node)
+        await node.housekeeper.keep_house()
+        await node.store.put(node.keys.root(where), root)  # another broker was writing it all the while
+        node.clock.pass_time(1001)
+        await node.housekeeper.keep_house()
+        assert not [key for key in await node.objects() if str(where.topic_id) in key]
+
+
+@pytest.mark.parametrize("rounds_meanwhile", [0, 1])
+async def test_who_keeps_house_again_trusts_no_old_description(tmp_path: Path, rounds_meanwhile: int) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        await node.housekeeper.keep_house()
+        key = node.keys.topic(replica.topic_id)
+        register = c.RegisterBroker(
+            broker_id=0, incarnation=uuid.UUID(int=8), host="h", port=2, admin_url="http://h:2"
+        )
+        epoch = (await node.metadata.submit(register)).broker_epoch
+        await node.metadata.submit(c.FenceBroker(broker_id=0, broker_epoch=epoch, fenced=False))
+        for _ in range(rounds_meanwhile):
+            await node.housekeeper.keep_house()
+        await node.store.delete([key])  # the other's doing
+        await node.metadata.submit(c.FenceBroker(broker_id=0, broker_epoch=epoch, fenced=True))
+        await node.housekeeper.keep_house()
+        assert decode_topic(await node.store.get(key)).name == "t"
+
+
+async def test_a_partition_taken_up_again_is_listened_to_once(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        await settled(node)
+        listeners = len(replica.listeners)
+        for tiered in ("false", "true", "false", "true"):
+            replica.update_config(TopicConfig.parse({**TIERED, "remote.storage.enable": tiered}))
+            await settled(node)
+        await settled(node)
+        assert len(replica.listeners) == listeners
+
+
+async def test_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with TierNode(tmp_path, store) as node:
+        replica = await node.create("t")
+        produce(replica, 30)
+        await node.driver.flush("t")
+    async with TierNode(tmp_path, store) as node:
+        replica = next(iter(node))
+        produce(replica, 30)
+        await node.driver.flush("t")
+        assert node.remote(replica).end_offset == 300
+        data = await read_all(node, replica)
+        records = [r for at, _ in iter_batches(data) for r in iter_records(data, at, max_bytes=1 << 20)]
+        assert [record.offset for record in records] == list(range(300))
+
+
+async def test_explain_says_where_an_offset_lies(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", local_retention_ms="-1")
+        produce(replica, 40)
+        await node.driver.flush("t")
+        produce(replica, 1)
+        both = await node.driver.explain("t", 0, 7)
+        assert (both.tier, both.base_offset, both.last_offset) == ("local", 5, 9)
+        assert both.also_remote == node.keys.log(node.where(replica), node.remote(replica).entries[0])
+        newest = await node.driver.explain("t", 0, 201)
+        assert (newest.tier, newest.also_remote, newest.position) == ("local", None, 0)
+        await node.metadata.submit(c.AlterConfigs(resources=(_set("t", "local.retention.ms", "0"),)))
+        await settled(node)
+        remote = await node.driver.explain("t", 0, 7)
+        assert (remote.tier, remote.base_offset, remote.location) == ("remote", 5, both.also_remote)
+        stored = await node.store.get(remote.location, remote.position, remote.position + remote.batch_bytes)
+        assert next(iter_batches(stored))[1].base_offset == 5
+        with pytest.raises(TierRefused, match="has offsets 0 to 204"):
+            await node.driver.explain("t", 0, 205)
+        with pytest.raises(TierRefused, match="has no partition 9: it has 1"):
+            await node.driver.explain("t", 9, 0)
+        with pytest.raises(TierRefused, match="there is no topic 'u'"):
+            await node.driver.explain("u", 0, 0)
+
+
+async def test_status_tells_both_tiers(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", partitions=2)
+        produce(replica, 40)
+        await node.driver.flush("t")
+        await settled(node)
+        first, second = node.driver.status()
+        assert (first.topic, first.partition, first.remote_start, first.remote_end) == ("t", 0, 0, 200)
+        assert (first.local_start, first.local_end, first.pending_bytes, first.last_error) == (
+            200,
+            200,
+            0,
+            None,
+        )
+        assert first.remote_bytes == sum(entry.log_bytes for entry in node.remote(replica).entries)
+        assert (second.remote_start, second.remote_end, second.remote_bytes) == (-1, -1, 0)
+
+
+async def test_uploads_stop_and_go_on_as_the_topic_says(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        produce(replica, 20)
+        await node.driver.flush("t")
+        end = node.remote(replica).end_offset
+        await node.metadata.submit(c.AlterConfigs(resources=(_set("t", "remote.log.copy.disable", "true"),)))
+        produce(replica, 60)
+        await settled(node)
+        assert node.remote(replica).end_offset == end
+        with pytest.raises(TierRefused, match=r"remote\.log\.copy\.disable is set"):
+            await node.driver.flush("t")
+        assert await node.fetch(replica, 0), "what is remote stays readable"
+        await node.metadata.submit(c.AlterConfigs(resources=(_set("t", "remote.log.copy.disable", "false"),)))
+        await node.driver.flush("t")
+        assert node.remote(replica).end_offset == replica.log_end_offset
+
+
+async def test_flush_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        await node.create("plain", remote_storage_enable="false")
+        with pytest.raises(TierRefused, match=r"remote\.storage\.enable"):
+            await node.driver.flush("plain")
+        with pytest.raises(TierRefused, match="leads no partition"):
+            await node.driver.flush("missing")
+
+
+async def settled(node: TierNode) -> None:
+    """Returns once no partition has anything left to do."""
+    node.driver.wake_all()
+    while jobs := node.driver.jobs():
+        await asyncio.wait(jobs)
+
+
+def _set(topic: str, key: str, value: str) -> c.ConfigResource:
+    change = c.ConfigChange(key=key, operation=c.ConfigOperation.SET, value=value)
+    return c.ConfigResource(scope=c.ConfigScope.TOPIC, name=topic, changes=(change,))

@@ -1,0 +1,578 @@
+"""Two brokers of a tiered topic over a real quorum and a store: followers drop, begin anew, take over."""
+
+import asyncio
+import itertools
+import threading
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from faulty_store import FaultyStore
+from pump import until
+from tier_node import START_MS, TierNode, flip_a_bit, take_role
+
+from tierlog.base.files import FileSlice, OsFiles, Space
+from tierlog.base.leader_epochs import UNKNOWN_END
+from tierlog.base.types import TopicPartition
+from tierlog.broker.remote.tier_driver import TierDriver
+from tierlog.broker.remote.tier_state_machine import LIST_OFFSETS, TierStart
+from tierlog.broker.replication.core.follower import Append, Fetched, StartFromTier, Step
+from tierlog.broker.replication.replica import AppendResult, ReadResult, Replica
+from tierlog.broker.storage.log_suffix import LEFT_BYTES
+from tierlog.config.topic import TopicConfig
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import PartitionImage, RemotePartition
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tierlog.records.batch import iter_batches
+from tierlog.records.writer import NewRecord, encode_batch
+from tierlog.tiering.manager import TierManager
+from tierlog.tiering.memory_store import MemoryStore
+
+PRODUCER = 5
+
+
+class Disk(OsFiles):
+    """Of broker 2: knows what was done on the event loop's thread, and what room there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room: int | None = None
+        self.done: list[tuple[str, bool]] = []
+        """What was done, and whether by a thread."""
+
+    def _note(self, what: str) -> None:
+        self.done.append((what, threading.current_thread() is not threading.main_thread()))
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if path.name.endswith(".log") and not path.exists():
+            self._note("create log")
+        return super().open(path, create=create, exclusive=exclusive)
+
+    def sync(self, fd: int) -> None:  # type: ignore[override]
+        self._note("sync")
+        OsFiles.sync(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        self._note("sync directory")
+        super().sync_directory(path)
+
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        if path.name.endswith(".log.tmp"):
+            self._note("unlink copy")
+        super().unlink(path, missing_ok=missing_ok)
+
+    def space(self, path: Path) -> Space:
+        total, usable = super().space(path)
+        return Space(total, usable if self.room is None else self.room)
+
+
+class Other:
+    """Broker 2: a replica and a tier driver of its own, in the cluster of broker 1."""
+
+    def __init__(self, node: TierNode, directory: Path) -> None:
+        self.node = node
+        self.replicas: dict[TopicPartition, Replica] = {}
+        self.directory = directory
+        self.files = Disk()
+        self.driver = TierDriver(
+            broker_id=2,
+            metadata=node.metadata,
+            replicas=self,
+            manager=TierManager(node.store, node.keys),
+            remote_log=node.remote_log,
+            files=self.files,
+            clock=node.clock,
+            rng=node.rng,
+            tasks=node.tasks,
+            found_damage=node.found_damage,
+            interval_ms=3_600_000,
+            first_pause_s=0.001,
+        )
+        node.metadata.subscribe(lambda old, new: self.follow())
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(list(self.replicas.values()))
+
+    def get(self, topic: "str | uuid.UUID", partition: int) -> Replica | None:
+        return self.replicas.get(TopicPartition(str(topic), partition))
+
+    def open(self, like: Replica) -> Replica:
+        directory = self.directory / str(like.name)
+        arguments = (like.name, like.topic_id, 2, directory, like.config, self.files, START_MS)
+        self.replicas[like.name] = Replica.open(*arguments, clean=False, rng=self.node.rng)
+        self.follow()
+        return self.replicas[like.name]
+
+    def follow(self) -> None:
+        image = self.node.metadata.image
+        for name, replica in self.replicas.items():
+            replica.update_config(TopicConfig.parse(image.topic_overrides(name.topic)))
+            take_role(replica, 2, image.topic(name.topic).partitions[name.partition])
+
+
+class Pair:
+    def __init__(self, node: TierNode, other: Other, leader: Replica) -> None:
+        self.node, self.other, self.leader = node, other, leader
+        self.follower = other.open(leader)
+        self.sequence = 0
+
+    @property
+    def remote(self) -> RemotePartition:
+        return self.node.remote(self.leader)
+
+    @property
+    def partition(self) -> PartitionImage:
+        return self.node.metadata.image.topic("t").partitions[0]
+
+    def produce(self, batches: int) -> AppendResult:
+        for _ in range(batches):
+            result = send(self.leader, self.sequence)
+            assert result.error == ErrorCode.NONE
+            self.sequence += 5
+        return result
+
+    async def tier(self) -> None:
+        """Everything but the active segment is remote, and dropped by the leader."""
+        await self.settled()
+        assert self.leader.local_log_start_offset == self.leader.log.active_base_offset > 0
+
+    async def settled(self) -> None:
+        for driver in (self.node.driver, self.other.driver):
+            driver.wake_all()
+            while jobs := driver.jobs():
+                await asyncio.wait(jobs)
+            await driver.ended()
+
+    async def fence(self, broker_id: int, fenced: bool = True) -> None:
+        epoch = self.node.metadata.image.brokers[broker_id].broker_epoch
+        await self.node.metadata.submit(c.FenceBroker(broker_id=broker_id, broker_epoch=epoch, fenced=fenced))
+
+    async def elect(self, broker_id: int) -> None:
+        """It has caught up and joins the in-sync set; then the other one is fenced."""
+        await self.fence(broker_id, False)
+        brokers, partition = self.node.metadata.image.brokers, self.partition
+        change = c.IsrChange(
+            topic_id=self.leader.topic_id,
+            partition=0,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            in_sync=tuple(c.InSync(one, brokers[one].broker_epoch) for one in (1, 2)),
+        )
+        epoch = brokers[partition.leader].broker_epoch
+        command = c.AlterPartitions(broker_id=partition.leader, broker_epoch=epoch, changes=(change,))
+        assert (await self.node.metadata.submit(command)).partitions[0].error == ErrorCode.NONE
+        await self.fence(3 - broker_id)
+        assert self.partition.leader == broker_id
+
+    async def configure(self, key: str, value: str) -> None:
+        change = c.ConfigChange(key=key, operation=c.ConfigOperation.SET, value=value)
+        resource = c.ConfigResource(scope=c.ConfigScope.TOPIC, name="t", changes=(change,))
+        await self.node.metadata.submit(c.AlterConfigs(resources=(resource,)))
+
+    async def remote_bytes(self) -> bytes:
+        where, store = self.node.where(self.leader), self.node.store
+        keys = [self.node.keys.log(where, entry) for entry in self.remote.entries]
+        return b"".join([await store.get(key) for key in keys])
+
+    def start(self, leader: "Caller") -> TierStart:
+        node = self.node
+        return TierStart(2, leader, lambda: node.metadata.image, node.remote_log, node.clock)
+
+    async def begin(self) -> bool:
+        step = fetch(self.follower, self.leader)
+        assert isinstance(step, StartFromTier)
+        return await self.start(Caller(self.leader)).begin(self.follower, step)
+
+
+class Caller:
+    """A network that leads to the broker that leads."""
+
+    is_open = True
+
+    def __init__(self, leader: Replica) -> None:
+        self.leader = leader
+
+    async def connect(self, host: str, port: int, client_id: str) -> "Caller":
+        assert (host, port) == ("h", 1)
+        return self
+
+    async def call(self, api_key: int, version: int, request: ListOffsetsRequest, timeout_s: float) -> Any:
+        assert api_key == LIST_OFFSETS and request.topics[0].partitions[0].timestamp == -4
+        found = ListOffsetsPartitionResponse(offset=self.leader.local_log_start_offset)
+        if not self.leader.leads:
+            found = ListOffsetsPartitionResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(partitions=[found])])
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+def send(replica: Replica, sequence: int) -> AppendResult:
+    """A batch of five records of one idempotent producer."""
+    base = replica.log_end_offset
+    new = [NewRecord(START_MS + base + n, b"k", b"%060d" % (sequence + n), ()) for n in range(5)]
+    data = encode_batch(new, producer_id=PRODUCER, producer_epoch=0, base_sequence=sequence)
+    return replica.append(memoryview(data), START_MS, acks=1)
+
+
+def content(result: ReadResult) -> memoryview:
+    parts = result.slice.parts if result.slice is not None else ()
+    return memoryview(
+        bytearray().join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)
+    )
+
+
+def fetch(follower: Replica, leader: Replica) -> Step:
+    asked = follower.fetch_position()
+    assert asked is not None
+    found = leader.read_for_follower(asked.offset, 1 << 20, last_fetched_epoch=asked.last_fetched_epoch)
+    if not found.error and found.diverging == UNKNOWN_END:
+        leader.follower_fetched(follower._core.broker_id, 1, asked.offset, START_MS)
+    answer = Fetched(found.error, leader.high_watermark, found.log_start_offset, found.diverging)
+    return follower.take_fetched(asked, answer, content(found), START_MS)
+
+
+def catch_up(follower: Replica, leader: Replica) -> None:
+    while fetch(follower, leader) != Append() or follower.high_watermark < leader.log_end_offset:
+        follower.check()
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore(MemoryStore())
+
+
+@pytest.fixture
+async def pair(tmp_path: Path, store: FaultyStore) -> AsyncIterator[Pair]:
+    """Broker 2 has an empty replica, and is not in sync."""
+    async with TierNode(tmp_path, store) as node:
+        register = c.RegisterBroker(broker_id=2, incarnation=uuid.UUID(int=2), host="h", port=2, admin_url="")
+        epoch = (await node.metadata.submit(register)).broker_epoch
+        await node.metadata.submit(c.FenceBroker(broker_id=2, broker_epoch=epoch, fenced=False))
+        other = Other(node, tmp_path / "2")
+        pair = Pair(node, other, await node.create("t", replicas=(1, 2)))
+        await other.driver.start()
+        await pair.fence(2)
+        yield pair
+        for replica in other:
+            replica.close(clean=True)
+
+
+# -- beginning where the leader's local log begins
+
+
+async def test_an_empty_replica_begins_with_the_epochs_and_producers_of_before(pair: Pair) -> None:
+    pair.produce(10)
+    catch_up(pair.follower, pair.leader)
+    await pair.elect(2)
+    await pair.elect(1)
+    pair.produce(50)
+    catch_up(pair.follower, pair.leader)
+    await pair.tier()
+    pair.follower.close(clean=False)
+    pair.other.directory.rename(pair.other.directory.with_name("lost"))
+    pair.follower = pair.other.open(pair.leader)
+
+    assert await pair.begin()
+    follower, leader = pair.follower, pair.leader
+    assert (follower.log_start_offset, follower.log_end_offset) == (0, leader.local_log_start_offset)
+    assert follower.high_watermark == follower.local_log_start_offset == pair.remote.end_offset
+    catch_up(follower, leader)
+    assert follower.log.epochs.entries == leader.log.epochs.entries
+    assert len(follower.log.epochs.entries) == 2
+    newest = msgspec.structs.replace(pair.remote, entries=pair.remote.entries[-1:])
+    known = await pair.node.remote_log.history(*pair.node.where(leader), newest, newest.end_offset - 1)
+    assert known.leader_epochs[-2:] == ((0, 0), (2, 50)), "the newest bundle alone tells of all epochs"
+    await pair.elect(2)
+    assert follower.end_offset_for_epoch(0) == (0, 50)
+    again = send(follower, pair.sequence - 5)
+    assert (again.error, again.base_offset) == (ErrorCode.NONE, leader.log_end_offset - 5)
+    assert send(follower, pair.sequence).error == ErrorCode.NONE
+
+
+async def test_a_retry_of_what_is_remote_alone_is_known_to_who_never_had_it(pair: Pair) -> None:
+    last = pair.produce(60)
+    pair.leader.roll(START_MS)
+    await pair.settled()
+    assert pair.leader.local_log_start_offset == pair.leader.log_end_offset
+    assert await pair.begin()
+    catch_up(pair.follower, pair.leader)
+    await pair.elect(2)
+    again = send(pair.follower, pair.sequence - 5)
+    assert (again.error, again.base_offset) == (ErrorCode.NONE, last.base_offset)
+    assert pair.follower.log_end_offset == pair.leader.log_end_offset
+
+
+async def test_what_a_replica_began_with_survives_a_kill(pair: Pair) -> None:
+    pair.produce(60)
+    await pair.tier()
+    assert await pair.begin()
+    catch_up(pair.follower, pair.leader)
+    ends = pair.follower.local_log_start_offset, pair.follower.log_end_offset
+    epochs = pair.follower.log.epochs.entries
+    pair.follower.close(clean=False)
+    again = pair.other.open(pair.leader)
+    assert (again.local_log_start_offset, again.log_end_offset) == ends
+    assert again.log_start_offset == 0 and again.high_watermark >= ends[0]
+    assert again.log.epochs.entries == epochs == pair.leader.log.epochs.entries
+    await pair.elect(2)
+    assert send(again, pair.sequence - 5).base_offset == pair.leader.log_end_offset - 5
+
+
+async def test_the_loop_waits_for_no_disk_where_a_replica_begins(pair: Pair) -> None:
+    pair.produce(60)
+    catch_up(pair.follower, pair.leader)
+    pair.follower.flush()
+    pair.follower.close(clean=False)
+    await pair.tier()
+    pair.other.directory.rename(pair.other.directory.with_name("lost"))
+    pair.follower, done = pair.other.open(pair.leader), pair.other.files.done
+    done.clear()
+    assert await pair.begin()
+    assert [what for what, by_thread in done if not by_thread] == ["create log"]
+    assert done[-1] == ("create log", False), "after all that it has to know is durable"
+    assert len(done) > 3
+    done.clear()
+    pair.follower.start_at(pair.follower.log_end_offset + 7, START_MS)
+    assert done == [("create log", False)]
+
+
+async def test_a_cut_down_to_where_it_began_leaves_it_what_it_knew(pair: Pair) -> None:
+    pair.produce(60)
+    await pair.tier()
+    assert await pair.begin()
+    start, epochs = pair.follower.local_log_start_offset, pair.follower.log.epochs.entries
+    fetch(pair.follower, pair.leader)
+    assert pair.follower.log_end_offset > start
+    pair.follower.truncate_to(start, START_MS)
+    pair.follower.check()
+    assert (pair.follower.local_log_start_offset, pair.follower.log_end_offset) == (start, start)
+    assert pair.follower.log.epochs.entries == epochs != ()
+    assert pair.follower.log.producers.get(PRODUCER).batches[-1].last_offset == start - 1
+
+
+async def test_who_begins_twice_at_one_offset_forgets_nothing(pair: Pair) -> None:
+    pair.produce(60)
+    await pair.tier()
+    assert await pair.begin()
+    fetch(pair.follower, pair.leader)
+    follower, start = pair.follower, pair.follower.local_log_start_offset
+    before = follower.log.epochs.entries
+    snapshot = follower.log.directory / f"{start:020d}.snapshot"
+    follower.start_at(start, START_MS, epochs=before, producer_snapshot=snapshot.read_bytes())
+    assert follower.log_end_offset == start and follower.log.epochs.entries == before
+    assert follower.log.producers.get(PRODUCER).batches[-1].last_offset == start - 1
+
+
+async def test_a_leader_that_begins_within_a_remote_segment_is_joined_at_its_end(pair: Pair) -> None:
+    pair.produce(60)
+    pair.leader.roll(START_MS)
+    await pair.settled()
+    within = pair.remote.entries[1].base_offset + 5
+
+    class Early(Caller):
+        async def call(self, *args: Any) -> Any:
+            answer = await super().call(*args)
+            answer.topics[0].partitions[0].offset = within
+            return answer
+
+    step = fetch(pair.follower, pair.leader)
+    assert await pair.start(Early(pair.leader)).begin(pair.follower, step)
+    assert pair.follower.log_end_offset == pair.remote.entries[1].end_offset
+
+
+async def test_while_the_store_is_away_nothing_is_touched(pair: Pair, store: FaultyStore) -> None:
+    pair.produce(20)
+    catch_up(pair.follower, pair.leader)
+    had = pair.follower.log_end_offset
+    pair.produce(60)
+    await pair.tier()
+    store.down = True
+    assert not await pair.begin()
+    assert (pair.follower.local_log_start_offset, pair.follower.log_end_offset) == (0, had)
+    store.down = False
+    assert await pair.begin()
+    catch_up(pair.follower, pair.leader)
+
+
+async def test_a_replica_that_was_elected_meanwhile_keeps_its_log(pair: Pair) -> None:
+    pair.produce(60)
+    catch_up(pair.follower, pair.leader)
+    await pair.tier()
+    had = pair.follower.log_end_offset
+
+    class Deposed(Caller):
+        async def call(self, *args: Any) -> Any:
+            answer = await super().call(*args)
+            answer.topics[0].partitions[0].offset = had + 1
+            await pair.elect(2)
+            return answer
+
+    assert not await pair.start(Deposed(pair.leader)).begin(pair.follower, StartFromTier(0))
+    assert pair.follower.leads and pair.follower.log_end_offset == had
+
+
+# -- dropping what is remote
+
+
+async def test_a_follower_drops_what_is_remote_and_uploads_nothing(pair: Pair, store: FaultyStore) -> None:
+    pair.produce(60)
+    catch_up(pair.follower, pair.leader)
+    await pair.other.driver.trim_followers()
+    assert pair.follower.local_log_start_offset == 0, "nothing is remote yet"
+    await pair.tier()
+    calls = len(store.calls)
+    await pair.other.driver.trim_followers()
+    assert len(store.calls) == calls
+    ends = [segment.end_offset for segment in pair.follower.segments]
+    assert 0 < pair.follower.local_log_start_offset <= pair.remote.end_offset
+    assert all(end > pair.remote.end_offset for end in ends[1:]), "what is remote whole is gone"
+    assert pair.follower.log_start_offset == 0
+    pair.follower.check()
+
+
+async def test_a_follower_keeps_what_it_does_not_know_to_be_committed(pair: Pair) -> None:
+    """Its log may still have to be cut there; and elected, it would begin above its high watermark."""
+    pair.produce(60)
+    asked = pair.follower.fetch_position()
+    assert asked is not None
+    found = content(pair.leader.read_for_follower(0, 1 << 20))
+    assert pair.follower.take_fetched(asked, Fetched(ErrorCode.NONE, 12, 0), found, START_MS) == Append()
+    await pair.tier()
+    await pair.other.driver.trim_followers()
+    assert pair.follower.local_log_start_offset <= pair.follower.high_watermark == 12
+    catch_up(pair.follower, pair.leader)
+    await pair.other.driver.trim_followers()
+    assert pair.follower.local_log_start_offset > 12
+
+
+async def test_a_follower_keeps_what_local_retention_keeps(pair: Pair) -> None:
+    pair.produce(60)
+    catch_up(pair.follower, pair.leader)
+    await pair.tier()
+    await pair.configure("local.retention.ms", "-1")
+    await pair.other.driver.trim_followers()
+    assert pair.follower.local_log_start_offset == 0
+
+
+# -- taking over
+
+
+async def test_a_new_leader_tiers_on_from_within_a_segment_of_its_own(pair: Pair) -> None:
+    """It rolled elsewhere, so what is remote ends in the middle of one of its segments."""
+    pair.produce(13)
+    catch_up(pair.follower, pair.leader)
+    pair.leader.roll(START_MS)
+    await pair.settled()
+    boundary = pair.remote.end_offset
+    assert boundary == 65
+    pair.produce(60)
+    catch_up(pair.follower, pair.leader)
+    log = bytes(whole(pair.follower))
+    await pair.elect(2)
+    assert boundary not in [segment.base_offset for segment in pair.follower.segments]
+    await pair.settled()
+    remote = pair.remote
+    ends = [(entry.base_offset, entry.end_offset) for entry in remote.entries]
+    assert ends[0][0] == 0 and all(a[1] == b[0] for a, b in itertools.pairwise(ends))
+    assert remote.end_offset == pair.follower.log.active_base_offset > boundary
+    assert pair.follower.local_log_start_offset == remote.end_offset, "and drops it"
+    assert not list(pair.other.directory.rglob("*.tmp"))
+    reader = pair.node.fresh_remote_log()
+    data, offset = b"", 0
+    while offset < remote.end_offset:
+        where = pair.node.where(pair.leader)
+        found = await reader.read(*where, remote, offset, 3000, min_one=True)
+        data += b"".join(part.read() for part in found.parts)
+        offset = found.end_offset
+    assert data == log[: len(data)] and list(iter_batches(data))[-1][1].next_offset == remote.end_offset
+    for target in (boundary - 1, boundary, boundary + 7):
+        at = await reader.offset_for_timestamp(*where, remote, START_MS + target)
+        assert at[:2] == (target, START_MS + target)
+
+
+async def within_a_segment(pair: Pair, *, uploads: bool = True) -> None:
+    """What is remote ends within a segment of broker 2, which has caught up."""
+    pair.produce(13)
+    catch_up(pair.follower, pair.leader)
+    pair.leader.roll(START_MS)
+    await pair.settled()
+    if not uploads:
+        await pair.configure("remote.log.copy.disable", "true")
+    pair.produce(60)
+    catch_up(pair.follower, pair.leader)
+
+
+async def test_a_copy_for_an_upload_leaves_a_nearly_full_disk_alone(pair: Pair) -> None:
+    await within_a_segment(pair)
+    pair.other.files.room = LEFT_BYTES
+    await pair.elect(2)
+    await until(lambda: pair.other.driver.status("t")[0].last_error is not None)
+    assert "no room to copy" in (pair.other.driver.status("t")[0].last_error or "")
+    assert not list(pair.other.directory.rglob("*.tmp"))
+    assert send(pair.follower, pair.sequence).error == ErrorCode.NONE
+    pair.other.files.room = None
+    await pair.settled()
+    assert pair.remote.end_offset == pair.follower.log.active_base_offset
+    copies = [by_thread for what, by_thread in pair.other.files.done if what == "unlink copy"]
+    assert copies and all(copies), "and the loop did not wait for its end"
+
+
+@pytest.mark.parametrize(("batch", "end"), [(14, 65), (12, None)])
+async def test_of_a_segment_that_is_remote_in_part_the_rest_must_be_whole(
+    pair: Pair, batch: int, end: int | None
+) -> None:
+    await within_a_segment(pair, uploads=False)
+    log = bytes(whole(pair.follower))
+    flip_a_bit(pair.follower, batch * 5)
+    await pair.elect(2)
+    await pair.configure("remote.log.copy.disable", "false")
+    await pair.settled()
+    assert pair.node.causes == ["upload"]
+    assert pair.remote.end_offset == (end or pair.follower.log.active_base_offset)
+    assert log.startswith(await pair.remote_bytes())
+
+
+async def test_a_damaged_leader_is_followed_by_one_that_uploads_the_rest(pair: Pair) -> None:
+    await pair.configure("remote.log.copy.disable", "true")
+    pair.produce(60)
+    catch_up(pair.follower, pair.leader)
+    log, at = bytes(whole(pair.leader)), pair.leader.segments[1].base_offset
+    flip_a_bit(pair.leader, at)
+    await pair.configure("remote.log.copy.disable", "false")
+    await pair.settled()
+    assert (pair.node.causes, pair.remote.end_offset) == (["upload"], at)
+    await pair.elect(2)
+    await pair.settled()
+    assert pair.remote.end_offset == pair.follower.log.active_base_offset > at
+    assert log.startswith(await pair.remote_bytes())
+
+
+async def test_what_a_deposed_leader_uploads_is_no_part_of_the_log(pair: Pair, store: FaultyStore) -> None:
+    pair.produce(20)
+    catch_up(pair.follower, pair.leader)
+    store.arm("hold", 1, "put")
+    pair.leader.roll(START_MS)
+    pair.node.driver.wake_all()
+    await store.fired.wait()
+    (started,) = pair.remote.started
+    await pair.elect(2)
+    store.gate.set()
+    await pair.settled()
+    assert started.uuid not in [entry.uuid for entry in pair.remote.entries]
+    assert started.uuid in pair.node.metadata.image.delete_queue
+    assert pair.remote.end_offset == pair.follower.log.active_base_offset > 0
+    assert {entry.leader_epoch for entry in pair.remote.entries} == {pair.follower.leader_epoch}
+
+
+def whole(one: Replica) -> bytes:
+    return b"".join(data for _, data in one.log.batches(one.local_log_start_offset))

@@ -1,0 +1,266 @@
+"""Object store trouble at every call of copy, read and delete: nothing lost, nothing wrong served."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from faulty_store import FAULTS, FaultyStore
+from tier_node import TierNode, produce
+
+from tierlog.metadata.controller import commands as c
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import iter_batches
+from tierlog.records.record import iter_records
+from tierlog.tiering.format.manifest import decode_root
+from tierlog.tiering.local_store import LocalStore
+from tierlog.tiering.manager import TierLimits
+from tierlog.tiering.memory_store import MemoryStore
+from tierlog.tiering.object_store import ObjectStoreError
+
+SOON_GIVEN_UP = TierLimits(copy_seconds=0.1, small_seconds=0.1, stall_seconds=0.01)
+BATCHES, RECORDS = 20, 5  # two rolled segments and a tail
+COPY_CALLS = 16  # puts, gets and heads of a flush of this size, with some to spare
+
+
+async def read_back(node: TierNode, replica) -> None:
+    """Every record is there, once, in order, with the value that was produced; read errors are retried."""
+    seen: list[int] = []
+    offset = replica.log_start_offset
+    while offset < replica.high_watermark:
+        try:
+            data = await asyncio.wait_for(node.fetch(replica, offset), 0.5)
+        except (ObjectStoreError, TimeoutError):
+            continue
+        for at, _ in iter_batches(data):
+            for record in iter_records(data, at, max_bytes=1 << 20):
+                assert record.value == b"%060d" % record.offset
+                seen.append(record.offset)
+        offset = seen[-1] + 1
+    assert seen == list(range(replica.log_start_offset, replica.high_watermark))
+
+
+def limits(fault: str) -> TierLimits:
+    """A call that stalls is given up soon; so is, on a busy machine, one that does not."""
+    return SOON_GIVEN_UP if fault == "stall" else TierLimits()
+
+
+def make_store(kind: str, directory: Path) -> FaultyStore:
+    return FaultyStore(MemoryStore() if kind == "memory" else LocalStore(directory / "bucket"))
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_trouble_at_every_call_of_a_copy(tmp_path: Path, kind: str, fault: str) -> None:
+    fired = 0
+    for at in range(COPY_CALLS):
+        store = make_store(kind, tmp_path / str(at))
+        async with TierNode(tmp_path / str(at), store, limits=limits(fault)) as node:
+            replica = await node.create("t")
+            store.arm(fault, at, "put", "get", "head")
+            produce(replica, BATCHES, records=RECORDS)
+            await node.driver.flush("t")
+            fired += store.fired.is_set()
+            store.disarm()
+            await settled(node)
+            assert replica.log_end_offset == BATCHES * RECORDS
+            assert replica.local_log_start_offset == replica.log_end_offset
+            assert node.remote(replica).started == ()
+            await read_back(node, replica)
+            root = decode_root(await store.get(node.keys.root(node.where(replica))))
+            assert root.entries == node.remote(replica).entries
+            await nothing_is_an_orphan(node, replica)
+    assert fired >= 8  # the faults did hit the flow
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_trouble_at_every_call_of_a_read(tmp_path: Path, fault: str) -> None:
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store, limits=limits(fault)) as node:
+        replica = await node.create("t")
+        produce(replica, BATCHES, records=RECORDS)
+        await node.driver.flush("t")
+        await settled(node)
+        for at in range(6):
+            node.remote_log = node.fresh_remote_log()
+            store.arm(fault, at, "get")
+            if (
+                fault == "stall"
+            ):  # the store's own time limit ends a stalled call; here the reader is who gives up
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(read_once(node, replica), 0.05)
+                node.remote_log = node.fresh_remote_log()
+            await read_back(node, replica)
+            assert store.fired.is_set()
+
+
+async def read_once(node: TierNode, replica) -> None:
+    offset = 0
+    while offset < replica.high_watermark:
+        data = await node.fetch(replica, offset)
+        offset = list(iter_batches(data))[-1][1].next_offset
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_trouble_at_every_call_of_a_deletion(tmp_path: Path, fault: str) -> None:
+    for at in range(3):
+        store = FaultyStore(MemoryStore())
+        async with TierNode(tmp_path / str(at), store, limits=limits(fault)) as node:
+            replica = await node.create("t")
+            produce(replica, BATCHES, records=RECORDS)
+            await node.driver.flush("t")
+            await node.housekeeper.keep_house()
+            topic_id = str(replica.topic_id)
+            await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+            await settled(node)
+            store.arm(fault, at, "delete")
+            for _ in range(3):
+                with suppress(ObjectStoreError):
+                    await node.housekeeper.keep_house()
+            await house_kept(node)
+            assert store.fired.is_set()
+            assert [key for key in await node.objects() if topic_id in key] == []
+
+
+async def test_produce_and_retention_go_on_while_the_store_is_away(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store) as node:
+        replica = await node.create("t", retention_bytes="9000")
+        await settled(node)
+        store.down = True
+        produce(replica, 100)
+        retained = asyncio.Event()
+        replica.listeners.append(lambda r: retained.set() if r.log_start_offset > 300 and few(r) else None)
+        if not (replica.log_start_offset > 300 and few(replica)):
+            await retained.wait()
+        assert sum(info.size_bytes for info in replica.segments) < 9000 + 2 * 4000
+        (line,) = node.driver.status("t")
+        assert "503" in (line.last_error or "")
+        assert replica.read(replica.log_start_offset, 1000).error == ErrorCode.NONE
+        store.down = False
+        await node.driver.flush("t")
+        assert node.driver.status("t")[0].last_error is None
+        await read_back(node, replica)
+
+
+def few(replica) -> bool:
+    return len(replica.segments) <= 5
+
+
+async def test_one_stuck_partition_does_not_stop_another(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    limits = TierLimits(copy_seconds=30, small_seconds=30, stall_seconds=0.001)
+    async with TierNode(tmp_path, store, limits=limits) as node:
+        replica = await node.create("stuck")
+        await settled(node)
+        store.arm("stall", 0, "put")
+        produce(replica, BATCHES)
+        await store.fired.wait()
+        other = await node.create("other")
+        produce(other, BATCHES)
+        await node.driver.flush("other")
+        assert node.remote(other).end_offset == other.log_end_offset
+        assert node.driver.status("stuck")[0].uploading
+        assert node.manager.counts.stalls > 0
+
+
+async def test_an_outage_fills_neither_log_nor_delete_queue_of_the_quorum(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store) as node:
+        replica = await node.create("t")
+        await settled(node)
+        store.down = True
+        before = len(store.calls)
+        produce(replica, BATCHES)
+        await store.until_called(before + 8)  # a copy that fails, and several attempts to try again
+        assert len(node.metadata.image.delete_queue) + len(node.remote(replica).started) == 1
+        store.down = False
+        await node.driver.flush("t")
+        await read_back(node, replica)
+        await nothing_is_an_orphan(node, replica)
+
+
+async def test_trouble_is_told_and_what_is_local_is_explained_all_the_while(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store) as node:
+        replica = await node.create("t", local_retention_ms="-1")
+        produce(replica, BATCHES, records=RECORDS)
+        await node.driver.flush("t")
+        told: list[str | None] = []
+        node.driver.listeners.append(lambda where: told.append(node.driver.status("t")[0].last_error))
+        store.down = True
+        before = len(store.calls)
+        produce(replica, BATCHES, records=RECORDS)
+        await store.until_called(before + 5)
+        place = await node.driver.explain("t", 0, 3)
+        assert (place.tier, place.also_remote) == ("local", None)
+        assert 1 <= told.count("503 Slow Down") <= 2  # when it failed, and when that copy was given up
+        store.down = False
+        await node.driver.flush("t")
+        await settled(node)
+        assert told[-1] is None
+
+
+async def test_what_waits_for_its_turn_is_not_announced(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store, limits=TierLimits(copies_at_once=1)) as node:
+        first, second = await node.create("first"), await node.create("second")
+        await settled(node)
+        store.arm("hold", 0, "put")
+        produce(first, BATCHES)
+        await store.fired.wait()
+        produce(second, BATCHES)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        await node.create("later")  # commits after whatever the second one has submitted by now
+        assert len(node.remote(first).started) == 1
+        assert node.remote(second).started == ()
+        store.gate.set()
+        await asyncio.gather(node.driver.flush("first"), node.driver.flush("second"))
+        for replica in (first, second):
+            assert node.remote(replica).end_offset == replica.log_end_offset
+
+
+async def test_a_topic_deleted_during_its_upload_leaves_nothing(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store) as node:
+        replica = await node.create("t")
+        await settled(node)
+        topic_id = str(replica.topic_id)
+        for at in range(2):
+            store.arm("hold", at, "put")
+        produce(replica, BATCHES)
+        await store.fired.wait()
+        await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+        keeping = asyncio.ensure_future(node.housekeeper.keep_house())
+        await asyncio.sleep(0)
+        store.gate.set()
+        await keeping
+        await settled(node)
+        await house_kept(node)
+        assert [key for key in await node.objects() if topic_id in key] == []
+
+
+async def nothing_is_an_orphan(node: TierNode, replica) -> None:
+    """Every object is named by the manifest, or was announced and is deleted by the queue."""
+    await house_kept(node)
+    where, remote = node.where(replica), node.remote(replica)
+    named = {node.keys.log(where, entry) for entry in remote.entries}
+    named |= {node.keys.index(where, entry) for entry in remote.entries}
+    assert set(await node.objects(node.keys.data(where))) == named
+
+
+async def house_kept(node: TierNode) -> None:
+    """All that may be deleted is gone; tried again as the driver does."""
+    tried = False
+    while not tried or node.metadata.image.delete_queue:
+        with suppress(ObjectStoreError):
+            await node.housekeeper.keep_house()
+            tried = True
+
+
+async def settled(node: TierNode) -> None:
+    node.driver.wake_all()
+    while jobs := node.driver.jobs():
+        await asyncio.wait(jobs)

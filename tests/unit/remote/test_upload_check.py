@@ -1,0 +1,282 @@
+"""Bits that flip on the disk of a leader do not get into the object store; and what else may happen while a
+segment is read before its upload.
+"""
+
+import asyncio
+import errno
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tier_node import TierNode, flip_a_bit, produce
+
+from tierlog.base.files import OsFiles
+from tierlog.broker.remote.tier_views import TierRefused
+from tierlog.broker.remote.upload_check import checksum_to_upload
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.storage.segment_scrub import SegmentScrub
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.errors import ErrorCode
+from tierlog.tiering.local_store import LocalStore
+from tierlog.tiering.manager import TierLimits
+from tierlog.tiering.memory_store import MemoryStore
+from tierlog.tiering.object_store import Condition, ObjectInfo
+
+
+class HeldThreads(Executor):
+    """Of a disk that answers when the test says so, once for each piece of work."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+        self.came = asyncio.Event()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append((future, lambda: fn(*args, **kwargs)))
+        self.came.set()
+        return future
+
+    def answer(self, failure: OSError | None = None) -> None:
+        """What has come so far; with a failure, that is the answer."""
+        self.came.clear()
+        waiting, self.waiting = self.waiting, []
+        for future, work in waiting:
+            if not future.set_running_or_notify_cancel():
+                continue
+            if failure is None:
+                future.set_result(work())
+            else:
+                future.set_exception(failure)
+
+
+async def filled(node: TierNode, batches: int = 60, **changes: str) -> Replica:
+    """Some rolled segments, of which nothing is uploaded before `allow_copies`."""
+    held = {"remote_log_copy_disable": "true", "local_retention_ms": "-1", **changes}
+    replica = await node.create("t", **held)
+    produce(replica, batches)
+    assert len(replica.segments) > 4
+    return replica
+
+
+async def allow_copies(node: TierNode) -> None:
+    change = c.ConfigChange(key="remote.log.copy.disable", operation=c.ConfigOperation.SET, value="false")
+    resource = c.ConfigResource(scope=c.ConfigScope.TOPIC, name="t", changes=(change,))
+    await node.metadata.submit(c.AlterConfigs(resources=(resource,)))
+
+
+async def reading(node: TierNode, replica: Replica) -> HeldThreads:
+    """The check has begun, and waits for the disk."""
+    threads = HeldThreads()
+    replica.room = SimpleNamespace(refusal=None, threads=threads, found_hanging=lambda patience_s: None)
+    await allow_copies(node)
+    await threads.came.wait()
+    return threads
+
+
+async def settled(node: TierNode) -> None:
+    node.driver.wake_all()
+    while jobs := node.driver.jobs():
+        await asyncio.wait(jobs)
+    await node.driver.ended()
+
+
+async def remote_bytes(node: TierNode, replica: Replica) -> bytes:
+    where = node.where(replica)
+    entries = node.remote(replica).entries
+    return b"".join([await node.store.get(node.keys.log(where, entry)) for entry in entries])
+
+
+def local_bytes(replica: Replica) -> bytes:
+    return b"".join(data for _, data in replica.log.batches(replica.local_log_start_offset))
+
+
+async def test_what_is_damaged_is_not_uploaded_nor_what_lies_behind_it(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, LocalStore(tmp_path / "bucket")) as node:
+        replica = await filled(node)
+        log, third = local_bytes(replica), replica.segments[2].base_offset
+        flip_a_bit(replica, third + 7)
+        await allow_copies(node)
+        await settled(node)
+        assert node.causes == ["upload"] and node.repair.damaged == [replica]
+        assert [(one.start_offset, one.end_offset) for one in replica.log.damage] == [(third + 5, third + 10)]
+        for offset in range(third + 5, third + 10):
+            assert replica.read(offset, 1).error is ErrorCode.CORRUPT_MESSAGE
+        for offset in (third + 4, third + 10):
+            assert replica.read(offset, 1).error is ErrorCode.NONE
+
+        (line,) = node.driver.status("t")
+        assert line.last_error == f"the local segment from {third} is damaged"
+        with pytest.raises(TierRefused, match="is damaged"):
+            await node.driver.flush("t")
+        produce(replica, 20)
+        await settled(node)
+        remote = node.remote(replica)
+        assert (remote.end_offset, remote.started) == (third, ())
+        assert len(await node.objects(node.keys.data(node.where(replica)))) == 2 * len(remote.entries) == 4
+        assert await remote_bytes(node, replica) == log[: sum(entry.log_bytes for entry in remote.entries)]
+        assert node.causes == ["upload"], "what is known is not looked for again"
+
+        other = await node.create("other")
+        produce(other, 20)
+        await node.driver.flush("other")
+        assert node.remote(other).end_offset == other.log_end_offset
+
+
+async def test_once_the_damage_is_deleted_uploads_go_on_behind_it(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node)
+        fourth = replica.segments[3].base_offset
+        flip_a_bit(replica, replica.segments[2].base_offset)
+        await allow_copies(node)
+        await settled(node)
+        assert replica.log.damage
+        await node.move_log_start(replica, fourth)
+        await node.driver.flush("t")
+        assert node.remote(replica).entries[0].base_offset == fourth
+        assert await remote_bytes(node, replica) == local_bytes(replica)
+        assert node.driver.status("t")[0].last_error is None and node.repair.damaged == []
+
+
+async def test_each_try_reads_anew(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node)
+        threads = await reading(node, replica)
+        threads.answer(OSError(errno.EIO, "Input/output error"))
+        await threads.came.wait()
+        assert "Input/output error" in (node.driver.status("t")[0].last_error or "")
+        assert node.causes == [] and not await node.objects(node.keys.data(node.where(replica)))
+        flip_a_bit(replica, 0)
+        threads.answer()
+        await settled(node)
+        assert node.causes == ["upload"]
+        assert not await node.objects(node.keys.data(node.where(replica)))
+
+
+async def test_a_failure_to_read_is_no_damage(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node)
+        threads = await reading(node, replica)
+        replica.room = SimpleNamespace(refusal=None, threads=None)
+        threads.answer(OSError(errno.EIO, "Input/output error"))
+        await node.driver.flush("t")
+        assert node.causes == [] and node.driver.status("t")[0].last_error is None
+        assert await remote_bytes(node, replica) == local_bytes(replica)
+
+
+async def test_a_disk_that_hangs_keeps_no_slot_from_other_partitions(tmp_path: Path) -> None:
+    limits = TierLimits(copies_at_once=1, check_seconds=0.3)
+    async with TierNode(tmp_path, MemoryStore(), limits=limits) as node:
+        replica = await filled(node)
+        await reading(node, replica)
+        other = await node.create("other")
+        produce(other, 1)
+        await node.driver.flush("other")
+        assert node.remote(other).end_offset == other.log_end_offset
+        assert "no answer in 0.3 s" in (node.driver.status("t")[0].last_error or "")
+
+
+async def test_of_a_topic_that_was_deleted_meanwhile_nothing_is_uploaded(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node)
+        flip_a_bit(replica, 0)
+        threads = await reading(node, replica)
+        await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+        threads.answer()
+        await settled(node)
+        assert node.causes == []
+        assert not await node.objects(node.keys.data(node.where(replica)))
+
+
+async def test_of_a_log_that_was_cut_meanwhile_nothing_is_uploaded(tmp_path: Path) -> None:
+    """It has led, followed, and leads again: what was read in between is of another log."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node)
+        flip_a_bit(replica, 0)
+        threads = await reading(node, replica)
+        epoch, partition_epoch = replica.leader_epoch, replica.partition_epoch
+        replica.become_follower(2, epoch + 1, partition_epoch + 1)
+        replica.truncate_to(20, node.clock.now_ms())
+        replica.become_leader(epoch + 2, partition_epoch + 2, (1,))
+        threads.answer()
+        await settled(node)
+        assert node.causes == [] and replica.log.damage == ()
+        assert not await node.objects(node.keys.data(node.where(replica)))
+
+
+async def test_of_a_log_that_was_moved_meanwhile_the_copy_is_read(tmp_path: Path) -> None:
+    """What was wrong with the file that it no longer has does not matter."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node)
+        threads = await reading(node, replica)
+        elsewhere = tmp_path / "elsewhere"
+        shutil.copytree(replica.log.directory, elsewhere)
+        flip_a_bit(replica, 0)
+        replica.log.go_on_in(elsewhere, OsFiles())
+        replica.room = SimpleNamespace(refusal=None, threads=None)
+        threads.answer()
+        await node.driver.flush("t")
+        assert node.causes == [] and replica.log.damage == ()
+        assert await remote_bytes(node, replica) == local_bytes(replica)
+
+
+class HeldStore(MemoryStore):
+    """Takes its time for the first object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def put(
+        self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
+    ) -> ObjectInfo:
+        self.asked.set()
+        await self.goes_on.wait()
+        return await super().put(key, body, crc32c=crc32c, condition=condition)
+
+
+async def test_what_turns_out_to_be_damaged_while_it_is_uploaded_is_not_committed(tmp_path: Path) -> None:
+    store = HeldStore()
+    async with TierNode(tmp_path, store) as node:
+        replica = await filled(node)
+        await allow_copies(node)
+        await store.asked.wait()
+        flip_a_bit(replica, 0)
+        scrub = SegmentScrub(replica.log, replica.log.rolled_below(replica.log_end_offset)[0])
+        while not scrub.done:
+            scrub.step()
+        node.found_damage(replica, scrub.segment, scrub.found, "scrub")
+        store.goes_on.set()
+        await settled(node)
+        assert node.remote(replica).entries == ()
+        assert node.driver.status("t")[0].last_error == "the local segment from 0 is damaged"
+
+
+async def test_a_bit_that_flips_between_the_check_and_the_upload_is_not_uploaded(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node)
+
+        def flip_once(_: ClusterImage, image: ClusterImage) -> None:
+            if node.remote(replica).started:  # the segment has been checked, and nothing of it is read yet
+                stop_listening()
+                flip_a_bit(replica, 0)
+
+        stop_listening = node.metadata.subscribe(flip_once)
+        await allow_copies(node)
+        await settled(node)
+        assert node.remote(replica).entries == ()
+        assert replica.log.rolled_below(replica.log_end_offset)[0].damage  # the next check has found it
+
+
+async def test_the_check_tells_whether_there_are_transactions(tmp_path: Path) -> None:
+    """After a start nobody knows; to look on the event loop would hold it up."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node)
+        (segment, *_) = replica.log.rolled_below(replica.log_end_offset)
+        segment.has_transactions = None
+        check = checksum_to_upload(replica, 0, 0, node.found_damage, lambda: True, 30.0)
+        assert await check is not None and segment.has_transactions is False

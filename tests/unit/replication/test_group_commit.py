@@ -1,0 +1,280 @@
+"""Group commit: one fsync for all who wait, nothing acknowledged before it, and nobody else held up."""
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from watched_disk import WatchedDisk
+
+from tierlog.base.types import TopicPartition
+from tierlog.broker.replication.group_commit import GroupCommit
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.storage.flushing import SyncFailed
+from tierlog.config.topic import TopicConfig
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.writer import NewRecord, encode_batch
+
+NOW = 1_700_000_000_000
+ALL, LEADER = -1, 1
+
+
+def open_replica(
+    directory: Path,
+    files: WatchedDisk,
+    flush_messages: int = 1,
+    *,
+    number: int = 0,
+    segment_bytes: int = 1 << 20,
+) -> Replica:
+    name = TopicPartition("t", number)
+    config = TopicConfig(flush_messages=flush_messages, segment_bytes=segment_bytes)
+    replica = Replica.open(
+        name,
+        uuid.UUID(int=1),
+        1,
+        directory / str(name),
+        config,
+        files,
+        NOW,
+        clean=False,
+        rng=random.Random(1),
+    )
+    replica.become_leader(replica.leader_epoch + 1, 0, [1])
+    return replica
+
+
+def batch(sequence: int, *, producer: int = 7) -> memoryview:
+    records = [NewRecord(NOW, None, b"%d from %d" % (sequence, producer))]
+    data = encode_batch(records, producer_id=producer, producer_epoch=0, base_sequence=sequence)
+    return memoryview(bytearray(data))
+
+
+def append(replica: Replica, sequence: int, *, acks: int = ALL, producer: int = 7) -> int:
+    """The end offset of an append that was not refused."""
+    result = replica.append(batch(sequence, producer=producer), NOW, acks=acks)
+    assert result.error == ErrorCode.NONE, result
+    return result.last_offset + 1
+
+
+async def outcome(replica: Replica, end_offset: int, acks: int = ALL) -> ErrorCode:
+    """Waits as a produce request does: for what the listeners hear."""
+    changed = asyncio.Event()
+    replica.listeners.append(lambda _: changed.set())
+    while (known := replica.acknowledgement(end_offset, acks)) is None:
+        await changed.wait()
+        changed.clear()
+    return known
+
+
+@pytest.fixture
+async def commits() -> AsyncIterator[GroupCommit]:
+    commits = GroupCommit()
+    yield commits
+    await commits.drain(30)
+
+
+def held(disk: WatchedDisk, replica: Replica) -> Callable[[], "asyncio.Future[bool]"]:
+    entered = disk.hold(str(replica.name))
+    return lambda: asyncio.ensure_future(asyncio.to_thread(entered.wait))
+
+
+async def test_one_fsync_serves_all_appends_that_waited(tmp_path: Path, commits: GroupCommit) -> None:
+    disk = WatchedDisk()
+    replica = open_replica(tmp_path, disk)
+    replica.flusher = commits.request
+    entered = held(disk, replica)
+    first = append(replica, 0)
+    await entered()
+    ends = [append(replica, 0, producer=n) for n in range(100, 150)]
+    assert (replica.high_watermark, replica.settled_offset) == (0, 0)
+    assert [replica.acknowledgement(end, acks) for end in (first, *ends) for acks in (ALL, LEADER)] == [
+        None
+    ] * 102
+    disk.release("t-0")
+    assert await outcome(replica, first) == ErrorCode.NONE
+    assert await asyncio.gather(*(outcome(replica, end, LEADER) for end in ends)) == [ErrorCode.NONE] * 50
+    assert disk.syncs["t-0"] == 2
+    assert replica.high_watermark == replica.recovery_point == 51
+
+
+async def test_appends_of_one_turn_of_the_loop_share_the_first_fsync(
+    tmp_path: Path, commits: GroupCommit
+) -> None:
+    disk = WatchedDisk()
+    replica = open_replica(tmp_path, disk)
+    replica.flusher = commits.request
+    ends = [append(replica, n) for n in range(20)]
+    assert await outcome(replica, ends[-1]) == ErrorCode.NONE
+    await commits.drain(30)
+    assert disk.syncs["t-0"] == 1
+
+
+async def test_below_flush_messages_nobody_waits(tmp_path: Path, commits: GroupCommit) -> None:
+    disk = WatchedDisk()
+    replica = open_replica(tmp_path, disk, flush_messages=10)
+    replica.flusher = commits.request
+    entered = held(disk, replica)
+    ends = [append(replica, n) for n in range(10)]
+    assert [replica.acknowledgement(end) for end in ends] == [ErrorCode.NONE] * 9 + [None]
+    await entered()
+    ends += [append(replica, n) for n in range(10, 15)]  # while the tenth is unconfirmed, they wait too
+    assert replica.high_watermark == 9
+    disk.release("t-0")
+    assert await outcome(replica, ends[-1]) == ErrorCode.NONE
+    assert (replica.high_watermark, replica.recovery_point, disk.syncs["t-0"]) == (15, 10, 1)
+
+
+async def test_a_disk_that_hangs_holds_up_its_own_partition_only(
+    tmp_path: Path, commits: GroupCommit
+) -> None:
+    disk = WatchedDisk()
+    hanging, other = (open_replica(tmp_path, disk, number=n) for n in (0, 1))
+    hanging.flusher = other.flusher = commits.request
+    entered = held(disk, hanging)
+    end = append(hanging, 0)
+    await entered()
+    assert await outcome(other, append(other, 0)) == ErrorCode.NONE
+    assert hanging.acknowledgement(end, LEADER) is None
+    disk.release("t-0")
+    assert await outcome(hanging, end) == ErrorCode.NONE
+
+
+async def test_a_retry_waits_for_the_same_fsync(tmp_path: Path, commits: GroupCommit) -> None:
+    disk = WatchedDisk()
+    replica = open_replica(tmp_path, disk)
+    replica.flusher = commits.request
+    entered = held(disk, replica)
+    end = append(replica, 0)
+    await entered()
+    assert append(replica, 0) == end
+    assert replica.log_end_offset == 1
+    assert replica.acknowledgement(end, LEADER) is None
+    disk.release("t-0")
+    assert await outcome(replica, end) == ErrorCode.NONE
+
+
+async def test_a_failed_fsync_refuses_all_who_wait_and_takes_the_replica_offline(
+    tmp_path: Path, commits: GroupCommit
+) -> None:
+    disk = WatchedDisk()
+    replica = open_replica(tmp_path, disk)
+    replica.flusher = commits.request
+    settled = append(replica, 0)
+    assert await outcome(replica, settled) == ErrorCode.NONE
+    entered = held(disk, replica)
+    ends = [append(replica, 1)]
+    await entered()
+    ends.append(append(replica, 2))
+    disk.broken.add("t-0")
+    disk.release("t-0")
+    refused = [await outcome(replica, end, acks) for end in ends for acks in (ALL, LEADER)]
+    assert refused == [ErrorCode.KAFKA_STORAGE_ERROR] * 4
+    assert replica.acknowledgement(settled) == ErrorCode.NONE
+    disk.broken.clear()
+    assert replica.append(batch(1), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+    with pytest.raises(SyncFailed):
+        await commits.flush(replica)
+    assert (replica.high_watermark, replica.recovery_point) == (1, 1)
+
+
+async def test_a_failure_that_passes_refuses_who_waits_and_a_retry_is_settled(
+    tmp_path: Path, commits: GroupCommit
+) -> None:
+    disk = WatchedDisk()
+    replica = open_replica(tmp_path, disk)
+    replica.flusher = commits.request
+    disk.full.add("t-0")  # the file of leader epochs cannot be replaced
+    end = append(replica, 0)
+    assert await outcome(replica, end) == ErrorCode.KAFKA_STORAGE_ERROR
+    disk.full.clear()
+    assert append(replica, 0) == end
+    assert await outcome(replica, end) == ErrorCode.NONE
+    assert (replica.log_end_offset, replica.high_watermark) == (1, 1)
+
+
+async def test_the_flush_of_a_log_that_was_closed_is_no_failure_of_the_disk(
+    tmp_path: Path, commits: GroupCommit
+) -> None:
+    """Topics are deleted all the time while a checkpoint flushes them."""
+    replica = open_replica(tmp_path, WatchedDisk(), flush_messages=1000)
+    append(replica, 0)
+    with capture_logs() as logged:
+        flush = asyncio.ensure_future(commits.flush(replica))
+        replica.close(clean=False)
+        with pytest.raises(SyncFailed):
+            await flush
+    assert logged == []
+
+
+async def test_flush_confirms_what_upkeep_flushes_and_settles_it(
+    tmp_path: Path, commits: GroupCommit
+) -> None:
+    disk = WatchedDisk()
+    replica = open_replica(tmp_path, disk)
+    disk.full.add("t-0")
+    assert replica.append(batch(0), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+    disk.full.clear()
+    await commits.flush(replica)
+    assert (replica.recovery_point, replica.high_watermark) == (1, 1)
+
+
+async def test_drain_waits_for_those_that_wait(tmp_path: Path, commits: GroupCommit) -> None:
+    disk = WatchedDisk()
+    replica = open_replica(tmp_path, disk)
+    replica.flusher = commits.request
+    entered = held(disk, replica)
+    append(replica, 0)
+    await entered()
+    end = append(replica, 1)
+    draining = asyncio.ensure_future(commits.drain(30))
+    await asyncio.sleep(0)
+    assert not draining.done()
+    disk.release("t-0")
+    await draining
+    assert replica.acknowledgement(end, LEADER) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 700])
+async def test_no_power_loss_takes_what_was_acknowledged(
+    tmp_path: Path, commits: GroupCommit, segment_bytes: int
+) -> None:
+    """Eight producers; at every acknowledgement the bytes that were synced hold the batch, and what they
+    leave opens to a log with all that was acknowledged.
+    """
+    disk = WatchedDisk()
+    replica = open_replica(tmp_path, disk, segment_bytes=segment_bytes)
+    replica.flusher = commits.request
+    acknowledged: list[int] = []
+    losses: list[tuple[int, dict[str, bytes]]] = []
+
+    async def produce(producer: int) -> None:
+        for sequence in range(15):
+            end = append(replica, sequence, producer=producer, acks=ALL if producer % 2 else LEADER)
+            assert await outcome(replica, end, ALL if producer % 2 else LEADER) == ErrorCode.NONE
+            acknowledged.append(end)
+            losses.append((max(acknowledged), disk.surviving(replica.log.directory)))
+
+    await asyncio.gather(*map(produce, range(8)))
+    assert len(losses) == 120 and disk.syncs["t-0"] < 90
+    for number, (end, files) in enumerate(losses[::7]):
+        directory = tmp_path / f"after-{number}" / "t-0"
+        directory.mkdir(parents=True)
+        for name, content in files.items():
+            (directory / name).write_bytes(content)
+        left = open_replica(directory.parent, WatchedDisk())
+        assert left.log_end_offset >= end
+        left.check()
+
+
+async def test_what_a_killed_process_left_is_synced_before_a_retry_is_acknowledged(tmp_path: Path) -> None:
+    killed = open_replica(tmp_path, WatchedDisk(), flush_messages=10)
+    end = append(killed, 0)
+    disk = WatchedDisk()
+    replica = open_replica(tmp_path, disk, flush_messages=1)
+    assert disk.syncs["t-0"] == 1
+    assert append(replica, 0) == end
+    assert replica.acknowledgement(end) == ErrorCode.NONE

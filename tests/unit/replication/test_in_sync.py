@@ -1,0 +1,57 @@
+"""How far behind a follower is, by time."""
+
+from tierlog.broker.replication.core.in_sync import Follower, InSyncSet
+
+LAG_MS = 100
+
+
+def test_it_is_caught_up_while_it_has_everything() -> None:
+    follower = Follower(2)
+    assert not follower.is_caught_up(0, 0, LAG_MS), "nothing is known of it"
+    follower.fetched(1, 5, 5, now_ms=10)
+    assert follower.is_caught_up(5, 10_000, LAG_MS)
+    assert follower.is_caught_up(6, 110, LAG_MS) and not follower.is_caught_up(6, 111, LAG_MS)
+
+
+def test_one_fetch_behind_a_busy_leader_is_not_a_lag() -> None:
+    """Each fetch reaches the log end that the leader had at the fetch before."""
+    follower = Follower(2)
+    for turn in range(10):
+        follower.fetched(1, 10 * turn, 10 * (turn + 1), now_ms=90 * turn)
+    assert follower.caught_up_ms == 90 * 8
+    assert follower.is_caught_up(1000, 90 * 9, LAG_MS)
+
+
+def test_always_more_than_one_fetch_behind_is_a_lag() -> None:
+    follower = Follower(2, caught_up_ms=0)
+    for turn in range(10):
+        follower.fetched(1, 9 * turn, 10 * (turn + 1), now_ms=90 * turn)
+    assert not follower.is_caught_up(1000, 90 * 9, LAG_MS)
+
+
+def test_a_process_that_was_replaced_is_not_heard() -> None:
+    follower = Follower(2)
+    assert follower.fetched(7, 50, 50, now_ms=0)
+    assert follower.fetched(8, 20, 50, now_ms=1) and follower.end_offset == 20
+    assert not follower.fetched(7, 50, 50, now_ms=2) and follower.end_offset == 20
+
+
+def test_a_new_process_is_not_judged_by_the_fetch_of_the_one_before() -> None:
+    follower = Follower(2)
+    follower.fetched(7, 0, 50, now_ms=1000)
+    follower.fetched(8, 50, 60, now_ms=2000)
+    assert follower.caught_up_ms < 0
+
+
+def test_the_maximal_set_holds_whatever_may_be_committed() -> None:
+    known = InSyncSet()
+    known.commit(3, [1, 2])
+    known.propose(frozenset({1}))
+    assert known.maximal == {1, 2}
+    known.doubt()
+    known.propose(frozenset({1, 2, 3}))
+    known.doubt()
+    known.commit(3, [1, 2])
+    assert known.maximal == {1, 2, 3}, "the same partition epoch settles nothing"
+    known.commit(4, [1])
+    assert known.maximal == {1}

@@ -1,0 +1,217 @@
+"""How a broker stands with the controller, on virtual time: heartbeats, lease, controlled shutdown."""
+
+import asyncio
+import itertools
+import math
+import random
+import uuid
+
+import pytest
+from simulator.clock import SimClock
+from simulator.loop import SimLoop
+
+from tierlog.base.tasks import TaskGroup
+from tierlog.broker.lifecycle import (
+    STOP_SESSIONS,
+    BrokerLifecycle,
+    Registration,
+    RegistrationRefused,
+)
+from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.protocol.errors import ErrorCode
+
+LEASE_MS = 2700
+BROKER = Registration(
+    broker_id=1,
+    incarnation=uuid.UUID(int=1),
+    host="h",
+    port=1,
+    admin_url="",
+    rack=None,
+    may_have_lost=False,
+)
+
+
+class Controller:
+    """The metadata as a lifecycle sees it: lets every broker in, and notes when it heard of it."""
+
+    image = ClusterImage(cluster_id="c")
+
+    def __init__(self, clock: SimClock) -> None:
+        self.clock = clock
+        self.heard: list[tuple[int, c.Heartbeat]] = []
+        self.leads = 0  # partitions that it leads; one less with each heartbeat of a broker that stops
+        self.takes_s = 0.0  # to answer
+        self.taken_until_ms = 0  # another process of the broker has a session
+
+    def subscribe(self, subscriber: object) -> None:
+        raise NotImplementedError
+
+    async def submit(self, command: object, timeout_s: float = 30.0) -> c.BrokerRegistered:
+        if self.clock.monotonic_ms() < self.taken_until_ms:
+            return c.BrokerRegistered(error=ErrorCode.DUPLICATE_BROKER_REGISTRATION, message="taken")
+        return c.BrokerRegistered(broker_epoch=7)
+
+    async def heartbeat(self, beat: c.Heartbeat, timeout_s: float = 2.0) -> c.HeartbeatReply:
+        self.heard.append((self.clock.monotonic_ms(), beat))
+        await reach(self.heard[-1][0] + int(min(self.takes_s, timeout_s) * 1000))
+        if self.takes_s > timeout_s / 2:  # half of it for each try
+            raise MetadataUnavailable("no answer in time", applied_unknown=False)
+        if beat.want_stop:
+            self.leads -= 1
+        return c.HeartbeatReply(
+            fenced=beat.want_fence, may_stop=beat.want_stop and self.leads <= 0, lease_ms=LEASE_MS
+        )
+
+    async def quorum(self, timeout_s: float = 30.0) -> None:
+        raise NotImplementedError
+
+
+class Bench:
+    def __init__(self, interval_ms: int, session_ms: int = 3000) -> None:
+        self.loop = SimLoop(random.Random(1))
+        self.clock = SimClock(self.loop)
+        self.controller = Controller(self.clock)
+        self.failures: list[BaseException] = []
+        self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
+        self.lifecycle = BrokerLifecycle(
+            MetadataClient(self.controller),  # type: ignore[arg-type]
+            self.clock,
+            self.tasks,
+            interval_ms=interval_ms,
+            session_ms=session_ms,
+            alone=False,
+        )
+
+    async def enter(self) -> None:
+        self.lifecycle.present(BROKER)
+        await self.lifecycle.register()
+        self.lifecycle.start()
+        await self.lifecycle.enter()
+
+
+@pytest.mark.parametrize(
+    ("session_ms", "taken_ms", "gives_up"),
+    [(3000, 3000, False), (3000, 120_000, True), (100_000, 120_000, False), (100_000, 300_000, True)],
+)
+def test_it_waits_for_the_session_of_the_last_process_but_not_for_ever(
+    session_ms: int, taken_ms: int, gives_up: bool
+) -> None:
+    """Longer than a session too: after all nodes were killed, a new controller gives each a whole one."""
+    bench = Bench(500, session_ms)
+    bench.controller.taken_until_ms = taken_ms
+
+    async def main() -> None:
+        if gives_up:
+            with pytest.raises(RegistrationRefused, match="taken"):
+                await bench.enter()
+        else:
+            await bench.enter()
+            assert bench.lifecycle.holds_lease()
+        await bench.tasks.close()
+
+    bench.loop.run_for(main())
+
+
+async def reach(at_ms: int) -> None:
+    loop = asyncio.get_running_loop()
+    reached = loop.create_future()
+    loop.call_at(at_ms / 1000, reached.set_result, None)
+    await reached
+
+
+@pytest.mark.parametrize("interval_ms", [50, 500, 2000])
+def test_the_controller_hears_of_a_broker_each_interval(interval_ms: int) -> None:
+    bench = Bench(interval_ms)
+
+    async def main() -> None:
+        await bench.enter()
+        await reach(20_000)
+        assert bench.lifecycle.holds_lease()
+        await bench.lifecycle.stop()
+        assert not bench.lifecycle.holds_lease()
+
+    bench.loop.run_for(main())
+    times = [at for at, beat in bench.controller.heard if not beat.want_fence]
+    gaps = {after - before for before, after in itertools.pairwise(times)}
+    assert gaps and max(gaps) - interval_ms <= 1 and min(gaps) >= interval_ms - 1
+    assert bench.failures == []
+
+
+def test_a_broker_whose_heartbeats_are_answered_late_keeps_its_lease() -> None:
+    bench = Bench(500)
+
+    async def main() -> list[bool]:
+        await bench.enter()
+        bench.controller.takes_s = 1.3  # longer than it waits for at first
+        await reach(10_000)
+        held = []
+        for at_ms in range(10_000, 20_000, 50):
+            await reach(at_ms)
+            held.append(bench.lifecycle.holds_lease())
+        await bench.lifecycle.stop()
+        return held
+
+    assert all(bench.loop.run_for(main()))
+
+
+def test_a_broker_that_leaves_asks_until_it_leads_nothing() -> None:
+    bench = Bench(500)
+    bench.controller.leads = 3
+
+    async def main() -> bool:
+        await bench.enter()
+        left = await bench.lifecycle.leave(10)
+        await bench.lifecycle.stop()
+        return left
+
+    assert bench.loop.run_for(main())
+    assert sum(beat.want_stop for _, beat in bench.controller.heard) == 3
+
+
+def test_a_broker_that_no_controller_answers_does_not_wait_to_hand_over() -> None:
+    """The last node of a cluster to stop: nobody is left to lead."""
+    bench = Bench(500, session_ms=3000)
+
+    async def main() -> bool:
+        await bench.enter()
+        bench.controller.takes_s = math.inf
+        began_ms = bench.clock.monotonic_ms()
+        left = await bench.lifecycle.leave(3600)
+        await bench.lifecycle.stop()
+        assert bench.clock.monotonic_ms() - began_ms <= 2 * STOP_SESSIONS * 3000, "of virtual time"
+        return left
+
+    assert not bench.loop.run_for(main())
+
+
+def test_a_broker_that_stops_waits_for_a_new_controller() -> None:
+    """It is elected, and gives each broker a whole session."""
+    bench = Bench(500, session_ms=3000)
+    bench.controller.leads = 12
+
+    async def main() -> bool:
+        await bench.enter()
+        bench.controller.takes_s = math.inf
+        asyncio.get_running_loop().call_later(4, setattr, bench.controller, "takes_s", 0.0)
+        left = await bench.lifecycle.leave(3600)
+        await bench.lifecycle.stop()
+        return left
+
+    assert bench.loop.run_for(main())
+
+
+def test_a_broker_from_which_nobody_takes_over_stops_in_time() -> None:
+    bench = Bench(500)
+    bench.controller.leads = 1_000_000
+
+    async def main() -> bool:
+        await bench.enter()
+        left = await bench.lifecycle.leave(10)
+        await bench.lifecycle.stop()
+        return left
+
+    assert not bench.loop.run_for(main())

@@ -1,0 +1,134 @@
+"""Logs that are made later, for want of room: by one of several calls, and not if topic or disk is gone."""
+
+import asyncio
+import random
+import threading
+import uuid
+from pathlib import Path
+
+import pytest
+from hands import Hands
+
+from tierlog.base.files import OsFiles
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicPartition
+from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.config.node import settings_from
+from tierlog.metadata import records as r
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage
+from tierlog.records.writer import NewRecord, encode_batch
+
+EMPTY = ClusterImage(cluster_id="c")
+NAME = TopicPartition("t", 0)
+PATIENCE_S = 30
+
+
+def image_with(topic_id: int) -> ClusterImage:
+    led = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
+    made = [
+        r.CreateTopic(topic_id=uuid.UUID(int=topic_id), name="t"),
+        r.PartitionRecord(topic_id=uuid.UUID(int=topic_id), partition=0, **led),  # type: ignore[arg-type]
+    ]
+    return evolve_all(EMPTY, made)
+
+
+class Gate(OsFiles):
+    """No room while `full`; then whoever begins a partition waits for `go_on`. `begun` counts them."""
+
+    def __init__(self) -> None:
+        self.full = True
+        self.begun = 0
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if exclusive and path.name == "partition.metadata":
+            if self.full:
+                raise OSError(28, "No space left on device")
+            self.begun += 1
+            self.entered.set()
+            assert self.go_on.wait(PATIENCE_S)
+        return super().open(path, create=create, exclusive=exclusive)
+
+
+class Node:
+    """A topic is wanted, and there was no room for it; now there is."""
+
+    def __init__(self, path: Path) -> None:
+        self.disk, rng = Gate(), random.Random(1)
+        self.fatal: list[str] = []
+        self.tasks = TaskGroup(lambda *_: None)
+        self.directories = DataDirectories([path], self.disk, rng)
+        self.directory = self.directories.all[0]
+        self.manager = ReplicaManager(
+            settings_from({"log.dirs": str(path), "metadata.log.dir": f"{path}-metadata"}),
+            self.directories,
+            Hands(),
+            self.tasks,
+            rng,
+            moved=lambda _: None,
+            fatal=lambda what, failure: self.fatal.append(what),
+        )
+
+    async def start(self) -> "Node":
+        self.directories.claim(1, "c")
+        await self.manager.open_all(EMPTY)
+        self.manager.follow(EMPTY, image_with(1))
+        assert self.manager.is_offline(NAME)
+        self.disk.full = False
+        self.directory.has_room()
+        return self
+
+    async def begin(self) -> "asyncio.Task[None]":
+        making = self.tasks.spawn("make", self.manager.make_missing())
+        assert await asyncio.to_thread(self.disk.entered.wait, PATIENCE_S)
+        return making
+
+    async def stop(self) -> None:
+        await self.tasks.close()
+        await self.manager.close(clean=False)
+        self.directories.release()
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> Node:
+    return await Node(tmp_path / "data").start()
+
+
+async def test_of_two_calls_at_once_one_makes_the_log(node: Node) -> None:
+    first = await node.begin()
+    await asyncio.wait_for(node.manager.make_missing(), PATIENCE_S)  # nothing is left for it to do
+    assert node.manager.get("t", 0) is None
+    node.disk.go_on.set()
+    await first
+    assert node.disk.begun == 1
+    replica = node.manager.get("t", 0)
+    assert replica is not None and replica.leads and not node.manager.is_offline(NAME)
+    assert not replica.append(memoryview(encode_batch([NewRecord(0, None, b"v")])), 0).error
+    await node.stop()
+
+
+async def test_a_log_that_was_being_opened_when_its_directory_failed_is_not_served(node: Node) -> None:
+    making = await node.begin()
+    node.directory.fail("broken")
+    await asyncio.sleep(0)
+    assert node.manager.is_offline(NAME)
+    node.disk.go_on.set()
+    await making
+    assert (node.manager.get("t", 0), len(node.manager)) == (None, 0)
+    assert node.manager.is_offline(NAME)
+    assert node.fatal == ["the last log directory"]
+    await node.manager.make_missing()
+    assert node.disk.begun == 1  # and it is not tried again
+    await node.stop()
+
+
+async def test_a_log_whose_topic_was_deleted_while_it_was_made_is_not_served(node: Node) -> None:
+    making = await node.begin()
+    node.manager.follow(image_with(1), EMPTY)
+    node.disk.go_on.set()
+    await making
+    assert (node.manager.get("t", 0), len(node.manager)) == (None, 0)
+    assert not node.manager.is_offline(NAME)
+    await node.stop()

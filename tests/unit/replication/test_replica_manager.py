@@ -1,0 +1,207 @@
+"""Replicas as the image says: made, led, reconfigured, removed; found again after clean and unclean stops."""
+
+import random
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from remote_segments import remote_segment
+
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import OsFiles
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicIdPartition, TopicPartition
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.config.node import settings_from
+from tierlog.metadata import records as r
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage, RemotePartition
+from tierlog.records.writer import NewRecord, encode_batch
+
+EMPTY = ClusterImage(cluster_id="c")
+ORDERS, AGAIN = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+def created(image: ClusterImage, topic_id: uuid.UUID, partitions: int = 1, **configs: str) -> ClusterImage:
+    """The image after the topic `orders` was created."""
+    changes: list[Any] = [r.CreateTopic(topic_id=topic_id, name="orders")]
+    changes += [
+        r.PartitionRecord(
+            topic_id=topic_id,
+            partition=number,
+            replicas=(1,),
+            in_sync=(1,),
+            leader=1,
+            leader_epoch=0,
+            partition_epoch=0,
+        )
+        for number in range(partitions)
+    ]
+    changes += [
+        r.ConfigRecord(scope=r.ConfigScope.TOPIC, name="orders", key=key.replace("_", "."), value=value)
+        for key, value in configs.items()
+    ]
+    return evolve_all(image, changes)
+
+
+def deleted(image: ClusterImage, topic_id: uuid.UUID) -> ClusterImage:
+    return evolve_all(image, [r.DeleteTopic(topic_id=topic_id, at_ms=0)])
+
+
+class Run:
+    """One life of a manager on a directory."""
+
+    def __init__(self, path: Path, **settings: str) -> None:
+        self.failures: list[BaseException] = []
+        self.moved: list[TopicPartition] = []
+        self.tasks = TaskGroup(lambda _, failure: self.failures.append(failure))
+        files, rng = OsFiles(), random.Random(1)
+        self.manager = ReplicaManager(
+            settings_from({"log.dirs": str(path), **settings}),
+            DataDirectories([path], files, rng),
+            SystemClock(),
+            self.tasks,
+            rng,
+            moved=self.moved.append,
+        )
+
+    async def start(self, image: ClusterImage) -> "Run":
+        await self.manager.open_all(image)
+        return self
+
+    async def stop(self, *, clean: bool = True) -> None:
+        await self.tasks.close()
+        await self.manager.close(clean=clean)
+        assert not self.failures
+
+    def replica(self, number: int = 0) -> Replica:
+        found = self.manager.get("orders", number)
+        assert found is not None
+        return found
+
+
+def append(replica: Replica, values: Sequence[bytes]) -> int:
+    batch = encode_batch([NewRecord(SystemClock().now_ms(), None, value, ()) for value in values])
+    result = replica.append(memoryview(batch), SystemClock().now_ms())
+    assert not result.error, result
+    return result.base_offset
+
+
+async def test_a_created_topic_is_led_and_found_by_name_and_id(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(EMPTY)
+    image = created(EMPTY, ORDERS, 2, retention_ms="5")
+    run.manager.follow(EMPTY, image)
+    assert run.manager.get("orders", 1) is run.manager.get(ORDERS, 1)
+    assert run.manager.get("orders", 2) is None
+    assert run.replica().config.retention_ms == 5
+    assert append(run.replica(), [b"a", b"b"]) == 0
+    assert run.moved[-1] == TopicPartition("orders", 0)
+    await run.stop()
+
+
+async def test_a_changed_setting_reaches_the_log(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(EMPTY)
+    image = created(EMPTY, ORDERS)
+    run.manager.follow(EMPTY, image)
+    change = r.ConfigRecord(scope=r.ConfigScope.TOPIC, name="orders", key="segment.bytes", value="1234")
+    run.manager.follow(image, evolve_all(image, [change]))
+    assert run.replica().config.segment_bytes == 1234
+    await run.stop()
+
+
+async def test_changed_defaults_reach_every_log_that_sets_nothing_else(tmp_path: Path) -> None:
+    run = await Run(tmp_path, **{"log.segment.bytes": "9000"}).start(EMPTY)
+    images = [EMPTY, created(EMPTY, ORDERS, retention_ms="5")]
+    cluster, broker = r.ConfigScope.CLUSTER, r.ConfigScope.BROKER
+    seen = []
+    for scope, name, key, value in (
+        (cluster, "", "log.segment.bytes", "2000"),
+        (broker, "1", "log.segment.bytes", "3000"),
+        (broker, "2", "log.segment.bytes", "4000"),
+        (cluster, "", "log.retention.ms", "6"),
+        (broker, "1", "log.segment.bytes", None),
+        (cluster, "", "log.segment.bytes", None),
+    ):
+        run.manager.follow(*images[-2:])
+        change = r.ConfigRecord(scope=scope, name=name, key=key, value=value)
+        images.append(evolve_all(images[-1], [change]))
+        seen.append((run.replica().config.segment_bytes, run.replica().config.retention_ms))
+    run.manager.follow(*images[-2:])
+    seen.append((run.replica().config.segment_bytes, run.replica().config.retention_ms))
+    assert seen == [(9000, 5), (2000, 5), (3000, 5), (3000, 5), (3000, 5), (2000, 5), (9000, 5)]
+    await run.stop()
+
+
+async def test_idle_producers_are_forgotten_when_the_node_says(tmp_path: Path) -> None:
+    run = await Run(tmp_path, **{"producer.id.expiration.ms": "60000"}).start(EMPTY)
+    run.manager.follow(EMPTY, created(EMPTY, ORDERS, retention_ms="-1"))
+    now_ms, replica = SystemClock().now_ms(), run.replica()
+    batch = encode_batch(
+        [NewRecord(now_ms, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=0
+    )
+    assert not replica.append(memoryview(batch), now_ms).error
+    replica.expire_producers(0)
+    replica.expire_producers(59_999)
+    assert replica.log.producers.get(7) is not None
+    replica.expire_producers(60_000)
+    assert replica.log.producers.get(7) is None
+    await run.stop()
+
+
+async def test_logs_survive_clean_and_unclean_stops(tmp_path: Path) -> None:
+    image = created(EMPTY, ORDERS)
+    run = await Run(tmp_path).start(image)
+    append(run.replica(), [b"a", b"b"])
+    await run.stop(clean=True)
+    run = await Run(tmp_path).start(image)
+    assert run.replica().high_watermark == 2
+    append(run.replica(), [b"c"])
+    await run.stop(clean=False)
+    run = await Run(tmp_path).start(image)
+    assert run.replica().log_end_offset == 3
+    await run.stop()
+
+
+async def test_a_topic_created_again_shares_nothing(tmp_path: Path) -> None:
+    image = created(EMPTY, ORDERS)
+    run = await Run(tmp_path).start(image)
+    append(run.replica(), [b"a"])
+    old = run.replica()
+    without = deleted(image, ORDERS)
+    run.manager.follow(image, without)
+    assert run.manager.get("orders", 0) is None
+    assert not run.manager.holds(old)
+    run.manager.follow(without, created(without, AGAIN))
+    assert run.replica().log_end_offset == 0
+    assert len(list(run.manager.directories.deleted())) == 1, "the old files wait for file.delete.delay.ms"
+    await run.stop()
+
+
+async def test_files_of_a_topic_that_the_cluster_does_not_know_are_kept_aside(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(created(EMPTY, ORDERS))
+    append(run.replica(), [b"a"])
+    await run.stop()
+    run = await Run(tmp_path).start(created(EMPTY, AGAIN))
+    assert run.replica().log_end_offset == 0
+    assert len(list(tmp_path.glob("*-stray/*.log"))) == 1
+    await run.stop()
+
+
+async def test_a_new_disk_goes_on_behind_the_remote_history(tmp_path: Path) -> None:
+    image = created(EMPTY, ORDERS, remote_storage_enable="true")
+    remote = RemotePartition(log_start_offset=40, entries=(remote_segment(0, 99),))
+    image = msgspec.structs.replace(image, remote=image.remote.set(TopicIdPartition(ORDERS, 0), remote))
+    run = await Run(tmp_path).start(image)
+    replica = run.replica()
+    assert (replica.log_start_offset, replica.local_log_start_offset, replica.log_end_offset) == (
+        40,
+        100,
+        100,
+    )
+    assert replica.read(50, 100).remote
+    assert append(replica, [b"a"]) == 100
+    await run.stop()

@@ -1,0 +1,148 @@
+"""A replica in trouble: errors that pass, retries of what was written but not confirmed, and the end."""
+
+import random
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tierlog.base.files import OsFiles
+from tierlog.base.leader_epochs import LeaderEpochs
+from tierlog.base.types import TopicPartition
+from tierlog.broker.replication.replica import PRODUCER_EXPIRATION_MS, Replica
+from tierlog.broker.storage.names import EPOCH_CHECKPOINT
+from tierlog.config.topic import TopicConfig
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import HEADER_SIZE, seal
+from tierlog.records.codecs import Codec
+from tierlog.records.writer import NewRecord, encode_batch
+
+NOW = 1_700_000_000_000
+DAY_MS = 86_400_000
+
+
+class NoRoom(OsFiles):
+    """Creates no small file while `full`; what is open can still be written."""
+
+    full = False
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if self.full and exclusive:
+            raise OSError(28, "No space left on device")
+        return super().open(path, create=create, exclusive=exclusive)
+
+
+def open_replica(directory: Path, config: TopicConfig, files: OsFiles | None = None) -> Replica:
+    name, files = TopicPartition("t", 0), files or OsFiles()
+    replica = Replica.open(
+        name, uuid.UUID(int=1), 1, directory / "t-0", config, files, NOW, clean=False, rng=random.Random(1)
+    )
+    replica.become_leader(0, 0, [1])
+    return replica
+
+
+def batch(sequence: int = 0, *, at_ms: int = NOW, codec: Codec = Codec.NONE) -> memoryview:
+    records = [NewRecord(at_ms, b"k", b"v" * 100)]
+    data = encode_batch(records, codec=codec, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    return memoryview(bytearray(data))
+
+
+def test_a_retry_of_what_was_written_but_not_flushed_is_settled(tmp_path: Path) -> None:
+    files, heard = NoRoom(), []
+    replica = open_replica(tmp_path, TopicConfig(flush_messages=1), files)
+    replica.listeners.append(lambda moved: heard.append((moved.high_watermark, moved.acknowledgement(1))))
+    refused, settled = (0, ErrorCode.KAFKA_STORAGE_ERROR), (1, ErrorCode.NONE)
+    files.full = True  # the leader epoch's file cannot be replaced
+    for _ in range(2):
+        assert replica.append(batch(), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (replica.log_end_offset, replica.high_watermark) == (1, 0)
+    files.full = False
+    again = replica.append(batch(), NOW)
+    assert (again.error, again.base_offset) == (ErrorCode.NONE, 0)
+    assert (replica.log_end_offset, replica.recovery_point, heard) == (1, 1, [refused, refused, settled])
+    assert replica.append(batch(1), NOW).base_offset == 1
+    replica.check()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_closed_replica_answers_nothing_else(tmp_path: Path, clean: bool) -> None:
+    replica = open_replica(tmp_path, TopicConfig())
+    assert replica.append(batch(), NOW).error == ErrorCode.NONE
+    replica.close(clean=clean)
+    assert replica.append(batch(1), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert replica.read(0, 100).error == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("at_ms", [NOW - 30 * DAY_MS, NOW + 30 * DAY_MS])
+def test_a_producer_is_idle_by_the_monotonic_clock_not_by_its_records(tmp_path: Path, at_ms: int) -> None:
+    config = TopicConfig(retention_ms=-1, message_timestamp_after_max_ms=60 * DAY_MS)
+    replica = open_replica(tmp_path, config)
+    assert replica.append(batch(at_ms=at_ms), NOW).error == ErrorCode.NONE
+    replica.expire_producers(5)
+    replica.expire_producers(5 + PRODUCER_EXPIRATION_MS - 1)
+    assert replica.append(batch(at_ms=at_ms), NOW).base_offset == 0
+    assert replica.log_end_offset == 1
+    replica.expire_producers(5 + PRODUCER_EXPIRATION_MS)
+    replica.expire_producers(5 + 2 * PRODUCER_EXPIRATION_MS)
+    assert replica.log.producers.get(7) is None
+
+
+def test_records_that_cannot_be_recompressed_are_refused(tmp_path: Path) -> None:
+    replica = open_replica(tmp_path, TopicConfig(compression_type="zstd"))
+    data = batch(codec=Codec.GZIP)
+    data[HEADER_SIZE + 20 : HEADER_SIZE + 24] = b"\xff\xff\xff\xff"
+    seal(data, 0, len(data))
+    assert replica.append(data, NOW).error == ErrorCode.CORRUPT_MESSAGE
+    assert replica.append(batch(), NOW).error == ErrorCode.NONE
+
+
+class NoRoomFor(OsFiles):
+    """A disk on which files of some endings cannot be written any more."""
+
+    endings: tuple[str, ...] = ()
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if create and path.name.endswith(self.endings):
+            raise OSError(28, "No space left on device")
+        return super().open(path, create=create, exclusive=exclusive)
+
+
+def filled(directory: Path, files: OsFiles, config: TopicConfig) -> Replica:
+    """Three segments of one batch each."""
+    replica = open_replica(directory, config, files)
+    for sequence in range(3):
+        assert replica.append(batch(sequence), NOW).error == ErrorCode.NONE
+    assert len(replica.segments) == 3
+    return replica
+
+
+def test_retention_makes_room_where_there_is_none(tmp_path: Path) -> None:
+    files = NoRoomFor()
+    config = TopicConfig(segment_bytes=200, retention_ms=1000, file_delete_delay_ms=0)
+    replica = filled(tmp_path, files, config)
+    files.endings = (".snapshot", EPOCH_CHECKPOINT)
+    assert replica.apply_retention(NOW + 10_000) == 2  # all three are old, but a fourth finds no room
+    assert (replica.log_start_offset, len(replica.take_due(NOW + 10_000)) > 2) == (2, True)
+    files.endings = ()
+    assert replica.apply_retention(NOW + 10_000) == 1
+    assert replica.log_start_offset == replica.log_end_offset == 3
+    replica.check()
+
+
+def test_a_leader_epoch_needs_no_room(tmp_path: Path) -> None:
+    files = NoRoomFor()
+    replica = open_replica(tmp_path, TopicConfig(), files)
+    files.endings = (EPOCH_CHECKPOINT,)
+    replica.become_leader(7, 1, [1])
+    assert replica.append(batch(), NOW).error == ErrorCode.NONE
+    files.endings = ()
+    replica.flush()
+    stored = LeaderEpochs.decode((tmp_path / "t-0" / EPOCH_CHECKPOINT).read_bytes())
+    assert stored.latest == (7, 0)
+
+
+def test_a_failed_replica_leads_nothing(tmp_path: Path) -> None:
+    replica = open_replica(tmp_path, TopicConfig())
+    assert replica.leads
+    replica.failed = "fsync failed"
+    assert not replica.leads

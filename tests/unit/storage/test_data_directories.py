@@ -1,0 +1,477 @@
+"""Several log directories: where partitions go, what a failed one takes along, and what is refused."""
+
+import asyncio
+import errno
+import os
+import random
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tierlog.base.clock import SystemClock
+from tierlog.base.files import OsFiles, Space
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicPartition
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.storage.checkpoints import CLEAN_SHUTDOWN
+from tierlog.broker.storage.log_dir import DirectoryUnusable, ForeignDirectory
+from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.config.node import settings_from
+from tierlog.metadata import records as r
+from tierlog.metadata.evolve import evolve_all
+from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.writer import NewRecord, encode_batch
+
+EMPTY = ClusterImage(cluster_id="c")
+MIB = 1 << 20
+
+
+class Disks(OsFiles):
+    """A device below each directory: its free space, and what its writes meet. Descriptors count as well."""
+
+    def __init__(self) -> None:
+        self.usable: dict[Path, int] = {}
+        self.broken: dict[Path, int] = {}
+        self._paths: dict[int, Path] = {}
+
+    def check(self, path: Path) -> None:
+        for directory, code in self.broken.items():
+            if path.is_relative_to(directory):
+                raise OSError(code, os.strerror(code))
+
+    def space(self, path: Path) -> Space:
+        return Space(1 << 40, self.usable.get(path, 64 * MIB))
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        self.check(path)
+        fd = super().open(path, create=create, exclusive=exclusive)
+        self._paths[fd] = path
+        return fd
+
+    def writev_at(self, fd, buffers, position):  # type: ignore[no-untyped-def]
+        self.check(self._paths[fd])
+        return super().writev_at(fd, buffers, position)
+
+    def sync(self, fd: int) -> None:  # type: ignore[override]
+        self.check(self._paths[fd])
+        os.fdatasync(fd)
+
+
+def topic(number: int, partitions: int, image: ClusterImage = EMPTY) -> ClusterImage:
+    """The image with one more topic, `t<number>`."""
+    topic_id = uuid.UUID(int=number)
+    led = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
+    changes = [r.CreateTopic(topic_id=topic_id, name=f"t{number}")]
+    changes += [r.PartitionRecord(topic_id=topic_id, partition=n, **led) for n in range(partitions)]  # type: ignore[misc,arg-type]
+    return evolve_all(image, changes)
+
+
+class Run:
+    """One life of a manager on the directories `a` and `b`."""
+
+    def __init__(self, path: Path, disks: OsFiles | None = None, metadata: str = "m") -> None:
+        self.a, self.b = path / "a", path / "b"
+        self.disks = disks if isinstance(disks, Disks) else Disks()
+        self.fatal: list[str] = []
+        self.moved: list[TopicPartition] = []
+        self.tasks = TaskGroup(lambda name, failure: None)
+        rng = random.Random(1)
+        settings = settings_from({"log.dirs": f"{self.a},{self.b}", "metadata.log.dir": str(path / metadata)})
+        self.directories = DataDirectories([self.a, self.b], disks or self.disks, rng)
+        self.manager = ReplicaManager(
+            settings,
+            self.directories,
+            SystemClock(),
+            self.tasks,
+            rng,
+            moved=self.moved.append,
+            fatal=lambda what, failure: self.fatal.append(what),
+        )
+
+    async def start(self, image: ClusterImage) -> "Run":
+        self.directories.claim(1, "c")
+        await self.manager.open_all(image)
+        return self
+
+    async def stop(self, *, clean: bool = True) -> None:
+        await self.tasks.close()
+        await self.manager.close(clean=clean)
+        self.directories.release()
+
+    async def checkpoint(self) -> None:
+        for directory in self.directories.online:
+            assert await self.manager.checkpoints.write(directory)
+
+    def place(self, number: int, name: str = "t1") -> str:
+        directory = self.directories.directory_of(TopicPartition(name, number))
+        assert directory is not None
+        return directory.path.name
+
+    def replica(self, number: int, name: str = "t1") -> Replica:
+        found = self.manager.get(name, number)
+        assert found is not None
+        return found
+
+    def is_offline(self, number: int, name: str = "t1") -> bool:
+        offline = self.manager.is_offline(TopicPartition(name, number))
+        assert offline == (self.manager.get(name, number) is None)
+        return offline
+
+
+def append(replica: Replica, value: bytes = b"v") -> ErrorCode:
+    now_ms = SystemClock().now_ms()
+    return replica.append(memoryview(bytearray(encode_batch([NewRecord(now_ms, None, value)]))), now_ms).error
+
+
+async def test_partitions_go_where_most_is_free_and_among_equals_where_fewest_are(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 4))
+    assert sorted(run.place(number) for number in range(4)) == ["a", "a", "b", "b"]
+    run.disks.usable = {run.a: 100 * MIB, run.b: 200 * MIB}
+    run.manager.follow(topic(1, 4), topic(2, 3, topic(1, 4)))
+    assert {run.place(number, "t2") for number in range(3)} == {"b"}
+    run.directories.all[1].fill()
+    run.manager.follow(topic(2, 3, topic(1, 4)), topic(3, 1, topic(2, 3, topic(1, 4))))
+    assert run.place(0, "t3") == "a", "a full directory comes last"
+    await run.stop()
+
+
+async def test_each_directory_has_its_own_identity_checkpoints_and_marker(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 2))
+    for number in range(2):
+        assert append(run.replica(number)) == ErrorCode.NONE
+    places = [run.place(number) for number in range(2)]
+    await run.stop()
+    for number, place in enumerate(places):
+        text = (tmp_path / place / "recovery-point-offset-checkpoint").read_text()
+        assert text == f"0\n1\nt1 {number} 1\n"
+        assert (tmp_path / place / CLEAN_SHUTDOWN).exists()
+    identities = {(tmp_path / place / "meta.properties").read_text().split("\n")[2] for place in "ab"}
+    assert len(identities) == 2
+    run = await Run(tmp_path).start(topic(1, 2))
+    assert [run.place(number) for number in range(2)] == places
+    assert [run.replica(number).log_end_offset for number in range(2)] == [1, 1]
+    await run.stop()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
+async def test_a_failed_device_takes_its_partitions_and_no_others(tmp_path: Path, code: int) -> None:
+    run = await Run(tmp_path).start(topic(1, 2))
+    lost, kept = (run.replica(number) for number in sorted(range(2), key=run.place))
+    run.disks.broken[run.a] = code
+    run.moved.clear()
+    assert append(lost) == ErrorCode.KAFKA_STORAGE_ERROR
+    await asyncio.sleep(0)
+    assert run.is_offline(lost.name.partition)
+    assert run.moved == [lost.name], "who waits for it is told"
+    assert append(kept) == ErrorCode.NONE
+    assert not run.fatal
+    assert await run.manager.checkpoints.write_for({lost.name, kept.name}) == set()
+    run.manager.follow(topic(1, 2), topic(2, 2, topic(1, 2)))
+    assert {run.place(number, "t2") for number in range(2)} == {"b"}
+    await run.stop()
+    assert not (run.a / CLEAN_SHUTDOWN).exists()
+    assert (run.b / CLEAN_SHUTDOWN).exists()
+
+
+async def test_a_failed_fsync_takes_the_directory(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 2))
+    lost = next(replica for replica in run.manager if run.place(replica.name.partition) == "b")
+    assert append(lost) == ErrorCode.NONE
+    run.disks.broken[run.b] = errno.ENOSPC  # for an fsync that is as bad as EIO
+    with pytest.raises(OSError, match="No space"):
+        await asyncio.to_thread(lost.flush)
+    await asyncio.sleep(0)
+    assert run.is_offline(lost.name.partition)
+    await run.stop()
+
+
+async def test_the_last_directory_ends_the_node(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 2))
+    run.disks.broken = {run.a: errno.EIO, run.b: errno.EIO}
+    for replica in run.manager:
+        assert append(replica) == ErrorCode.KAFKA_STORAGE_ERROR
+    await asyncio.sleep(0)
+    assert set(run.fatal) == {"the last log directory"}
+    await run.stop()
+
+
+async def test_a_directory_that_fails_in_recovery(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 4))
+    for replica in run.manager:
+        append(replica)
+    places = {number: run.place(number) for number in range(4)}
+    await run.stop(clean=False)
+    disks = Disks()
+    run = Run(tmp_path, disks)
+    run.directories.claim(1, "c")
+    disks.broken[run.a] = errno.EIO
+    await run.manager.open_all(topic(1, 4))
+    await asyncio.sleep(0)
+    for number, place in places.items():
+        assert run.is_offline(number) == (place == "a")
+    await run.stop()
+
+
+async def test_one_unclaimed_directory_is_offline_and_nothing_of_it_is_begun_anew(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 2))
+    for replica in run.manager:
+        append(replica)
+    places = {number: run.place(number) for number in range(2)}
+    await run.stop()
+    (tmp_path / "a").rename(tmp_path / "unplugged")
+    (tmp_path / "a").write_text("not a directory")
+    both = topic(2, 1, topic(1, 2))
+    run = await Run(tmp_path).start(topic(1, 2))
+    assert {number: run.is_offline(number) for number in places} == {n: p == "a" for n, p in places.items()}
+    run.manager.follow(topic(1, 2), both)
+    assert run.place(0, "t2") == "b", "a topic made now is new for certain"
+    await run.stop()
+    (tmp_path / "a").unlink()
+    (tmp_path / "unplugged").rename(tmp_path / "a")
+    run = await Run(tmp_path).start(both)
+    assert [run.replica(number).log_end_offset for number in range(2)] == [1, 1]
+    await run.stop()
+
+
+def test_no_directory_or_not_the_one_with_the_metadata_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("not a directory")
+    run = Run(tmp_path)
+    with pytest.raises(OSError, match="exists"):
+        run.directories.claim(1, "c", metadata=run.a / "__cluster_metadata")
+    run.directories.claim(1, "c", metadata=run.b / "__cluster_metadata")
+    run.directories.release()
+    (tmp_path / "b" / "meta.properties").write_text("node.id=1\ncluster.id=c\ndirectory.id=?\n")
+    with pytest.raises(OSError, match="exists"):
+        Run(tmp_path).directories.claim(1, "c")
+
+
+def test_a_copied_or_foreign_directory_stops_the_start(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.directories.claim(1, "c")
+    run.directories.release()
+    properties = (tmp_path / "a" / "meta.properties").read_text()
+    (tmp_path / "b" / "meta.properties").write_text(properties)
+    with pytest.raises(DirectoryUnusable, match="a copy of"):
+        Run(tmp_path).directories.claim(1, "c")
+    (tmp_path / "b" / "meta.properties").write_text(properties.replace("node.id=1", "node.id=7"))
+    with pytest.raises(ForeignDirectory, match="belongs to node 7"):
+        Run(tmp_path).directories.claim(1, "c")
+
+
+async def test_a_partition_in_two_directories_is_refused_and_left_alone(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 2))
+    name = run.replica(0).name
+    append(run.replica(0))
+    place = run.place(0)
+    await run.stop()
+    other = "b" if place == "a" else "a"
+    (tmp_path / other / "t1-0").mkdir()
+    for file in (tmp_path / place / "t1-0").iterdir():
+        (tmp_path / other / "t1-0" / file.name).write_bytes(file.read_bytes())
+    run = Run(tmp_path)
+    refused, _ = run.directories.find({name: uuid.UUID(int=1)})
+    assert "t1-0 and " in refused[name]
+    assert "found twice" in refused[name]
+    run = await Run(tmp_path).start(topic(1, 2))
+    assert run.is_offline(0)
+    assert not run.is_offline(1)
+    assert all((tmp_path / place / "t1-0").exists() for place in "ab")
+    await run.stop()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_place_in_which_nothing_was_made_is_no_place(tmp_path: Path, killed: bool) -> None:
+    disks, name, topic_id = Disks(), TopicPartition("t1", 0), uuid.UUID(int=1)
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path, usable in zip(paths, (64 * MIB, 32 * MIB), strict=True):
+        disks.usable[path] = usable
+    first = DataDirectories(paths, disks, random.Random(1))
+    first.claim(1, "c")
+    place = first.choose(name)
+    assert place.path == paths[0]
+    if killed:
+        place.directory(name).mkdir()
+    else:
+        disks.broken[paths[0]] = 28  # no space left
+        with pytest.raises(OSError, match="No space"):
+            place.create(name, topic_id)
+        disks.broken.clear()
+    disks.usable[paths[0]] = MIB
+    first.choose(name).create(name, topic_id)
+    first.release()
+    second = DataDirectories(paths, disks, random.Random(1))
+    second.claim(1, "c")
+    assert second.find({name: topic_id}) == ({}, [])
+    found = second.directory_of(name)
+    assert found is not None and found.path == paths[1]
+    assert not (paths[0] / str(name)).exists()
+    second.release()
+
+
+async def test_the_older_of_two_topics_of_one_name_is_set_aside(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 1))
+    place = run.place(0)
+    await run.stop()
+    other = "b" if place == "a" else "a"
+    (tmp_path / other / "t1-0").mkdir()
+    text = (tmp_path / place / "t1-0" / "partition.metadata").read_text()
+    (tmp_path / other / "t1-0" / "partition.metadata").write_text(text.replace("AAAAAAAAAQ", "AAAAAAAAAw"))
+    run = await Run(tmp_path).start(topic(1, 1))
+    assert run.place(0) == place
+    assert len(list((tmp_path / other).glob("*-stray"))) == 1
+    await run.stop()
+
+
+async def test_a_log_that_cannot_be_read_is_offline_alone_and_keeps_its_log_start(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 4))
+    for replica in run.manager:
+        append(replica)
+        replica.delete_records(1)
+    place = run.place(0)
+    await run.stop()
+    metadata = tmp_path / place / "t1-0" / "partition.metadata"
+    kept = metadata.read_text()
+    metadata.write_text("garbage")
+    run = await Run(tmp_path).start(topic(1, 4))
+    assert [run.is_offline(number) for number in range(4)] == [True, False, False, False]
+    await run.checkpoint()
+    await run.stop()
+    metadata.write_text(kept)
+    run = await Run(tmp_path).start(topic(1, 4))
+    assert run.replica(0).log_start_offset == 1
+    await run.stop()
+
+
+@pytest.mark.parametrize("at", range(len("version: 0\ntopic_id: "), len("version: 0\ntopic_id: ") + 22))
+async def test_a_flipped_bit_in_a_topic_id_begins_no_log_from_scratch(tmp_path: Path, at: int) -> None:
+    run = await Run(tmp_path).start(topic(1, 1))
+    append(run.replica(0))
+    metadata = tmp_path / run.place(0) / "t1-0" / "partition.metadata"
+    await run.stop()
+    kept = metadata.read_bytes()
+    for bit in range(8):
+        metadata.write_bytes(kept[:at] + bytes([kept[at] ^ 1 << bit]) + kept[at + 1 :])
+        run = await Run(tmp_path).start(topic(1, 1))
+        assert run.is_offline(0), (at, bit)
+        await run.stop()
+        assert not list(tmp_path.glob("?/*-stray"))
+    metadata.write_bytes(kept)
+    run = await Run(tmp_path).start(topic(1, 1))
+    assert run.replica(0).log_end_offset == 1
+    await run.stop()
+
+
+async def test_a_full_directory_refuses_appends_only_until_there_is_room(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 2))
+    full, other = (run.replica(number) for number in sorted(range(2), key=run.place))
+    assert append(full) == ErrorCode.NONE
+    run.disks.broken[run.a] = errno.ENOSPC
+    run.disks.usable[run.a] = 0
+    assert append(full) == ErrorCode.KAFKA_STORAGE_ERROR
+    run.disks.broken.clear()
+    assert append(full) == ErrorCode.KAFKA_STORAGE_ERROR, "what is left is not for records"
+    assert append(other) == ErrorCode.NONE
+    assert full.read(0, 1000).slice is not None
+    assert not run.directories.look_for_room()
+    assert append(full) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert run.directories.on_full_disks() == list(run.directories.all), "both are on one disk"
+    run.disks.usable[run.a] = 64 * MIB
+    assert not run.directories.look_for_room(not_beside=tmp_path), "the metadata's reserve comes first"
+    assert run.directories.look_for_room()
+    assert append(full) == ErrorCode.NONE
+    assert full.log_end_offset == 2
+    full.check()
+    await run.stop()
+
+
+async def test_a_retry_of_what_was_acknowledged_needs_no_room(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 1))
+    now_ms = SystemClock().now_ms()
+    record = NewRecord(now_ms, None, b"v")
+    batch = encode_batch([record], producer_id=7, producer_epoch=0, base_sequence=0)
+    assert run.replica(0).append(memoryview(bytearray(batch)), now_ms).error == ErrorCode.NONE
+    run.directories.fill_beside(tmp_path)
+    again = run.replica(0).append(memoryview(bytearray(batch)), now_ms)
+    assert (again.error, again.base_offset) == (ErrorCode.NONE, 0)
+    assert append(run.replica(0)) == ErrorCode.KAFKA_STORAGE_ERROR
+    await run.stop()
+
+
+async def test_a_batch_behind_one_without_room_is_refused_for_that_and_not_as_a_gap(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 1))
+    now_ms = SystemClock().now_ms()
+    first, second, third = (
+        encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        for sequence in range(3)
+    )
+    replica = run.replica(0)
+    assert replica.append(memoryview(first), now_ms).error == ErrorCode.NONE
+    run.directories.fill_beside(tmp_path)
+    for batch in (second, third):
+        assert replica.append(memoryview(batch), now_ms).error == ErrorCode.KAFKA_STORAGE_ERROR
+    run.directories.all[0].has_room()
+    gap = replica.append(memoryview(third), now_ms)
+    assert gap.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for batch in (second, third):
+        assert replica.append(memoryview(batch), now_ms).error == ErrorCode.NONE
+    await run.stop()
+
+
+async def test_a_log_for_which_there_was_no_room_at_the_start_keeps_its_log_start(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(topic(1, 1))
+    append(run.replica(0))
+    run.replica(0).delete_records(1)
+    place = run.place(0)
+    await run.stop()
+    run = Run(tmp_path)
+    run.directories.claim(1, "c")
+    # a closed log writes nothing when it is opened, unless something of it is lost
+    for snapshot in (tmp_path / place / "t1-0").glob("*.snapshot"):
+        snapshot.unlink()
+    run.disks.broken = {tmp_path / place / "t1-0": errno.ENOSPC}
+    await run.manager.open_all(topic(1, 1))
+    assert run.is_offline(0)
+    await run.checkpoint()
+    run.disks.broken.clear()
+    assert run.directories.look_for_room()
+    await run.manager.make_missing()
+    assert not run.is_offline(0)
+    assert (run.replica(0).log_start_offset, run.replica(0).leads) == (1, True)
+    assert append(run.replica(0)) == ErrorCode.NONE
+    await run.stop()
+
+
+class HalfWrites(OsFiles):
+    """The disk fills in the middle of a batch."""
+
+    full = False
+
+    def writev_at(self, fd, buffers, position):  # type: ignore[no-untyped-def]
+        if not self.full:
+            return super().writev_at(fd, buffers, position)
+        data = b"".join(bytes(buffer) for buffer in buffers)
+        super().writev_at(fd, [data[: len(data) // 2]], position)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_half_a_batch_is_cut_off_at_once(tmp_path: Path) -> None:
+    disk = HalfWrites()
+    run = await Run(tmp_path, disk).start(topic(1, 1))
+    assert append(run.replica(0)) == ErrorCode.NONE
+    log = tmp_path / run.place(0) / "t1-0" / f"{0:020d}.log"
+    whole = log.read_bytes()
+    disk.full = True
+    assert append(run.replica(0)) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.read_bytes() == whole
+    await run.stop(clean=False)
+
+
+async def test_metadata_beside_partitions_fails_with_them(tmp_path: Path) -> None:
+    run = await Run(tmp_path, metadata="a/__cluster_metadata").start(topic(1, 2))
+    run.directories.all[0].fail("Input/output error")
+    await asyncio.sleep(0)
+    assert run.fatal == ["the log directory with the metadata"]
+    await run.stop()

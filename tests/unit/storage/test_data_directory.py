@@ -1,0 +1,318 @@
+"""Whose a data directory is, and what is kept, set aside or removed in it."""
+
+import random
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from tierlog.base.files import OsFiles
+from tierlog.base.types import TopicPartition
+from tierlog.broker.storage.checkpoints import MalformedCheckpoint, NeverSynced
+from tierlog.broker.storage.log_dir import (
+    CheckpointRow,
+    DataDirectory,
+    DirectoryUnusable,
+    ForeignDirectory,
+)
+from tierlog.broker.storage.log_dirs import Claimed, DataDirectories
+
+TOPIC_ID = uuid.UUID(int=7)
+NAME = TopicPartition("orders", 3)
+
+
+def opened(path: Path, seed: int = 1) -> DataDirectory:
+    return DataDirectory(path, OsFiles(), random.Random(seed))
+
+
+def claimed(
+    path: Path, node_id: int = 1, cluster_id: str = "", seed: int = 1
+) -> tuple[DataDirectories, Claimed]:
+    directories = DataDirectories([path], OsFiles(), random.Random(seed))
+    return directories, directories.claim(node_id, cluster_id)
+
+
+def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path) -> None:
+    directories, identity = claimed(tmp_path / "data")
+    directories.release()
+    again, same = claimed(tmp_path / "data", seed=2)
+    assert same == identity
+    assert identity.cluster_id
+    again.release()
+
+
+@pytest.mark.parametrize(
+    ("node_id", "cluster_id", "message"), [(2, "", "belongs to node 1"), (1, "other", "belongs to cluster")]
+)
+def test_another_nodes_directory_is_refused(
+    tmp_path: Path, node_id: int, cluster_id: str, message: str
+) -> None:
+    claimed(tmp_path, 1, "mine")[0].release()
+    with pytest.raises(ForeignDirectory, match=message):
+        claimed(tmp_path, node_id, cluster_id)
+    claimed(tmp_path, 1, "mine")[0].release()
+
+
+def test_two_processes_cannot_share_it(tmp_path: Path) -> None:
+    directories, _ = claimed(tmp_path)
+    with pytest.raises(DirectoryUnusable, match="another process"):
+        claimed(tmp_path)
+    directories.release()
+    claimed(tmp_path)[0].release()
+
+
+def test_partitions_are_found_with_their_topic(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create(NAME, TOPIC_ID)
+    directory.create(TopicPartition("a-b", 0), TOPIC_ID)
+    (tmp_path / "__cluster_metadata").mkdir()
+    (tmp_path / "objects").mkdir()
+    assert directory.partitions() == {NAME: TOPIC_ID, TopicPartition("a-b", 0): TOPIC_ID}
+
+
+def test_what_was_buried_or_set_aside_is_no_partition_any_more(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create(NAME, TOPIC_ID)
+    buried = directory.bury(NAME)
+    directory.create(NAME, TOPIC_ID)
+    stray = directory.set_aside(NAME)
+    assert directory.partitions() == {}
+    assert directory.deleted() == [buried]
+    directory.remove(buried)
+    assert directory.deleted() == []
+    assert stray.exists()
+
+
+def test_checkpoints_and_the_clean_marker_are_read_once(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
+    directory.mark_clean()
+    first, second = directory.take_checkpoints(), directory.take_checkpoints()
+    assert (first.clean, second.clean) == (True, False)
+    assert (second.recovery_points, second.log_starts) == ({NAME: 20}, {NAME: 10})
+
+
+def test_a_metadata_file_that_was_not_written_whole_was_never_synced(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    file = directory.create(NAME, TOPIC_ID) / "partition.metadata"
+    whole = file.read_bytes()
+    for length in range(len(whole)):
+        for content in (whole[:length], whole[:length].ljust(len(whole), b"\0")):
+            file.write_bytes(content)
+            assert isinstance(directory.partitions()[NAME], NeverSynced), content
+    for content in (
+        b"garbage",
+        whole + b"A",
+        whole[:-1] + b"!",
+        b"version: 1\n",
+        whole.replace(b"0", b"7", 1),
+        whole[:-1] + bytes([whole[-1] + 1]),  # bits that no id has
+    ):
+        file.write_bytes(content)
+        assert type(directory.partitions()[NAME]) is MalformedCheckpoint, content
+    file.write_bytes(whole + b"\n")
+    assert directory.partitions() == {NAME: TOPIC_ID}
+
+
+def test_rows_that_are_on_their_way_to_the_disk_are_not_those_of_a_topic_made_anew(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create(NAME, TOPIC_ID)
+    taken, go_on = threading.Event(), threading.Event()
+
+    def rows() -> list[CheckpointRow]:
+        taken.set()
+        assert go_on.wait(30)
+        return [CheckpointRow(NAME, 20, 10)]
+
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(directory.write_checkpoints, rows)
+        assert taken.wait(30)
+        directory.bury(NAME)
+        making = pool.submit(directory.create, NAME, uuid.UUID(int=8))
+        wait([making], timeout=0.1)  # it must not be done by now; if it were, the rows would be the last word
+        go_on.set()
+        writing.result()
+        making.result()
+    assert opened(tmp_path).take_checkpoints().log_starts == {}
+
+
+def test_two_threads_that_forget_at_once_both_do(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    names = [TopicPartition("t", number) for number in range(200)]
+    first.write_checkpoints(lambda: [CheckpointRow(name, 2, 1) for name in names])
+    first.write_cleaned(lambda: dict.fromkeys(names, 1))
+    again = opened(tmp_path)
+    again.take_checkpoints()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda name: again.create(name, TOPIC_ID), names))
+    left = again.checkpoints
+    assert (left.recovery_points, left.log_starts, left.cleaned) == ({}, {}, {})
+
+
+STARTS, COPY = "log-start-offset-checkpoint", "log-start-offset-checkpoint.copy"
+
+
+@pytest.mark.parametrize("harm", [b"", b"0\n1\norders 3", b"9\n1\norders 3 1\n", b"\xff\xfe", None])
+def test_deleted_records_stay_deleted_though_the_file_that_says_so_is_damaged(
+    tmp_path: Path, harm: bytes | None
+) -> None:
+    directory = opened(tmp_path)
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
+    if harm is None:
+        (tmp_path / STARTS).unlink()
+    else:
+        (tmp_path / STARTS).write_bytes(harm)
+    again = opened(tmp_path)
+    with capture_logs() as told:
+        assert again.take_checkpoints().log_starts == {NAME: 10}
+    assert [line["instead"] for line in told] == ([] if harm is None else ["its copy is taken"])
+    again.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])  # and the file is whole again
+    (tmp_path / COPY).unlink()
+    assert opened(tmp_path).take_checkpoints().log_starts == {NAME: 10}
+
+
+def test_a_flipped_bit_in_a_recovery_point_makes_no_log_look_too_short(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 100, 0)])
+    directory.mark_clean()
+    points = tmp_path / "recovery-point-offset-checkpoint"
+    points.write_text(points.read_text().replace("orders 3 100", "orders 3 900"))
+    found = opened(tmp_path).take_checkpoints()
+    assert (found.clean, found.recovery_points) == (True, {NAME: 100})
+
+
+def test_the_copy_of_the_recovery_points_counts_only_after_the_stop_that_made_it(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 100, 0)])
+    directory.mark_clean()
+    directory.take_checkpoints()
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 200, 0)])  # and then it is killed
+    assert opened(tmp_path).take_checkpoints().recovery_points == {NAME: 200}
+
+
+def test_a_directory_whose_topic_id_has_a_flipped_bit_gives_way_to_no_other(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    metadata = directory.create(NAME, TOPIC_ID) / "partition.metadata"
+    metadata.write_bytes(metadata.read_bytes().replace(b"AAAA", b"AACA", 1))
+    with pytest.raises(MalformedCheckpoint, match="flipped bit"):
+        directory.give_way(NAME, TOPIC_ID)
+    assert directory.holds(NAME)
+
+
+OTHER = TopicPartition("orders", 4)
+
+
+@pytest.mark.parametrize("damaged", [STARTS, COPY])
+@pytest.mark.parametrize(
+    ("whole", "flipped"),
+    [("orders 3 10", "orders 3 90"), ("orders 3 10", "orders 4 10"), ("orders 3 10", "ordess 3 10")],
+)
+def test_a_flipped_bit_in_one_file_hides_no_record(
+    tmp_path: Path, damaged: str, whole: str, flipped: str
+) -> None:
+    rows = [CheckpointRow(NAME, 200, 10), CheckpointRow(OTHER, 200, 0)]
+    opened(tmp_path).write_checkpoints(lambda: rows)
+    text = (tmp_path / damaged).read_text()
+    assert whole in text
+    (tmp_path / damaged).write_text(text.replace(whole, flipped))
+    again = opened(tmp_path)
+    starts = again.take_checkpoints().log_starts
+    assert (starts[NAME], starts[OTHER]) == (10, 0)
+    again.write_checkpoints(lambda: rows)
+    assert (tmp_path / STARTS).read_bytes() == (tmp_path / COPY).read_bytes()
+
+
+class Crash(Exception):
+    pass
+
+
+class CrashingFiles(OsFiles):
+    """The process is killed before a file gets its name."""
+
+    before = ""
+
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name == self.before:
+            raise Crash
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize("before", [STARTS, COPY])
+def test_a_crash_between_the_two_files_undoes_no_deletion_that_was_answered(
+    tmp_path: Path, before: str
+) -> None:
+    files = CrashingFiles()
+    directory = DataDirectory(tmp_path, files, random.Random(1))
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])  # and then DeleteRecords is answered
+    files.before = before
+    with pytest.raises(Crash):
+        directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 15), CheckpointRow(OTHER, 20, 5)])
+    assert opened(tmp_path).take_checkpoints().log_starts[NAME] >= 10
+
+
+def test_without_either_file_logs_begin_with_their_first_segment(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
+    for name in (STARTS, COPY):
+        (tmp_path / name).write_bytes(b"0\n")
+    with capture_logs() as told:
+        assert opened(tmp_path).take_checkpoints().log_starts == {}
+    assert [line["log_level"] for line in told] == ["error", "error"]
+
+
+def test_unchanged_log_starts_are_not_written_again(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
+    before = (tmp_path / STARTS).stat().st_ino
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 30, 10)])
+    assert (tmp_path / STARTS).stat().st_ino == before
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 30, 20)])
+    assert opened(tmp_path).take_checkpoints().log_starts == {NAME: 20}
+
+
+def test_a_lost_checkpoint_is_told_from_one_that_was_not_written_yet(tmp_path: Path) -> None:
+    assert opened(tmp_path).take_checkpoints().recovery_point(NAME) == 0
+    opened(tmp_path).write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
+    assert opened(tmp_path).take_checkpoints().recovery_point(NAME) == 20
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    assert opened(tmp_path).take_checkpoints().recovery_point(NAME) is None
+
+
+def test_a_damaged_checkpoint_means_checking_everything(tmp_path: Path) -> None:
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n9\nx 0 1\n", encoding="utf-8")
+    found = opened(tmp_path).take_checkpoints()
+    assert (found.recovery_points, found.recovery_point(NAME)) == (None, None)
+
+
+def test_high_watermarks_survive_a_restart_and_a_damaged_file(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    other = TopicPartition("alone", 0)
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10, 15), CheckpointRow(other, 5, 0)])
+    text = (tmp_path / "replication-offset-checkpoint").read_text()
+    assert text == f"0\n1\n{NAME.topic} {NAME.partition} 15\n", "Kafka's format"
+    assert opened(tmp_path).take_checkpoints().high_watermarks == {NAME: 15}
+    (tmp_path / "replication-offset-checkpoint").write_bytes(b"torn")
+    assert opened(tmp_path).take_checkpoints().high_watermarks == {NAME: 15}
+    (tmp_path / "replication-offset-checkpoint.copy").write_bytes(b"torn")
+    assert opened(tmp_path).take_checkpoints().high_watermarks == {}
+
+
+def test_without_other_replicas_no_high_watermark_is_kept(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
+    assert not (tmp_path / "replication-offset-checkpoint").exists()
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10, 15)])
+    opened(tmp_path).write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
+    assert opened(tmp_path).take_checkpoints().high_watermarks == {}
+
+
+def test_a_topic_made_anew_does_not_inherit_a_high_watermark(tmp_path: Path) -> None:
+    opened(tmp_path).write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10, 15)])
+    directory = opened(tmp_path)
+    directory.take_checkpoints()
+    directory.create(NAME, TOPIC_ID)
+    assert directory.checkpoints.high_watermarks == {}
+    assert opened(tmp_path).take_checkpoints().high_watermarks == {}

@@ -1,0 +1,252 @@
+"""What the leader finds in all records of a batch: the same at once and in steps, for any size and codec."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+
+import cramjam
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tierlog.broker.storage.core.record_validation import Examination, Examined
+from tierlog.config.topic import MAX_LONG, TopicConfig
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import HEADER_SIZE, check_batch, check_produced, read_header, seal
+from tierlog.records.codecs import Codec
+from tierlog.records.record import iter_records
+from tierlog.records.walk import A_SLICE, FIELDS_A_SLICE
+from tierlog.records.writer import NewRecord, encode_batch, under_codec, with_section
+
+NOW = 1_700_000_000_000
+PLAIN = TopicConfig()
+COMPACT = TopicConfig(cleanup_policy=("compact",))
+YOUNG = TopicConfig(message_timestamp_before_max_ms=1000)
+SMALL, LARGE = 3, 3_000
+STORED = {codec: "uncompressed" if codec is Codec.NONE else codec.name.lower() for codec in Codec}
+
+
+def records(count: int) -> list[NewRecord]:
+    return [NewRecord(NOW + number, b"k", b"v") for number in range(count)]
+
+
+def examination(batch: bytearray, config: TopicConfig) -> Examination:
+    view = memoryview(batch)
+    return Examination(view, check_produced(view), config, NOW)
+
+
+def found(batch: bytearray, config: TopicConfig) -> Examined:
+    """At once, and step by step; both find the same."""
+    at_once, in_steps = examination(batch, config), examination(batch, config)
+    at_once.fits_a_turn()
+    result = at_once.at_once()
+    for _ in range(1 + at_once.must_be_alone):
+        for step in in_steps.steps():
+            if step is not None:
+                step()
+    assert in_steps.result == result
+    return result
+
+
+def code(batch: bytearray, config: TopicConfig) -> ErrorCode:
+    refused = found(batch, config).refused
+    return ErrorCode.NONE if refused is None else refused.error
+
+
+def rebuilt(batch: bytearray, change: Callable[[bytearray], bytes]) -> bytearray:
+    """The batch with other plain records, its header as it was."""
+    header = read_header(batch)
+    plain = encode_batch(records(header.record_count))[HEADER_SIZE:]
+    return under_codec(header, change(plain), header.codec)
+
+
+def zstd_with_window(plain: bytes) -> bytes:
+    """As a producer at the highest levels writes it, who does not know the size beforehand."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=25)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return packer.compress(plain) + packer.flush()
+
+
+def other_count(batch: bytearray, by: int) -> bytearray:
+    changed = bytearray(batch)
+    for at in (23, 57):  # last offset delta, record count
+        changed[at : at + 4] = (int.from_bytes(changed[at : at + 4], "big") + by).to_bytes(4, "big")
+    seal(changed, 0, len(changed))
+    return changed
+
+
+def gap(count: int, codec: Codec) -> bytearray:
+    """The offset deltas have a gap; the header says otherwise."""
+    batch = encode_batch(records(count), codec=codec, offset_deltas=[*range(count - 1), count])
+    batch[23:27] = (count - 1).to_bytes(4, "big")
+    seal(batch, 0, len(batch))
+    return batch
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("count", [SMALL, LARGE])
+@pytest.mark.parametrize("config", [PLAIN, COMPACT, YOUNG])
+def test_faults_of_the_whole_batch(codec: Codec, count: int, config: TopicConfig) -> None:
+    if codec is Codec.NONE and config is PLAIN:
+        config = TopicConfig(compression_type="zstd")  # else its first records tell enough
+    good = encode_batch(records(count), codec=codec)
+    assert code(good, config) is ErrorCode.NONE
+    assert code(other_count(good, 1), config) is ErrorCode.INVALID_RECORD
+    assert code(other_count(good, -1), config) is ErrorCode.INVALID_RECORD
+    assert code(gap(count, codec), config) is ErrorCode.INVALID_RECORD
+    assert code(rebuilt(good, lambda plain: plain + b"\0"), config) is ErrorCode.INVALID_RECORD
+    assert code(rebuilt(good, lambda plain: plain[:-1]), config) is ErrorCode.INVALID_RECORD
+    if codec is not Codec.NONE:
+        damaged = bytearray(good)
+        damaged[HEADER_SIZE : HEADER_SIZE + 20] = b"\xff" * 20
+        seal(damaged, 0, len(damaged))
+        assert code(damaged, config) is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])  # snappy's ratio is 21 at the most
+@pytest.mark.parametrize("config", [PLAIN, COMPACT, TopicConfig(compression_type="uncompressed")])
+def test_a_bomb_is_too_large(codec: Codec, config: TopicConfig) -> None:
+    bomb = encode_batch([NewRecord(NOW, b"k", bytes(40 << 20))], codec=codec)
+    assert code(bomb, config) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_more_records_than_a_batch_of_its_size_may_have(codec: Codec) -> None:
+    """They would take seconds to walk, although their bytes are few."""
+    header = read_header(encode_batch(records(1)))
+    header = header._replace(record_count=3_000_000, last_offset_delta=2_999_999)
+    assert code(under_codec(header, bytes(1 << 20), codec), PLAIN) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+PACKERS: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
+    "raw snappy": (Codec.SNAPPY, lambda plain: bytes(cramjam.snappy.compress_raw(plain))),
+    "linked lz4": (Codec.LZ4, lambda plain: bytes(cramjam.lz4.compress(plain))),
+    "zstd level 19": (Codec.ZSTD, zstandard.ZstdCompressor(level=19).compress),
+    "zstd with a wide window": (Codec.ZSTD, zstd_with_window),
+}
+
+
+@pytest.mark.parametrize("name", PACKERS)
+@pytest.mark.parametrize("most", [1 << 20, 20 << 20])
+def test_batches_of_real_clients_that_cannot_be_cut_into_pieces(name: str, most: int) -> None:
+    codec, pack = PACKERS[name]
+    text = b"".join(b'{"carrier":"AA","flight":%d}' % number for number in range(600))
+    plain = encode_batch([NewRecord(NOW, b"k", text)] * 900)
+    batch = with_section(read_header(plain), pack(bytes(plain[HEADER_SIZE:])), codec)
+    assert len(plain) > 12 << 20
+    config = TopicConfig(max_message_bytes=most)
+    if len(batch) <= most:
+        assert code(batch, config) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("count", [SMALL, LARGE])
+def test_faults_of_single_records_are_told(codec: Codec, count: int) -> None:
+    keyless = records(count)
+    keyless[1] = NewRecord(NOW, None, b"v")
+    refused = found(encode_batch(keyless, codec=codec), COMPACT).refused
+    assert refused is not None and refused.error is ErrorCode.INVALID_RECORD
+    assert [bad.number for bad in refused.records] == [1]
+    old = records(count)
+    old[2] = NewRecord(NOW - 1001, None, b"v")
+    refused = found(encode_batch(old, codec=codec), YOUNG).refused
+    assert refused is not None and refused.error is ErrorCode.INVALID_TIMESTAMP
+    assert [bad.number for bad in refused.records] == [2]
+    assert str(NOW - 1001) in refused.message
+    timeless = [NewRecord(-1, None, b"v"), *records(count)]
+    assert code(encode_batch(timeless, codec=codec), YOUNG) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "10 00 00 00 02 6b 7e 76 00",  # value past the record
+        "10 00 00 00 03 6b 02 76 00",  # key length -2
+        "10 00 00 00 02 6b 02 76 02",  # one header, but no bytes for it
+        "10 00 00 00 02 6b 02 76 01",  # header count -1
+        "14 00 00 00 02 6b 02 76 02 01 01",  # header without key
+        "18 00 00 00 02 6b 02 76 02 02 ff 00 00",  # header key not UTF-8
+        "0e 00 00 00 02 6b 02 76",  # no header count
+    ],
+)
+def test_what_a_record_says_of_its_fields_must_hold_where_all_are_looked_at(record: str) -> None:
+    batch = rebuilt(encode_batch(records(1), codec=Codec.LZ4), lambda _: bytes.fromhex(record))
+    assert code(batch, COMPACT) is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("source", list(Codec))
+@pytest.mark.parametrize("target", list(Codec))
+@settings(max_examples=20, deadline=None)
+@given(
+    values=st.lists(
+        st.builds(
+            NewRecord,
+            timestamp=st.integers(0, 2**43),
+            key=st.none() | st.binary(max_size=40),
+            value=st.none() | st.binary(max_size=300),
+            headers=st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=10)), max_size=3),
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    sequence=st.integers(0, 2**31 - 1),
+)
+def test_another_codec_changes_nothing_else(
+    source: Codec, target: Codec, values: Sequence[NewRecord], sequence: int
+) -> None:
+    batch = encode_batch(
+        values, codec=source, producer_id=9, producer_epoch=3, base_sequence=sequence, transactional=True
+    )
+    before = bytes(batch)
+    config = TopicConfig(compression_type=STORED[target], message_timestamp_after_max_ms=MAX_LONG)
+    stored = found(batch, config)
+    assert stored.refused is None
+    assert bytes(batch) == before
+    header = check_batch(stored.records)
+    assert header == stored.header
+    assert header.codec is target
+    read = partial(iter_records, max_bytes=1 << 20)
+    assert list(read(stored.records)) == list(read(batch))
+    same = {"batch_length": 0, "crc": 0, "attributes": 0}
+    assert header._replace(**same) == read_header(batch)._replace(**same)
+    assert header.attributes & ~7 == read_header(batch).attributes & ~7
+
+
+def test_what_is_larger_as_stored_is_judged_as_stored() -> None:
+    batch = encode_batch([NewRecord(NOW, None, bytes(5000))], codec=Codec.ZSTD)
+    config = TopicConfig(compression_type="uncompressed", max_message_bytes=1000)
+    assert code(batch, config) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def turns(batch: bytearray, config: TopicConfig) -> int:
+    """How often others have their turn."""
+    given = 0
+    for step in examination(batch, config).steps():
+        if step is None:
+            given += 1
+        else:
+            step()
+    return given
+
+
+def test_others_have_their_turn_in_between() -> None:
+    most = encode_batch([NewRecord(NOW, b"k", b"v")] * 9 * A_SLICE, codec=Codec.ZSTD)
+    assert turns(most, PLAIN) >= 9
+    assert turns(most, COMPACT) >= 9 * A_SLICE // FIELDS_A_SLICE
+    one = encode_batch([NewRecord(NOW, b"k", b"v", [("", None)] * 9 * FIELDS_A_SLICE)], codec=Codec.ZSTD)
+    assert turns(one, COMPACT) >= 9
+    spread = [NewRecord(NOW, b"k", b"v", [("", None)] * (FIELDS_A_SLICE - 1))] * 9
+    assert turns(encode_batch(spread, codec=Codec.ZSTD), COMPACT) >= 9
+
+
+@pytest.mark.parametrize("config", [PLAIN, COMPACT, TopicConfig(compression_type="gzip")])
+def test_what_fits_a_turn_is_bounded(config: TopicConfig) -> None:
+    """By records and by bytes, however well they are compressed."""
+    sizes = [10, 100_000, 1_000_000]
+    by_bytes = [encode_batch([NewRecord(NOW, b"k", bytes(size))], codec=Codec.ZSTD) for size in sizes]
+    by_records = [encode_batch(records(count), codec=Codec.ZSTD) for count in (1, 100, 100_000)]
+    for batches in (by_bytes, by_records):
+        fit = [examination(batch, config).fits_a_turn() for batch in batches]
+        assert fit[0] and not fit[-1]
+        assert all(smaller or not larger for smaller, larger in pairwise(fit))

@@ -1,0 +1,296 @@
+"""fsync: what fails for good, what passes, and what may happen beside it."""
+
+import random
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from power_loss import LOST, ZEROED, PowerLoss
+
+from tierlog.base.files import OsFiles
+from tierlog.base.leader_epochs import LeaderEpochs
+from tierlog.broker.storage.flushing import Flushing, SyncFailed
+from tierlog.broker.storage.log import PartitionLog
+from tierlog.broker.storage.names import EPOCH_CHECKPOINT
+from tierlog.config.topic import TopicConfig
+from tierlog.records.batch import assign, read_header
+from tierlog.records.writer import NewRecord, encode_batch
+
+NOW = 1_700_000_000_000
+
+
+class Disk(OsFiles):
+    """Calls `before_sync` once, before the next fsync; has no room for new small files while `full`."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.before_sync: Callable[[], None] | None = None
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if self.full and exclusive:
+            raise OSError(28, "No space left on device")
+        return super().open(path, create=create, exclusive=exclusive)
+
+    def sync(self, fd: int) -> None:  # type: ignore[override]
+        hook, self.before_sync = self.before_sync, None
+        if hook is not None:
+            hook()
+        OsFiles.sync(fd)
+
+
+def open_log(directory: Path, files: OsFiles, *, clean: bool = False) -> PartitionLog:
+    return PartitionLog.open(directory, TopicConfig(), files, NOW, clean=clean, rng=random.Random(1))
+
+
+def append(log: PartitionLog, epoch: int = 0, records: int = 1) -> None:
+    base = log.log_end_offset
+    batch = memoryview(bytearray(encode_batch([NewRecord(NOW, None, b"v")] * records)))
+    assign(batch, 0, base, epoch)
+    log.append(batch, read_header(batch), base, epoch, NOW)
+
+
+def fail() -> None:
+    raise OSError(5, "Input/output error")
+
+
+def test_a_failed_fsync_is_final(tmp_path: Path) -> None:
+    disk = Disk()
+    log = open_log(tmp_path, disk)
+    append(log)
+    disk.before_sync = fail
+    with pytest.raises(SyncFailed):
+        log.flush()
+    with pytest.raises(SyncFailed):  # the disk says yes again, but not for what it dropped
+        log.flush()
+    with pytest.raises(SyncFailed):
+        log.close(clean=True)
+    assert log.recovery_point == 0
+
+
+def test_no_room_for_a_small_file_passes(tmp_path: Path) -> None:
+    disk = Disk()
+    log = open_log(tmp_path, disk)
+    append(log)
+    disk.full = True
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space") as caught:
+            log.flush()
+        assert not isinstance(caught.value, SyncFailed)
+    assert not (tmp_path / EPOCH_CHECKPOINT).exists()
+    disk.full = False
+    assert log.flush() == log.recovery_point == 1
+    latest = LeaderEpochs.decode((tmp_path / EPOCH_CHECKPOINT).read_bytes()).latest
+    assert latest is not None and latest.epoch == 0
+
+
+def test_want_of_descriptors_passes(tmp_path: Path) -> None:
+    def no_descriptors() -> None:
+        raise OSError(24, "Too many open files")
+
+    disk = Disk()
+    log = open_log(tmp_path, disk)
+    append(log)
+    disk.before_sync = no_descriptors
+    with pytest.raises(OSError, match="Too many") as caught:
+        log.flush()
+    assert not isinstance(caught.value, SyncFailed)
+    assert log.flush() == 1
+
+
+def test_a_flush_that_waited_for_one_that_failed_fails_too(tmp_path: Path) -> None:
+    disk = Disk()
+    log = open_log(tmp_path, disk)
+    append(log)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait_and_fail() -> None:
+        entered.set()
+        go_on.wait()
+        fail()
+
+    disk.before_sync = wait_and_fail
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(log.flush)
+        entered.wait()
+        append(log)
+        second = pool.submit(log.flush)
+        go_on.set()
+        assert isinstance(first.exception(), SyncFailed)
+        assert isinstance(second.exception(), SyncFailed)
+    assert log.recovery_point == 0
+
+
+def test_two_flushes_at_once_both_cover_what_was_appended_before_them(tmp_path: Path) -> None:
+    disk = Disk()
+    log = open_log(tmp_path, disk)
+    append(log)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        entered.set()
+        go_on.wait()
+
+    disk.before_sync = wait
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(log.flush)
+        entered.wait()
+        append(log)
+        second = pool.submit(log.flush)
+        go_on.set()
+        assert (first.result(), second.result()) == (1, 2)
+    assert log.recovery_point == 2
+    log.check()
+
+
+def test_a_segment_rolled_and_deleted_beside_a_flush_does_not_fail_it(tmp_path: Path) -> None:
+    disk = Disk()
+    log = open_log(tmp_path, disk)
+    append(log)
+
+    def roll_and_delete() -> None:
+        log.roll(NOW)
+        log.delete_local_before(1, NOW)
+
+    disk.before_sync = roll_and_delete
+    log.flush()
+    append(log)
+    assert log.flush() == 2
+    log.check()
+
+
+def test_nothing_is_written_after_the_log_is_closed(tmp_path: Path) -> None:
+    log = open_log(tmp_path, OsFiles())
+    append(log)
+    log.close(clean=False)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    with pytest.raises(SyncFailed):
+        log.flush()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_closing_does_not_wait_for_a_disk_that_hangs(tmp_path: Path) -> None:
+    """Its topic was deleted and made anew while the fsync hung: the old log touches nothing of the new."""
+    disk = Disk()
+    directory, buried = tmp_path / "t-0", tmp_path / "t-0-delete"
+    log = open_log(directory, disk)
+    append(log)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        entered.set()
+        go_on.wait()
+
+    disk.before_sync = wait
+    with ThreadPoolExecutor(1) as pool:
+        flushing = pool.submit(log.flush)
+        entered.wait()
+        log.close(clean=False)
+        directory.rename(buried)
+        again = open_log(directory, disk)
+        before = {path.name: path.read_bytes() for path in directory.iterdir()}
+        go_on.set()
+        assert isinstance(flushing.exception(), SyncFailed)
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+    append(again)
+    assert again.flush() == 1
+
+
+def test_the_name_of_a_file_that_the_first_append_makes_is_durable(tmp_path: Path) -> None:
+    """A new leader's epoch is flushed before that, and its sync of the directory is none of this file."""
+    files = PowerLoss(tmp_path, 1000)
+    log = open_log(tmp_path, files)
+    log.assign_epoch(0, 0)
+    assert log.flush() == 0
+    append(log)
+    assert log.flush() == 1
+    log.close(clean=False)
+    files.crash(LOST)
+    assert open_log(tmp_path, OsFiles()).log_end_offset == 1
+
+
+def test_a_clean_stop_vouches_for_a_log_that_recovery_cut_to_nothing(tmp_path: Path) -> None:
+    files = PowerLoss(tmp_path, 1000)
+    log = open_log(tmp_path, files)
+    append(log)
+    log.truncate_to(0, NOW)
+    log.close(clean=True)  # leaves empty indexes
+    log = open_log(tmp_path, files, clean=True)
+    append(log)
+    log.close(clean=False)
+    files.crash(ZEROED)
+    files = PowerLoss(tmp_path, 1000)
+    log = open_log(tmp_path, files)
+    assert (log.log_end_offset, log.recovered_cut_bytes > 0) == (0, True)
+    log.close(clean=True)
+    files.crash(LOST)
+    assert open_log(tmp_path, OsFiles(), clean=True).log_end_offset == 0
+
+
+def test_a_clean_stop_vouches_for_a_log_that_was_cut_to_nothing_before_a_kill(tmp_path: Path) -> None:
+    """The cut is in the page cache alone, and the process that comes next finds an empty file."""
+    files = PowerLoss(tmp_path, 1 << 60)
+    log = open_log(tmp_path, files, clean=True)
+    append(log, records=2)
+    log.flush()
+    log.truncate_to(1, NOW)  # inside the batch: the file stays, and is empty
+    log.close(clean=False)
+
+    log = open_log(tmp_path, files)
+    log.close(clean=True)
+    files.crash(LOST)
+    assert open_log(tmp_path, OsFiles(), clean=True).log_end_offset == 0
+
+
+def test_the_file_of_epochs_is_only_ever_replaced(tmp_path: Path) -> None:
+    """A crash may leave some of the pages of a file that is written over, and a mixture may look whole."""
+    log = open_log(tmp_path / "t-0", OsFiles())
+    for epoch in range(4):
+        append(log, epoch)
+        log.roll(NOW)
+    log.flush()
+    path = tmp_path / "t-0" / EPOCH_CHECKPOINT
+    before, inode = path.read_bytes(), path.stat().st_ino
+    log.delete_local_before(2, NOW)
+    log.truncate_to(3, NOW)
+    assert path.read_bytes() == before
+    shutil.copytree(tmp_path / "t-0", tmp_path / "killed")
+    log.flush()
+    assert path.stat().st_ino != inode
+    assert LeaderEpochs.decode(path.read_bytes()).entries == log.epochs.entries
+    again = open_log(tmp_path / "killed", OsFiles())
+    assert (again.log_end_offset, again.epochs.entries[-1]) == (3, (2, 2))
+    append(again, 5)
+    again.close(clean=True)
+    assert open_log(tmp_path / "killed", OsFiles(), clean=True).epochs.entries[-2:] == ((2, 2), (5, 3))
+
+
+def test_who_sees_a_cut_sees_its_recovery_point_wherever_it_is_interrupted(tmp_path: Path) -> None:
+    """A thread that writes checkpoints reads how often the log was cut, and then the recovery point."""
+    log = open_log(tmp_path, OsFiles())
+    append(log, records=3)
+    append(log, records=3)
+    assert log.flush() == 6
+    seen: list[tuple[int, int]] = []
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code is not Flushing.cut.__code__:
+            return None
+        seen.append((log.flushing.cuts, log.recovery_point))
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        log.truncate_to(3, NOW)
+    finally:
+        sys.settrace(before)
+    assert len(seen) > 4 and seen[-1] == (1, 3)
+    assert all(point == 3 for cuts, point in seen if cuts == 1)
+    assert log.flushing.claimed == 6
+    log.close(clean=False)

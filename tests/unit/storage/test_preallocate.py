@@ -1,0 +1,186 @@
+"""Room on the disk is taken ahead of appends, and what was not used is given back: a whole segment's with its
+first batch where `preallocate` is set, else as much again as a segment has, once it has some.
+"""
+
+import errno
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tierlog.base.files import Buffer, OsFiles, Space
+from tierlog.broker.storage.log import PartitionLog
+from tierlog.broker.storage.segment import RESERVE_FROM
+from tierlog.config.node import settings_from
+from tierlog.config.topic import TopicConfig
+from tierlog.records.batch import assign, read_header
+from tierlog.records.writer import NewRecord, encode_batch
+
+NOW = 1_700_000_000_000
+SEGMENT_BYTES = 1 << 20
+RESERVES = TopicConfig(segment_bytes=SEGMENT_BYTES, preallocate=True)
+DOES_NOT = TopicConfig(segment_bytes=SEGMENT_BYTES)
+SMALL = 64 << 10  # of a file without a reserve
+
+
+class Roomy(OsFiles):
+    """Of however large a disk, most is free."""
+
+    def space(self, path: Path) -> Space:
+        return Space(1 << 40, 1 << 39)
+
+
+def opened(
+    directory: Path, config: TopicConfig = RESERVES, files: OsFiles | None = None, *, clean: bool = False
+) -> PartitionLog:
+    return PartitionLog.open(directory, config, files or Roomy(), NOW, clean=clean, rng=random.Random(1))
+
+
+def append(log: PartitionLog, count: int = 1, size: int = 1000) -> None:
+    for _ in range(count):
+        batch = memoryview(encode_batch([NewRecord(NOW, None, b"v" * size)]))
+        base = log.log_end_offset
+        assign(batch, 0, base, 0)
+        log.append(batch, read_header(batch), base, 0, NOW)
+
+
+def on_disk(directory: Path) -> list[int]:
+    """Bytes that each segment takes there, oldest first."""
+    return [path.stat().st_blocks * 512 for path in sorted(directory.glob("*.log"))]
+
+
+def test_a_segment_takes_its_room_with_the_first_batch_and_gives_back_the_rest(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    assert sum(on_disk(tmp_path)) == 0  # an idle partition takes none
+    append(log, 3)
+    path = next(tmp_path.glob("*.log"))
+    assert (path.stat().st_size, on_disk(tmp_path)[0] >= SEGMENT_BYTES) == (log.size_bytes, True)
+    log.roll(NOW)
+    append(log)
+    rolled, active = on_disk(tmp_path)
+    assert rolled < SMALL < SEGMENT_BYTES <= active
+    log.close(clean=True)
+    assert max(on_disk(tmp_path)) < SMALL
+
+
+def test_the_setting_may_change_while_the_log_is_open(tmp_path: Path) -> None:
+    log = opened(tmp_path, DOES_NOT)
+    append(log)
+    log.update_config(RESERVES)
+    append(log)
+    log.roll(NOW)
+    append(log)
+    before, after = on_disk(tmp_path)
+    assert before < SMALL < SEGMENT_BYTES <= after
+
+
+def test_a_segment_that_grows_takes_as_much_again_and_gives_back_the_rest(tmp_path: Path) -> None:
+    log = opened(tmp_path, TopicConfig(segment_bytes=8 * RESERVE_FROM))
+    append(log, 9, RESERVE_FROM // 10)
+    assert on_disk(tmp_path)[0] < RESERVE_FROM + SMALL
+    append(log, 2, RESERVE_FROM // 10)
+    assert on_disk(tmp_path)[0] >= 2 * RESERVE_FROM
+    append(log, 30, RESERVE_FROM // 10)
+    assert log.size_bytes <= on_disk(tmp_path)[0] <= 8 * RESERVE_FROM + SMALL
+    again = opened(tmp_path, DOES_NOT)  # after a kill
+    assert (again.log_end_offset, again.recovered_cut_bytes) == (41, 0)
+    assert on_disk(tmp_path)[0] < again.size_bytes + SMALL
+    append(again, 1, RESERVE_FROM)
+    again.close(clean=True)
+    assert sum(on_disk(tmp_path)) < again.size_bytes + 2 * SMALL
+
+
+def test_a_kill_leaves_nothing_to_cut_and_recovery_gives_the_room_back(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    append(log, 5)
+    again = opened(tmp_path)
+    assert (again.log_end_offset, again.recovered_cut_bytes) == (5, 0)
+    assert on_disk(tmp_path)[0] < SMALL
+    append(again)
+    assert again.log_end_offset == 6
+
+
+def test_the_zeros_that_kafka_leaves_behind_a_log_are_cut(tmp_path: Path) -> None:
+    """Its preallocated files are as long as segment.bytes until they are closed."""
+    log = opened(tmp_path, DOES_NOT)
+    append(log, 5)
+    size = log.size_bytes
+    path = next(tmp_path.glob("*.log"))
+    with path.open("r+b") as file:
+        file.truncate(SEGMENT_BYTES)
+    again = opened(tmp_path, DOES_NOT)
+    assert (again.log_end_offset, again.size_bytes) == (5, size)
+    assert path.stat().st_size == size
+
+
+class Poor(OsFiles):
+    """Little room, or a file system that knows no reserves."""
+
+    def __init__(self, usable: int, total: int) -> None:
+        self.usable, self.total = usable, total
+
+    def space(self, path: Path) -> Space:
+        return Space(self.total, self.usable)
+
+    def reserve(self, fd: int, position: int, count: int) -> None:
+        if self.usable > 1 << 30:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        super().reserve(fd, position, count)
+
+
+@pytest.mark.parametrize(
+    ("usable", "total"),
+    [
+        (2 * SEGMENT_BYTES - 1, 4 * SEGMENT_BYTES),
+        (100 * SEGMENT_BYTES, 1001 * SEGMENT_BYTES),
+        (1 << 40, 1 << 40),
+    ],
+)
+def test_without_a_reserve_appends_go_on(tmp_path: Path, usable: int, total: int) -> None:
+    log = opened(tmp_path, RESERVES, Poor(usable, total))
+    append(log, 3)
+    assert (log.log_end_offset, on_disk(tmp_path)[0] < SMALL) == (3, True)
+    assert not log.active.give_back()
+
+
+def test_what_is_reserved_can_be_given_back_and_appends_go_on(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    append(log, 3)
+    assert log.active.give_back()
+    assert on_disk(tmp_path)[0] < SMALL
+    append(log, 3)
+    assert opened(tmp_path).log_end_offset == 6
+
+
+def test_a_node_may_have_it_for_all_topics() -> None:
+    settings = settings_from({"log.preallocate": "true"})
+    assert settings.topic_config({}).preallocate
+    assert not settings.topic_config({"preallocate": "false"}).preallocate
+
+
+class Scarce(OsFiles):
+    """After a write that makes a segment reserve room, its descriptor is taken and there is no other."""
+
+    log: PartitionLog | None = None
+
+    def writev_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        written = super().writev_at(fd, buffers, position)
+        if position > RESERVE_FROM and self.log is not None:
+            self.log.active.close()
+        return written
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if self.log is not None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().open(path, create=create, exclusive=exclusive)
+
+
+def test_a_reserve_that_fails_does_not_fail_the_append_before_it(tmp_path: Path) -> None:
+    files = Scarce()
+    log = opened(tmp_path, TopicConfig(segment_bytes=8 * RESERVE_FROM), files)
+    append(log, 1, RESERVE_FROM)
+    log.active.reserved_to = RESERVE_FROM  # the next append reserves again
+    files.log = log
+    append(log)
+    assert log.log_end_offset == log.active.end_offset == 2

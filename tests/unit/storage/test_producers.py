@@ -1,0 +1,176 @@
+"""Producer state: retries, gaps, epochs, wrap-around, transactions, snapshots."""
+
+import pytest
+from crc32c import crc32c
+
+from tierlog.broker.storage.core.producer_state import (
+    LARGEST_SEQUENCE,
+    CompletedTransaction,
+    Duplicate,
+    EndMarker,
+    MalformedSnapshot,
+    ProducerState,
+    Refused,
+    advance_sequence,
+)
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import CONTROL, TRANSACTIONAL, BatchHeader
+
+
+def header(
+    sequence: int, count: int = 1, *, epoch: int = 0, producer: int = 9, attributes: int = 0
+) -> BatchHeader:
+    return BatchHeader(0, 100, 0, 2, 0, attributes, count - 1, 50, 50, producer, epoch, sequence, count)
+
+
+def written(*batches: BatchHeader) -> ProducerState:
+    state, offset = ProducerState(), 100
+    for batch in batches:
+        assert state.judge(batch) is None
+        state.apply(batch, offset)
+        offset += batch.record_count
+    state.check()
+    return state
+
+
+def error(verdict: Duplicate | Refused | None) -> ErrorCode | None:
+    return verdict.error if isinstance(verdict, Refused) else None
+
+
+def test_an_unknown_producer_may_begin_anywhere() -> None:
+    assert ProducerState().judge(header(77)) is None
+
+
+def test_each_of_the_last_five_batches_is_known_again() -> None:
+    state = written(*(header(n * 2, 2) for n in range(6)))
+    assert error(state.judge(header(0, 2))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for n in range(1, 6):
+        assert state.judge(header(n * 2, 2)) == Duplicate(100 + n * 2, 101 + n * 2, 50)
+    assert error(state.judge(header(4, 1))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # not the same batch
+    assert state.judge(header(12)) is None
+
+
+def test_a_gap_is_refused() -> None:
+    assert error(written(header(0)).judge(header(2))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_epochs_fence_and_begin_at_zero() -> None:
+    state = written(header(0, epoch=3))
+    assert error(state.judge(header(1, epoch=2))) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert error(state.judge(header(1, epoch=4))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.judge(header(0, epoch=4)) is None
+    state.apply(header(0, epoch=4), 200)
+    assert error(state.judge(header(0, epoch=3))) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert state.judge(header(1, epoch=4)) is None
+
+
+def test_sequences_wrap() -> None:
+    assert advance_sequence(LARGEST_SEQUENCE, 1) == 0
+    state = written(header(LARGEST_SEQUENCE - 1, 4))
+    assert state.judge(header(LARGEST_SEQUENCE - 1, 4)) == Duplicate(100, 103, 50)
+    assert state.judge(header(2)) is None
+    assert error(state.judge(header(1))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_idle_producers_are_forgotten_unless_in_a_transaction() -> None:
+    state = written(header(0), header(0, producer=10, attributes=TRANSACTIONAL))
+    assert state.expire(7000, 1000) == 0  # begins to count
+    assert state.expire(7999, 1000) == 0
+    assert state.expire(8000, 1000) == 1
+    assert state.get(9) is None and state.get(10) is not None
+
+
+def test_a_producer_that_writes_is_not_idle() -> None:
+    state = written(header(0))
+    for now_ms in range(0, 5000, 900):
+        assert state.expire(now_ms, 1000) == 0
+        state.apply(header(1 + now_ms), 200 + now_ms)
+
+
+def test_idle_time_goes_on_over_a_restart_and_the_clock_begins_again() -> None:
+    state = written(header(0))
+    for now_ms in (90_000, 90_600):
+        state.expire(now_ms, 1000)
+    state = ProducerState.decode(state.encode())
+    assert state.expire(5, 1000) == 0
+    assert state.expire(404, 1000) == 0
+    assert state.expire(405, 1000) == 1
+
+
+def test_nothing_expires_at_once_after_a_start_from_kafkas_snapshot() -> None:
+    kafkas = ProducerState.decode(snapshot(written(header(0)).encode()[6:56]))
+    assert not kafkas.is_whole
+    assert kafkas.expire(10**12, 1000) == 0
+
+
+def snapshot(content: bytes) -> bytes:
+    """With version and checksum in front."""
+    return b"\0\1" + crc32c(content).to_bytes(4, "big") + content
+
+
+def test_an_open_transaction_holds_the_stable_offset_until_its_marker_is_committed() -> None:
+    state = written(
+        header(0, 3, attributes=TRANSACTIONAL), header(0, 2, producer=10, attributes=TRANSACTIONAL)
+    )
+    assert state.first_unstable_offset() == 100
+    assert error(state.judge(header(3))) == ErrorCode.INVALID_TXN_STATE
+    marker = header(-1, attributes=TRANSACTIONAL | CONTROL)
+    completed = state.apply(marker, 105, EndMarker(committed=False, coordinator_epoch=1))
+    assert completed == CompletedTransaction(9, 100, 105, True)
+    assert state.stable_offset_after(completed) == 103
+    assert state.first_unstable_offset() == 100  # the marker itself is not committed yet
+    state.high_watermark_moved(105)
+    assert state.first_unstable_offset() == 100
+    state.high_watermark_moved(106)
+    assert state.first_unstable_offset() == 103
+    state.check()
+
+
+def test_a_snapshot_carries_the_last_five_batches() -> None:
+    heads = [header(2 * n, 2) for n in range(7)]
+    state = written(*heads, header(0, 1, producer=10))
+    again = ProducerState.decode(state.encode())
+    assert again.encode() == state.encode()
+    assert again.is_whole
+    for head in heads[-5:]:
+        first = 100 + head.base_sequence
+        assert again.judge(head) == state.judge(head) == Duplicate(first, first + 1, 50)
+    assert error(again.judge(heads[1])) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    again.check()
+
+
+def test_the_timestamps_of_all_batches_are_kept() -> None:
+    """Not the time at which they were written, which is all that Kafka's entry has."""
+    state = ProducerState()
+    for n in range(3):
+        state.apply(header(n), 100 + n, now_ms=9000 + n)
+    again = ProducerState.decode(state.encode())
+    assert [again.judge(header(n)) for n in range(3)] == [Duplicate(100 + n, 100 + n, 50) for n in range(3)]
+
+
+def test_what_a_newer_version_writes_behind_kafkas_entries_is_skipped() -> None:
+    kafkas = written(header(0, 2)).encode()[6:56]
+    again = ProducerState.decode(snapshot(kafkas + b"TLPB\0\2 whatever"))
+    assert not again.is_whole
+    assert again.judge(header(2)) is None
+
+
+def test_a_snapshot_carries_the_last_batch_and_the_transaction() -> None:
+    state = written(header(0, 2), header(2, 3), header(0, 1, producer=10, attributes=TRANSACTIONAL))
+    again = ProducerState.decode(state.encode())
+    assert again.encode() == state.encode()
+    assert again.judge(header(2, 3)) == Duplicate(102, 104, 50)
+    assert again.judge(header(5)) is None
+    assert again.first_unstable_offset() == 105
+    again.check()
+
+
+@pytest.mark.parametrize("at", range(79))
+def test_a_flipped_byte_in_a_snapshot_is_noticed(at: int) -> None:
+    content = bytearray(written(header(0)).encode())
+    assert len(content) == 79
+    content[at] ^= 1
+    with pytest.raises(MalformedSnapshot):
+        ProducerState.decode(bytes(content))
+    with pytest.raises(MalformedSnapshot):
+        ProducerState.decode(bytes(content[:at]))
