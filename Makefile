@@ -125,7 +125,7 @@ $(COMPILED)/.made: $(READY) $(shell git ls-files -- '*.py')
 test-compiled: compiled s3-server
 	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/python src/compile_hot.py --check
 	PYTHONPATH=$(abspath $(COMPILED)) $(PYTEST) -m "not slow and not clients" $(addprefix tests/unit/, \
-	  handlers log net partition ports quotas records runtime wire) tests/conformance tests/integration tests/property
+	  base groups handlers maintenance net protocol quotas records remote replication storage storage_tools) tests/conformance tests/integration tests/property
 
 # To go on after a run that broke off, or in which a case failed: make bench BENCH_OPTIONS=--add
 bench: compiled

@@ -1,6 +1,6 @@
 """A small synchronous Kafka client for the CLI: one socket per broker, one request at a time.
 
-Requests are the broker's own message classes (`broker.wire`), so the CLI needs no client library. Each goes
+Requests are tierlog's own message classes (`protocol.messages`), so the CLI needs no client library. Each goes
 in the newest version that both sides speak, capped where newer versions name topics by id (`NEWEST`).
 """
 

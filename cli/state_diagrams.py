@@ -305,9 +305,9 @@ stateDiagram-v2
 
 ## A replica, as the controller knows it
 
-`metadata/controller/partition_change.py`: one of three replicas, with `min.insync.replicas=2` and without unclean
-elections. Eligible replicas (KIP-966) left the in-sync set when it was below the minimum, so they hold all
-that is committed.
+`metadata/controller/partition_change.py`: one of three replicas, with `min.insync.replicas=2` and without
+unclean elections. Eligible replicas (KIP-966) left the in-sync set when it was below the minimum, so they
+hold all that is committed.
 
 ```mermaid
 stateDiagram-v2

@@ -92,6 +92,16 @@ def test_every_module_says_its_duty() -> None:
     assert offenders(PYTHON, rule) == []
 
 
+def test_a_core_does_not_import_its_drivers() -> None:
+    """In import-linter this would be a list of all drivers."""
+    cores = [file for file in PRODUCT if file.parent.name == "core"]
+    assert cores
+    for file in cores:
+        room = ".".join(file.parents[1].relative_to(ROOT).parts)
+        imported = re.findall(rf"^ *from tierlog\.{room}(?!\.core\b).*", file.read_text(), re.M)
+        assert imported == [], relative(file)
+
+
 def test_packages_hold_no_assert_and_no_unfinished_business() -> None:
     """`python -O` strips assert; a promise to finish later belongs into an issue."""
 

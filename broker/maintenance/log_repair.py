@@ -2,8 +2,8 @@
 replica takes them from another one that has them, and nothing else.
 
 The range is read from any replica that serves it whole, the leader first, and written over what the disk has
-changed (`storage/range_repair.py`). The replica keeps its role, its place in the in-sync set and all that it has
-beside the range: so several replicas that are damaged at different places mend each other. Where nobody
+changed (`storage/range_repair.py`). The replica keeps its role, its place in the in-sync set and all that it
+has beside the range: so several replicas that are damaged at different places mend each other. Where nobody
 serves the range nothing is changed; it is tried again, less often each time, until somebody does, retention
 drops it, or an operator decides. Reads of it are refused with CORRUPT_MESSAGE, all else is served.
 

@@ -1,1 +1,1 @@
-"""The broker's side of tiering: what is uploaded when, housekeeping in the bucket, followers that start from it."""
+"""The broker's side of tiering: when to upload, housekeeping in the bucket, followers that start from it."""

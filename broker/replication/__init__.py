@@ -1,1 +1,1 @@
-"""Replication: replicas that lead or follow, the fetchers between brokers, in-sync replicas, the replica manager."""
+"""Replication: replicas that lead or follow, fetchers, in-sync replicas, the replica manager."""

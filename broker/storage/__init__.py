@@ -1,3 +1,1 @@
-"""Storage of one partition's log on local disks, in Kafka's own formats: segments, indexes, recovery, compaction,
-log directories.
-"""
+"""Logs on local disks, in Kafka's own formats: segments, indexes, recovery, compaction, log directories."""

@@ -2,7 +2,7 @@
 
 It touches nothing that the event loop owns: files are opened by their names, and what must be known of the
 log was taken down in a `CleaningJob`. What it writes has names of its own until the loop swaps it in
-(`swap.py`). The rules are in `storage/core/compaction.py`. Called by the cleaner of the runtime, step by step:
+(`segment_swap.py`). The rules are in `storage/core/compaction.py`. Called by the log cleaner, step by step:
 `map_keys`, then `clean` for each group.
 """
 

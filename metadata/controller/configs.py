@@ -1,8 +1,8 @@
 """Incremental changes of settings (KIP-339), by scope; what a broker cannot use is refused.
 
-Topic settings are those of src/tierlog/config/topic. A broker and the cluster have what can change while nodes
-run (src/tierlog/config/running, KIP-226): the defaults of topic settings, a few settings of their own, and names
-that have no effect here. Groups and client metrics subscriptions have those of src/tierlog/config/groups.
+Topic settings are those of config/topic.py. A broker and the cluster have what can change while nodes run
+(config/running.py, KIP-226): the defaults of topic settings, a few settings of their own, and names that have
+no effect here. Groups and client metrics subscriptions have those of config/groups.py.
 """
 
 from collections import Counter

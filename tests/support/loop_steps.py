@@ -7,7 +7,7 @@ from typing import Any
 
 import tierlog
 
-PACKAGES = ("broker/handlers", "metadata/controller", "metadata/evolve.py", "broker/coordinator")
+PACKAGES = ("broker/handlers", "metadata/controller", "metadata/evolve.py", "broker/groups")
 
 
 class LoopSteps:

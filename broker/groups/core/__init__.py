@@ -1,1 +1,1 @@
-"""Pure core of the group coordinator: classic groups and committed offsets over records of `__consumer_offsets`."""
+"""Pure core of the group coordinator: classic groups and committed offsets, kept in `__consumer_offsets`."""
