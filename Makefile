@@ -1,23 +1,25 @@
 # tierlog: one door for everything. Needs git, make and Python 3.11 or newer; the rest comes from requirements.lock.
 #
-#   make demo          the whole of tierlog on real data, in two minutes
-#   make check         lint, types, layers, tidy rules, fast tests
-#   make test          every test
-#   make fuzz          mutated traffic of real clients against the net layer: FUZZ_CASES=… FUZZ_SEED=…
-#   make soak          SOAK_MINUTES (10) of mixed load by real clients: do memory and descriptors stay flat?
-#   make simulate      a cluster in one process, on virtual time, under faults: SEEDS=… FIRST_SEED=…
-#   make simulate-mutants  does the simulator notice when a safeguard is missing? MUTANT_SEEDS=500; makes the table in docs
-#   make chaos         real nodes, faults, clients and a judge: ROUNDS=… FAULTS=kill-leader,… APART=1 TIERED=1
-#   make history       MINUTES (5) of kills, wipes, moves and changed settings; then every copy of every log is read and compared
-#   make test-clients  the clients that are not Python: kcat and the Java client; Kafka's answers beside ours
-#   make compiled      tierlog with its hot modules compiled (needs a C compiler), in build/compiled
-#   make test-compiled the tests of these modules against the compiled ones
-#   make bench         beside Apache Kafka: ROUNDS=3 SECONDS=3; needs Java 17, Maven, a C compiler; writes docs/benchmarks.md
-#   make bench-alone   load figures of tierlog alone
-#   make bench-cluster three nodes beside three of Apache Kafka, load and kills: ROUNDS=3 KILLS=1 SECONDS=3; its section of
-#                      docs/benchmarks.md; make bench-cluster-alone: without Kafka
-#   make bench-calm    CALM_MINUTES (10) at 90 % CPU on all cores: nobody may be elected
-#   make fmt lock docs format the code; renew the lock files; regenerate the reference pages
+#   make demo              the whole of tierlog on real data, in two minutes
+#   make test              every test
+#
+# To work on it:
+#   make check             lint, types, layers, fast tests; one room in a minute: make check ROOM=tiering
+#   make fmt docs lock     format the code; renew the reference pages; renew the lock files
+#   make test-clients      clients other than Python's: kcat, Java; answers compared with Apache Kafka's
+#   make compiled          hot modules compiled, in build/compiled (needs a C compiler); test-compiled: their tests
+#   make simulate          a cluster on virtual time, under faults: SEEDS=100 FIRST_SEED=0
+#   make simulate-mutants  does the simulator notice a safeguard that is switched off? MUTANT_SEEDS=500
+#   make chaos             real nodes, faults, clients, and a check of what they saw: ROUNDS=3 FAULTS=… APART=1 TIERED=1
+#   make history           faults on real nodes, then every copy of every log is compared: MINUTES=5
+#   make fuzz              mutated traffic of real clients: FUZZ_CASES=… FUZZ_SEED=…
+#   make soak              do memory and descriptors stay flat under mixed load? SOAK_MINUTES=10
+#
+# Benchmarks (Java 17, Maven and a C compiler for those beside Apache Kafka):
+#   make bench             one node beside Apache Kafka: ROUNDS=3 SECONDS=3; writes docs/benchmarks.md
+#   make bench-cluster     three nodes beside three of Apache Kafka, load and kills: ROUNDS=3 KILLS=1 SECONDS=3
+#   make bench-alone bench-cluster-alone    the same without Kafka
+#   make bench-calm        CPU at 90 %: no election may happen: CALM_MINUTES=10
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -45,7 +47,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
   bench-alone bench-cluster bench-cluster-alone bench-calm fmt lint types layers lock docs s3-server clean
 
 help:
-	@sed -n '2,22s/^# *//p' Makefile
+	@sed -n '3,/^$$/s/^# \{0,3\}//p' Makefile
 
 venv: $(READY)
 
@@ -64,7 +66,9 @@ $(READY): requirements.lock requirements-build.lock pyproject.toml
 demo: venv
 	@$(BIN)/tierlog demo $(DEMO_OPTIONS)
 
-check: venv lint types layers fast
+ROOM ?=
+check: venv $(if $(ROOM),,s3-server)
+	@BIN=$(BIN) JOBS=$(JOBS) .ci/check $(ROOM)
 
 lint: venv
 	$(BIN)/ruff check .

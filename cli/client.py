@@ -1,7 +1,7 @@
 """A small synchronous Kafka client for the CLI: one socket per broker, one request at a time.
 
-Requests are tierlog's own message classes (`protocol.messages`), so the CLI needs no client library. Each goes
-in the newest version that both sides speak, capped where newer versions name topics by id (`NEWEST`).
+Requests are tierlog's own message classes (`protocol.messages`), so the CLI needs no client library. Each
+goes in the newest version that both sides speak, capped where newer versions name topics by id (`NEWEST`).
 """
 
 import select

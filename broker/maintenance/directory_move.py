@@ -1,10 +1,10 @@
 """One replica moves between the log directories of this broker (AlterReplicaLogDirs, KIP-113).
 
 A copy of the log grows in the target, in its threads, while the log goes on (broker/storage/future_log.py).
-Once little is missing, flushes are held for a moment, so that nothing is acknowledged that is not in the copy:
-then what may have been acknowledged is synced, all else follows in the threads without a sync, and the last of
-it on the event loop; the copy gets the partition's name, and the log goes on in it, with all that is known of
-it in memory. The order on the disks, which any crash may cut short:
+Once little is missing, flushes are held for a moment, so that nothing is acknowledged that is not in the
+copy: then what may have been acknowledged is synced, all else follows in the threads without a sync, and the
+last of it on the event loop; the copy gets the partition's name, and the log goes on in it, with all that is
+known of it in memory. The order on the disks, which any crash may cut short:
   1. the copy, whose directory is called `-future`: nobody reads it, and the next start begins it anew;
   2. the checkpoints of the target know the log, and a note in the source says where it may have gone;
   3. the copy gets its name: with the note, it is the log from here on;

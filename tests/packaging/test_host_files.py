@@ -1,4 +1,4 @@
-"""The systemd unit and the container file of terraform/host, as far as they can be tried here."""
+"""The systemd unit, the container file and the compose file, as far as they can be tried here."""
 
 import http.client
 import json
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 from waiting import until
 
 from tierlog.base import descriptors
@@ -43,7 +44,7 @@ def unit() -> RawConfigParser:
 
 def instructions() -> list[tuple[str, str]]:
     """(instruction, words) of the container file, with lines joined."""
-    text = (HOST / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return [(line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in lines]
 
@@ -162,7 +163,7 @@ def test_what_the_container_file_copies_is_there() -> None:
     sources = [source for words in copied for source in words]
     assert [source for source in sources if not (ROOT / source).exists()] == []
     links = {link.name for link in (ROOT / "src" / "tierlog").iterdir() if link.is_symlink()}
-    assert {*links, "src", "pyproject.toml", "README.md", "requirements.lock"} == set(sources)
+    assert {*links, "src", "pyproject.toml", "README.md", "LICENSE", "requirements.lock"} == set(sources)
 
 
 def test_its_constraints_pin_whatever_tierlog_needs(tmp_path: Path) -> None:
@@ -205,3 +206,32 @@ def test_its_environment_entry_point_and_health_check_work(tmp_path: Path) -> No
         assert subprocess.run(check, env=env, capture_output=True, check=False).returncode == 0
         node.send_signal(stop)
         assert node.wait(60) == 0
+
+
+# --- the compose file
+
+
+def test_the_compose_file_has_a_broker_that_tiers_to_the_s3_server_beside_it(tmp_path: Path) -> None:
+    """The command of its S3 server, and the settings of its broker, with free ports and other directories."""
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    kafka, admin, s3 = free_ports(3)
+
+    def here(text: str) -> str:
+        for port, free in (("9092", kafka), ("9644", admin), ("9000", s3)):
+            text = text.replace(f":{port}", f":{free}")
+        return text.replace("/objects", str(tmp_path / "objects"))
+
+    gateway = subprocess.check_output([ROOT / "localstack/get-s3-server.sh", "versitygw"], text=True).strip()
+    shell, option, script = services["s3"]["entrypoint"]
+    command = [shell, option, here(script).replace("exec versitygw", f"exec {gateway}")]
+    broker = {name: here(value) for name, value in services["tierlog"]["environment"].items()}
+    broker["TIERLOG_LOG_DIRS"] = str(tmp_path / "data")
+    with (
+        running(*command, cwd=tmp_path, env=environment(**services["s3"]["environment"])),
+        running(BIN / "tierlog", "server", "--json", cwd=tmp_path, env=environment(**broker)) as node,
+    ):
+        assert node.stdout is not None
+        assert json.loads(node.stdout.readline())["bootstrap"] == f"127.0.0.1:{kafka}"
+        until(lambda: any((tmp_path / "objects/tierlog").rglob("cluster.json")), "it writes to the bucket")
+    registry = services["karapace"]["environment"]
+    assert here(registry["KARAPACE_BOOTSTRAP_URI"]) == f"127.0.0.1:{kafka}"

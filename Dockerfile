@@ -1,9 +1,9 @@
 # A node of tierlog as a container. From the root of the checkout, with docker or podman:
-#   docker build -f terraform/host/Containerfile -t tierlog .
-# How to run it: docs/howto/hosts.md.
+#   docker build -t tierlog .
+# How to run it: docs/howto/hosts.md; with an S3 server and a schema registry: compose.yaml.
 FROM python:3.13-slim AS build
 WORKDIR /build
-COPY pyproject.toml README.md requirements.lock ./
+COPY pyproject.toml README.md LICENSE requirements.lock ./
 COPY src src
 COPY broker broker
 COPY cli cli
