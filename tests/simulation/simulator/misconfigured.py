@@ -1,7 +1,7 @@
 """Brokers that an operator starts with other settings than the rest, for one life or until the run ends.
 
 What topics set for themselves, and what the quorum keeps, must hold whatever a broker's own file says
-(guarantee 24). All have the same `broker.session.timeout.ms`: docs/STATUS.md says why.
+(guarantee 24). All have the same `broker.session.timeout.ms`: docs/explanation/limits.md says why.
 """
 
 import asyncio
