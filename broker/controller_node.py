@@ -47,6 +47,6 @@ class Voter(Foundation):
         await asyncio.sleep(RESERVE_CHECK_S)
         try:
             if not self.metadata_node.has_reserve:
-                await self.metadata_node.keep_reserve()
+                await self.metadata_node.ensure_reserve()
         except OSError as failure:
             _log.error("no room can be set aside for the metadata", error=str(failure))

@@ -155,7 +155,7 @@ class Foundation(ABC):
             tasks,
             cluster_id,
             reserve_bytes=settings.metadata_reserve_bytes,
-            short_of_room=lambda: self.directories.fill_beside(settings.metadata_directory),
+            on_disk_full=lambda: self.directories.fill_beside(settings.metadata_directory),
             sessions=BrokerSessions(settings.broker_session_timeout_ms) if secret else None,
             balance=_balance(settings),
             peers=peers,

@@ -20,7 +20,7 @@ from tierlog.broker.gateway.scrub import scrub_routes
 from tierlog.broker.gateway.tier import tier_routes
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.tls import TlsFiles, certified, keep_fresh
+from tierlog.metadata.quorum.tls import TlsFiles, reload_on_change, require_certificate
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -37,7 +37,7 @@ class AdminServer:
         """`tls`: all but health and metrics ask for a certificate. Raises OSError if it cannot be used.
         `names`: of the hosts that requests may be for, beside addresses and localhost."""
         self._files, self._tls = tls, None if tls is None else tls.server()
-        middlewares = (request_guard(names), *(() if tls is None else (certified,)))
+        middlewares = (request_guard(names), *(() if tls is None else (require_certificate,)))
         application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         application.add_routes(routes)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
@@ -56,7 +56,7 @@ class AdminServer:
     async def keep_certificates(self) -> None:
         """Takes up those that replace them, for as long as it runs."""
         if self._files is not None and self._tls is not None:
-            await keep_fresh(self._files, self._tls)
+            await reload_on_change(self._files, self._tls)
 
     async def close(self) -> None:
         await self._runner.cleanup()

@@ -44,7 +44,7 @@ class Reserve(Protocol):
 
     @property
     def has_reserve(self) -> bool: ...
-    async def keep_reserve(self) -> bool: ...
+    async def ensure_reserve(self) -> bool: ...
 
 
 class Upkeep:
@@ -149,7 +149,7 @@ class Upkeep:
     async def look_for_room(self) -> None:
         """Where a disk was full: appends go on, and what could not be made is made, once there is room."""
         directories = self._replicas.directories
-        stands = self._reserve.has_reserve or await self._reserve.keep_reserve()
+        stands = self._reserve.has_reserve or await self._reserve.ensure_reserve()
         if not any(directory.is_full for directory in directories.online):
             return
         await self._give_back_reserves()

@@ -9,7 +9,7 @@ from tierlog.cli.options import INT32_MAX, Bootstrap, Json
 from tierlog.cli.where import AnyAdmin
 
 if TYPE_CHECKING:
-    from tierlog.metadata.quorum.recovery import Holdings
+    from tierlog.metadata.quorum.recovery import RecoverySummary
 
 app = typer.Typer(no_args_is_help=True, help="The voters of the metadata quorum.")
 
@@ -112,7 +112,7 @@ def recover(
     from tierlog.cli.recovering import recovering
 
     with recovering(directory, metadata_dir) as recovery:
-        held = recovery.holdings
+        held = recovery.summary
         if not yes:
             _confirm(held)
         recovery.apply()
@@ -137,7 +137,7 @@ def _check_node(node: int, url: str, cluster_id: str) -> None:
         )
 
 
-def _confirm(held: "Holdings") -> None:
+def _confirm(held: "RecoverySummary") -> None:
     from tierlog.cli.errors import CliError
 
     voters = ", ".join(map(str, held.voters)) or "those of its settings"

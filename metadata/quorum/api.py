@@ -16,21 +16,21 @@ from aiohttp import web
 from tierlog.metadata.controller.commands import Heartbeat, decode_command, encode_reply
 from tierlog.metadata.member_address import NotAMembers, check_resolved, check_url
 from tierlog.metadata.quorum.auth import (
-    ANSWER_SIGNATURE,
     INDEX,
     MAX_BODY_BYTES,
+    RESPONSE_SIGNATURE,
     SIGNATURE,
     Envelope,
     Unauthenticated,
-    sign_answer,
+    sign_response,
 )
 from tierlog.metadata.quorum.log_pages import encode_page
 from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable, NotTheLeader
 from tierlog.metadata.quorum.observer import MetadataObserver
 from tierlog.metadata.quorum.peers import HEARTBEAT_SERVED_S
-from tierlog.metadata.quorum.sentinel import EndOfProcess
+from tierlog.metadata.quorum.sentinel import ProcessEndNotice
 from tierlog.metadata.quorum.status import NodeStatus
-from tierlog.metadata.quorum.tls import TlsFiles, certified
+from tierlog.metadata.quorum.tls import TlsFiles, require_certificate
 from tierlog.metadata.raft.membership import ChangeRefused
 from tierlog.metadata.raft.messages import decode_messages, encode_messages
 
@@ -60,7 +60,7 @@ class Unavailable(msgspec.Struct, frozen=True):
     applied_unknown: bool
 
 
-_ends = msgspec.msgpack.Decoder(EndOfProcess)
+_ends = msgspec.msgpack.Decoder(ProcessEndNotice)
 _heartbeats = msgspec.msgpack.Decoder(Heartbeat)
 _new_voters = msgspec.json.Decoder(NewVoter)
 
@@ -203,7 +203,7 @@ class RaftServer:
     def __init__(self, node: MetadataNode, secret: bytes, tls: TlsFiles | None = None) -> None:
         """`tls`: raises OSError if it cannot be used."""
         self._tls = None if tls is None else tls.server()
-        application = web.Application(middlewares=() if tls is None else (certified,))
+        application = web.Application(middlewares=() if tls is None else (require_certificate,))
         application.add_routes([*raft_routes(node, secret), *quorum_routes(node)])
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
 
@@ -266,8 +266,8 @@ def _signed(
     secret: bytes, request: web.Request, body: bytes, status: int = 200, *, index: str = ""
 ) -> web.Response:
     """To a request that has been authenticated."""
-    signature = sign_answer(secret, request.headers[SIGNATURE], status, index, body)
-    headers = {ANSWER_SIGNATURE: signature, **({INDEX: index} if index else {})}
+    signature = sign_response(secret, request.headers[SIGNATURE], status, index, body)
+    headers = {RESPONSE_SIGNATURE: signature, **({INDEX: index} if index else {})}
     return web.Response(status=status, body=body, headers=headers)
 
 

@@ -21,7 +21,7 @@ CLUSTER, SENDER, RECEIVER, SIGNATURE = (
     "X-Tierlog-Signature",
 )
 FROM_DIRECTORY, TO_DIRECTORY = "X-Tierlog-From-Directory", "X-Tierlog-To-Directory"
-NONCE, INDEX, ANSWER_SIGNATURE = "X-Tierlog-Nonce", "X-Tierlog-Index", "X-Tierlog-Answer-Signature"
+NONCE, INDEX, RESPONSE_SIGNATURE = "X-Tierlog-Nonce", "X-Tierlog-Index", "X-Tierlog-Answer-Signature"
 MAX_BODY_BYTES = 16 << 20
 
 
@@ -88,15 +88,17 @@ class Envelope:
         return envelope
 
 
-def sign_answer(secret: bytes, question: str, status: int, index: str, body: bytes) -> str:
+def sign_response(secret: bytes, question: str, status: int, index: str, body: bytes) -> str:
     """`question`: the signature of the request; `index`: the header of that name, or empty."""
     return _hmac(secret, f"answer {question} {status} {index}\n", body)
 
 
-def is_answer(headers: Mapping[str, str], secret: bytes, question: str, status: int, body: bytes) -> bool:
+def is_signed_response(
+    headers: Mapping[str, str], secret: bytes, question: str, status: int, body: bytes
+) -> bool:
     """Whether a node that knows the secret gave this answer to this question."""
-    right = sign_answer(secret, question, status, headers.get(INDEX, ""), body)
-    given = headers.get(ANSWER_SIGNATURE, "").encode(errors="surrogateescape")
+    right = sign_response(secret, question, status, headers.get(INDEX, ""), body)
+    given = headers.get(RESPONSE_SIGNATURE, "").encode(errors="surrogateescape")
     return hmac.compare_digest(given, right.encode())
 
 

@@ -18,7 +18,7 @@ from tierlog.metadata.controller.balance import IMBALANCE_PERCENT, MAX_ELECTIONS
 from tierlog.metadata.controller.commands import LeadersElected
 from tierlog.metadata.quorum.leadership import Leadership
 from tierlog.metadata.quorum.peers import MetadataUnavailable
-from tierlog.metadata.quorum.publisher import ImageFeed
+from tierlog.metadata.quorum.publisher import MetadataPublisher
 from tierlog.protocol.errors import ErrorCode
 
 _log = structlog.get_logger("tierlog.metadata")
@@ -32,12 +32,12 @@ class BalanceSettings:
     percent: int = IMBALANCE_PERCENT
 
 
-class Balancing:
+class LeaderBalancer:
     def __init__(
-        self, settings: BalanceSettings | None, feed: ImageFeed, clock: Clock, tasks: TaskGroup
+        self, settings: BalanceSettings | None, publisher: MetadataPublisher, clock: Clock, tasks: TaskGroup
     ) -> None:
         """`settings`: None without auto.leader.rebalance.enable."""
-        self._settings, self._feed, self._clock, self._tasks = settings, feed, clock, tasks
+        self._settings, self._publisher, self._clock, self._tasks = settings, publisher, clock, tasks
         self._term = -1  # in which `due` was set
         self._due_ms = 0
         self._looking: asyncio.Task[None] | None = None
@@ -56,7 +56,7 @@ class Balancing:
     async def _look(self, leadership: Leadership, percent: int) -> None:
         """In a thread: an image never changes, and may hold 100,000 partitions."""
         try:
-            election = await asyncio.to_thread(rebalance, self._feed.image, percent)
+            election = await asyncio.to_thread(rebalance, self._publisher.image, percent)
             if election is None or election.partitions is None:
                 return
             reply = await leadership.commit(election)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tierlog.base.clock import Clock
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.publisher import ImageFeed
+from tierlog.metadata.quorum.publisher import MetadataPublisher
 
 
 class _Suspicion(NamedTuple):
@@ -20,12 +20,12 @@ class _Suspicion(NamedTuple):
     until_ms: int
 
 
-class Deaths:
-    def __init__(self, feed: ImageFeed, clock: Clock, session_ms: int) -> None:
+class DeadBrokers:
+    def __init__(self, publisher: MetadataPublisher, clock: Clock, session_ms: int) -> None:
         """`session_ms`: broker.session.timeout.ms."""
-        self._feed, self._clock, self._session_ms = feed, clock, session_ms
+        self._publisher, self._clock, self._session_ms = publisher, clock, session_ms
         self._suspicions: dict[int, _Suspicion] = {}
-        feed.subscribe(self._withdraw)
+        publisher.subscribe(self._withdraw)
 
     @property
     def brokers(self) -> frozenset[int]:
@@ -34,7 +34,7 @@ class Deaths:
 
     def note(self, node_id: int) -> None:
         """Its connection broke, and its host refused another."""
-        broker = self._feed.image.brokers.get(node_id)
+        broker = self._publisher.image.brokers.get(node_id)
         if broker is not None:
             until_ms = self._clock.monotonic_ms() + self._session_ms
             self._suspicions[node_id] = _Suspicion(broker.broker_epoch, until_ms)
@@ -44,7 +44,7 @@ class Deaths:
         self._suspicions.pop(node_id, None)
 
     def _holds(self, node_id: int) -> bool:
-        broker, suspicion = self._feed.image.brokers.get(node_id), self._suspicions[node_id]
+        broker, suspicion = self._publisher.image.brokers.get(node_id), self._suspicions[node_id]
         is_same = broker is not None and broker.broker_epoch == suspicion.broker_epoch
         return is_same and self._clock.monotonic_ms() < suspicion.until_ms
 

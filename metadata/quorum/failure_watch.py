@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 from tierlog.base.tasks import TaskGroup
-from tierlog.metadata.quorum.publisher import happens
+from tierlog.metadata.quorum.publisher import wait_for_event
 
 CONNECT_TIMEOUT_S = 5.0
 RETRY_S = 0.5
@@ -50,7 +50,7 @@ def address_of(url: str) -> Address:
     return Address(parts.hostname or "", parts.port or (443 if tls else 80), tls)
 
 
-class DeathWatch:
+class FailureWatch:
     def __init__(
         self,
         name: str,
@@ -146,7 +146,7 @@ class DeathWatch:
         """Returns when it and those that followed it are gone. One that cannot be replaced may be good."""
         try:
             while True:
-                await happens(line.ended, self._renew_s)
+                await wait_for_event(line.ended, self._renew_s)
                 if line.ended.is_set():
                     return
                 with contextlib.suppress(OSError, TimeoutError):
@@ -168,7 +168,7 @@ class _Watched:
         self.task: asyncio.Task[None] | None = None
 
     async def pause(self, at_most_s: float = RETRY_S) -> None:
-        await happens(self.try_now, at_most_s)
+        await wait_for_event(self.try_now, at_most_s)
 
     @property
     def is_steady(self) -> bool:

@@ -17,7 +17,7 @@ from tierlog.metadata.controller.remote import begun_ms
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable
-from tierlog.metadata.quorum.publisher import ImageFeed
+from tierlog.metadata.quorum.publisher import MetadataPublisher
 from tierlog.metadata.raft.core import NotLeader, RaftCore
 from tierlog.metadata.raft.membership import Configuration
 from tierlog.metadata.raft.messages import Entry, Snapshot
@@ -30,10 +30,10 @@ Waiter = tuple[int, asyncio.Future[None]]  # the term in which it began to wait
 
 class Leadership:
     def __init__(
-        self, core: RaftCore, feed: ImageFeed, clock: Clock, rng: Rng, wake: Callable[[], None]
+        self, core: RaftCore, publisher: MetadataPublisher, clock: Clock, rng: Rng, wake: Callable[[], None]
     ) -> None:
         """`wake`: the core has work."""
-        self._core, self._feed, self._clock, self._rng, self._wake = core, feed, clock, rng, wake
+        self._core, self._publisher, self._clock, self._rng, self._wake = core, publisher, clock, rng, wake
         self.draft: ClusterImage | None = None
         self.term = -1  # of the draft
         self._time_origin_ms = 0  # the quorum's time less that of the monotonic clock
@@ -43,10 +43,10 @@ class Leadership:
     def follow_core(self) -> None:
         """Takes up or drops the draft, as the core leads or not."""
         core = self._core
-        if not (core.is_leader and self._feed.term == core.term):
+        if not (core.is_leader and self._publisher.term == core.term):
             self.draft = None
         elif self.draft is None or self.term != core.term:
-            self.draft, self.term = self._feed.image, core.term
+            self.draft, self.term = self._publisher.image, core.term
             self._time_origin_ms = self._time_so_far(self.draft) - self._clock.monotonic_ms()
         if not core.is_leader and core.node_id not in core.configuration.members:
             self._left_out()
@@ -85,7 +85,7 @@ class Leadership:
         awaited = []
         if self._core.voters != {self._core.node_id}:
             awaited.append(self._confirmed())
-        if draft.index > self._feed.image.index:
+        if draft.index > self._publisher.image.index:
             awaited.append(self._applied(draft.index))
         if awaited:
             await asyncio.gather(*awaited)

@@ -7,7 +7,7 @@ import contextlib
 import msgspec
 from msgspec.structs import replace
 
-from tierlog.metadata.quorum.publisher import ImageFeed
+from tierlog.metadata.quorum.publisher import MetadataPublisher
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.membership import Configuration
 from tierlog.metadata.raft.messages import NOBODY, Entry
@@ -47,7 +47,7 @@ def decode_page(body: bytes) -> LogPage:
 
 
 async def read_page(
-    core: RaftCore, feed: ImageFeed, voters: dict[int, str], after: int, wait_ms: int
+    core: RaftCore, publisher: MetadataPublisher, voters: dict[int, str], after: int, wait_ms: int
 ) -> LogPage:
     """Only what is applied here, and so committed. Waits for news, up to `wait_ms`.
 
@@ -55,11 +55,11 @@ async def read_page(
     would hold the other's word for news of it."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(min(wait_ms, WAIT_MS_MAX) / 1000):
-            while feed.image.index <= after:
-                await feed.changed.wait()
+            while publisher.image.index <= after:
+                await publisher.changed.wait()
     page = LogPage((), core.leader if core.is_led else NOBODY, voters, term=core.term)
     log = core.log
-    if feed.image.index <= after:
+    if publisher.image.index <= after:
         return page
     if after + 1 < log.first_index:
         snapshot = log.snapshot
@@ -71,7 +71,7 @@ async def read_page(
             snapshot_crc32c=log.snapshot_crc32c,
             snapshot_configuration=snapshot.configuration,
         )
-    entries, before = log.between(after + 1, feed.image.index + 1, PAGE_BYTES), log.term_at(after)
+    entries, before = log.between(after + 1, publisher.image.index + 1, PAGE_BYTES), log.term_at(after)
     return replace(page, entries=entries, after_term=UNKNOWN if before is None else before)
 
 

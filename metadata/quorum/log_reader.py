@@ -117,7 +117,7 @@ class LogReader:
         return MetadataUnavailable(f"node {source}: {why}", applied_unknown=False)
 
 
-class Following:
+class CatchUpReader:
     """Has a node of the quorum read for as long as no leader sends to it."""
 
     def __init__(

@@ -20,7 +20,7 @@ from tierlog.metadata.controller.commands import Heartbeat
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.leadership import Leadership
 from tierlog.metadata.quorum.peers import MetadataUnavailable, NotTheLeader
-from tierlog.metadata.quorum.status import Hearing, NodeStatus, PeerStatus
+from tierlog.metadata.quorum.status import FollowerContacts, NodeStatus, PeerStatus
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.membership import ChangeRefused, Configuration, Member
 from tierlog.metadata.raft.messages import NOBODY
@@ -47,7 +47,7 @@ class Host(Protocol):
 class Membership:
     def __init__(self, host: Host, core: RaftCore, leadership: Leadership, clock: Clock) -> None:
         self._host, self._core, self._leadership, self._clock = host, core, leadership, clock
-        self._hearing = Hearing()
+        self._hearing = FollowerContacts()
         self._heard: dict[int, UUID] = {}  # directories of members as they called in this term
         self._heard_term = -1
         self._refused: dict[int, UUID | None] = {}

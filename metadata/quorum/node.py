@@ -31,23 +31,23 @@ from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image
-from tierlog.metadata.quorum.balancing import BalanceSettings, Balancing
-from tierlog.metadata.quorum.fencing import Fencing
+from tierlog.metadata.quorum.balancing import BalanceSettings, LeaderBalancer
+from tierlog.metadata.quorum.heartbeat_manager import BrokerHeartbeatManager
 from tierlog.metadata.quorum.leadership import Leadership
 from tierlog.metadata.quorum.log_pages import LogPage, read_chunk, read_page
-from tierlog.metadata.quorum.log_reader import Following
+from tierlog.metadata.quorum.log_reader import CatchUpReader
 from tierlog.metadata.quorum.membership import Membership
 from tierlog.metadata.quorum.node_snapshots import (
     KEEP_ENTRIES,
     SNAPSHOT_BYTES,
     SNAPSHOT_ENTRIES,
-    OwnSnapshots,
+    NodeSnapshots,
 )
 from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable, NoPeers, NotTheLeader, Peers
-from tierlog.metadata.quorum.publisher import ImageFeed, Subscriber, happens
+from tierlog.metadata.quorum.publisher import MetadataPublisher, Subscriber, wait_for_event
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.quorum.storage import MetadataStorage
-from tierlog.metadata.quorum.storage_thread import FileWorker
+from tierlog.metadata.quorum.storage_thread import StorageThread
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import Configuration, Member
@@ -100,7 +100,7 @@ class MetadataNode:
         balance: BalanceSettings | None = None,
         worker: Executor | None = None,
         reserve_bytes: int = 0,
-        short_of_room: Callable[[], None] = lambda: None,
+        on_disk_full: Callable[[], None] = lambda: None,
     ) -> None:
         """`voters`: id -> URL of its admin server, until the log says who they are; empty: this node is the
         whole quorum; without this node: it waits until a leader takes it in. `url`: this node's own, needed
@@ -123,20 +123,20 @@ class MetadataNode:
             node_id=node_id,
             new_directory_id=random_uuid(rng),
             reserve_bytes=reserve_bytes,
-            short_of_room=short_of_room,
+            on_disk_full=on_disk_full,
         )
-        self._worker = FileWorker(clock, worker, f"metadata-{node_id}")
+        self._worker = StorageThread(clock, worker, f"metadata-{node_id}")
         patience_ms = (settings or RaftSettings()).patience_ticks * tick_ms
         self._hangs_after_ms = max(DISK_TIMES_PATIENCE * patience_ms, HANGS_AFTER_MS)
         self._told_of_disk = False
         self._core: RaftCore | None = None
-        self._feed = ImageFeed(ClusterImage(cluster_id=cluster_id), node_id)
+        self._publisher = MetadataPublisher(ClusterImage(cluster_id=cluster_id), node_id)
         self._leadership: Leadership | None = None
         self._membership: Membership | None = None
         self._sessions = sessions
-        self._fencing: Fencing | None = None
-        self._following: Following | None = None
-        self._balancing = Balancing(balance, self._feed, clock, tasks)
+        self._fencing: BrokerHeartbeatManager | None = None
+        self._following: CatchUpReader | None = None
+        self._balancing = LeaderBalancer(balance, self._publisher, clock, tasks)
         self._watched: object = None  # brokers that the peers were told to watch
         self._members: Configuration | None = None  # that the peers were told
         self._work = asyncio.Event()
@@ -144,8 +144,8 @@ class MetadataNode:
         self._standing_changed = asyncio.Event()
         self._ticking = False
         self._running: list[asyncio.Task[None]] = []
-        self._snapshots = OwnSnapshots(
-            self._feed, tasks, self._work.set, snapshot_entries, snapshot_bytes, keep_entries
+        self._snapshots = NodeSnapshots(
+            self._publisher, tasks, self._work.set, snapshot_entries, snapshot_bytes, keep_entries
         )
         self._failure: BaseException | None = None
 
@@ -154,7 +154,7 @@ class MetadataNode:
     @property
     def image(self) -> ClusterImage:
         """The latest committed image."""
-        return self._feed.image
+        return self._publisher.image
 
     @property
     def dead_brokers(self) -> frozenset[int]:
@@ -206,8 +206,8 @@ class MetadataNode:
         """
         loaded = await self._worker.run(self._storage.open)
         if loaded.snapshot.index:
-            self._feed.image = decode_image(loaded.snapshot.data)
-            self._feed.term = loaded.snapshot.term
+            self._publisher.image = decode_image(loaded.snapshot.data)
+            self._publisher.term = loaded.snapshot.term
         self._core = RaftCore(
             self.node_id,
             self._initial,
@@ -217,10 +217,12 @@ class MetadataNode:
             first_payload=encode_records((NoOp(),)),
             settings=self._settings,
         )
-        self._leadership = Leadership(self._core, self._feed, self._clock, self._rng, self._work.set)
+        self._leadership = Leadership(self._core, self._publisher, self._clock, self._rng, self._work.set)
         self._membership = Membership(self, self._core, self._leadership, self._clock)
-        self._fencing = Fencing(self._sessions, self._leadership, self._feed, self._clock, self._tasks)
-        self._following = Following(
+        self._fencing = BrokerHeartbeatManager(
+            self._sessions, self._leadership, self._publisher, self._clock, self._tasks
+        )
+        self._following = CatchUpReader(
             self._core, self._peers, self._tasks, self._take_page, self.addresses.keys(), self._settings
         )
         self._peers.start(self._unreachable, self._died, self._fencing.lives, self.receive)
@@ -251,9 +253,9 @@ class MetadataNode:
         """Whether room for a full disk is set aside."""
         return self._storage.has_reserve
 
-    async def keep_reserve(self) -> bool:
+    async def ensure_reserve(self) -> bool:
         """Sets room aside again if there is any. Raises OSError."""
-        return await self._worker.run(self._storage.keep_reserve)
+        return await self._worker.run(self._storage.ensure_reserve)
 
     def receive(self, messages: tuple[AnyMessage, ...]) -> None:
         """Raft messages from peers, whose sender has been authenticated."""
@@ -290,7 +292,7 @@ class MetadataNode:
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Calls subscriber(old, new) after each change, on the loop; what it raises is only logged."""
-        return self._feed.subscribe(subscriber)
+        return self._publisher.subscribe(subscriber)
 
     async def submit(self, command: AnyCommand, timeout_s: float = 30.0, *, forward: bool = True) -> AnyReply:
         """Has the leader, here or elsewhere, judge and commit the command; raises MetadataUnavailable."""
@@ -375,7 +377,7 @@ class MetadataNode:
         reply, index = await self._peers.submit(leader, command)
         while self.image.index < index:
             self._raise_failure()
-            await self._feed.changed.wait()
+            await self._publisher.changed.wait()
         return reply
 
     async def log_page(self, after: int, wait_ms: int) -> LogPage:
@@ -384,7 +386,7 @@ class MetadataNode:
         self._raise_failure()
         if self._disk_hangs:
             raise MetadataUnavailable("the disk of this voter hangs", applied_unknown=False)
-        page = await read_page(self.core, self._feed, self.voters, after, wait_ms)
+        page = await read_page(self.core, self._publisher, self.voters, after, wait_ms)
         self._raise_failure()
         return page
 
@@ -464,12 +466,12 @@ class MetadataNode:
         for entry in committed:
             records = () if entry.kind == CONFIGURATION else decode_records(entry.payload)
             image = apply_entry(image, entry.index, records)
-        self._feed.publish(image, committed[-1].term)
+        self._publisher.publish(image, committed[-1].term)
         self._started(self._leadership).applied(committed)
         self._snapshots.applied(self.core, committed)
 
     def _install(self, snapshot: Snapshot) -> None:
-        self._feed.publish(decode_image(snapshot.data), snapshot.term)
+        self._publisher.publish(decode_image(snapshot.data), snapshot.term)
         self._started(self._leadership).installed(snapshot)
 
     def _note_standing(self) -> None:
@@ -523,7 +525,7 @@ class MetadataNode:
         """
         self._raise_failure()
         self._wake_on_new_standing()
-        await happens(self._standing_changed, at_most_s)
+        await wait_for_event(self._standing_changed, at_most_s)
 
     async def _tick(self) -> None:
         """A node that failed falls silent: it is not to lead on for as long as its process takes to end. So
@@ -570,7 +572,7 @@ class MetadataNode:
         self._failure = failure
         self._fail(MetadataUnavailable(f"the metadata node failed: {failure}", applied_unknown=True))
         self._standing_changed.set()
-        self._feed.wake()
+        self._publisher.wake()
         self._work.set()
 
     @property

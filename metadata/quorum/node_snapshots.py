@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import encode_image
-from tierlog.metadata.quorum.publisher import ImageFeed
+from tierlog.metadata.quorum.publisher import MetadataPublisher
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.messages import Entry, Snapshot
 
 SNAPSHOT_ENTRIES = 10_000  # applied since the last snapshot
 SNAPSHOT_BYTES = 16 << 20
-SNAPSHOT_LEAST_BYTES = 512 << 10
+SNAPSHOT_MIN_BYTES = 512 << 10
 SNAPSHOT_FACTOR = 2
 """A snapshot is also due once the entries since the last one take this many times its size in memory. Clients
 that create and delete topics all day then make the log grow no further than a small multiple of the metadata,
@@ -25,10 +25,10 @@ ENTRY_BYTES = 200  # in memory, beside the payload: the entry, its numbers, its 
 KEEP_ENTRIES = 1_000  # in memory behind a snapshot, for followers that lag a little
 
 
-class OwnSnapshots:
+class NodeSnapshots:
     def __init__(
         self,
-        feed: ImageFeed,
+        publisher: MetadataPublisher,
         tasks: TaskGroup,
         encoded: Callable[[], None],
         due_entries: int,
@@ -36,7 +36,7 @@ class OwnSnapshots:
         keep_entries: int,
     ) -> None:
         """`encoded`: called when there is one to `keep`."""
-        self._feed, self._tasks, self._tell = feed, tasks, encoded
+        self._publisher, self._tasks, self._tell = publisher, tasks, encoded
         self._due_entries, self._due_bytes, self._keep_entries = due_entries, due_bytes, keep_entries
         self._bytes = 0  # applied since the last one was begun
         self._encoding: asyncio.Task[None] | None = None
@@ -49,12 +49,12 @@ class OwnSnapshots:
     def applied(self, core: RaftCore, entries: tuple[Entry, ...]) -> None:
         """Begins one if it is due."""
         self._bytes += sum(len(entry.payload) + ENTRY_BYTES for entry in entries)
-        image, last = self._feed.image, core.log.snapshot
-        due_bytes = min(self._due_bytes, max(SNAPSHOT_LEAST_BYTES, SNAPSHOT_FACTOR * len(last.data)))
+        image, last = self._publisher.image, core.log.snapshot
+        due_bytes = min(self._due_bytes, max(SNAPSHOT_MIN_BYTES, SNAPSHOT_FACTOR * len(last.data)))
         is_due = image.index - last.index >= self._due_entries or self._bytes >= due_bytes
         if is_due and self._encoding is None:
             self._bytes = 0
-            encode = self._encode(core, image, self._feed.term)
+            encode = self._encode(core, image, self._publisher.term)
             self._encoding = self._tasks.spawn(f"metadata {core.node_id} snapshot", encode)
 
     async def _encode(self, core: RaftCore, image: ClusterImage, term: int) -> None:

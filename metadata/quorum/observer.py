@@ -18,11 +18,11 @@ from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image
-from tierlog.metadata.quorum.failure_detector import Deaths
+from tierlog.metadata.quorum.failure_detector import DeadBrokers
 from tierlog.metadata.quorum.log_pages import UNKNOWN, LogPage
 from tierlog.metadata.quorum.log_reader import LogReader
 from tierlog.metadata.quorum.peers import MetadataUnavailable, NotTheLeader, Peers
-from tierlog.metadata.quorum.publisher import ImageFeed, Subscriber, happens
+from tierlog.metadata.quorum.publisher import MetadataPublisher, Subscriber, wait_for_event
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, Entry
@@ -60,7 +60,7 @@ class MetadataObserver:
         self.voters = dict(voters)
         self.leader = NOBODY
         self._tasks, self._peers = tasks, peers
-        self._feed = ImageFeed(ClusterImage(cluster_id=cluster_id), node_id)
+        self._publisher = MetadataPublisher(ClusterImage(cluster_id=cluster_id), node_id)
         self._reader = LogReader(
             peers,
             self._candidates,
@@ -70,18 +70,18 @@ class MetadataObserver:
         )
         self._following: asyncio.Task[None] | None = None
         self._paged = asyncio.Event()
-        self._deaths = Deaths(self._feed, clock, session_ms)
+        self._dead_brokers = DeadBrokers(self._publisher, clock, session_ms)
         self._watched: object = None  # brokers that the peers were told to watch
 
     @property
     def image(self) -> ClusterImage:
         """The latest committed image that has come here."""
-        return self._feed.image
+        return self._publisher.image
 
     @property
     def dead_brokers(self) -> frozenset[int]:
         """Those whose process seems dead, for a session at most: clients are told of no leader there."""
-        return self._deaths.brokers | self._peers.suspects
+        return self._dead_brokers.brokers | self._peers.suspects
 
     @property
     def is_leader(self) -> bool:
@@ -97,12 +97,12 @@ class MetadataObserver:
         """It keeps nothing on disk, so there is always room enough."""
         return True
 
-    async def keep_reserve(self) -> bool:
+    async def ensure_reserve(self) -> bool:
         return True
 
     async def start(self, timeout_s: float = 60.0) -> None:
         """Returns once a voter has told how things stand. Raises MetadataUnavailable."""
-        self._peers.start(lambda peer: None, self._died, self._deaths.lives, lambda messages: None)
+        self._peers.start(lambda peer: None, self._died, self._dead_brokers.lives, lambda messages: None)
         self._configure()
         self._following = self._tasks.spawn(f"metadata observer {self.node_id}", self._follow())
         try:
@@ -119,7 +119,7 @@ class MetadataObserver:
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Calls subscriber(old, new) after each change, on the loop; what it raises is only logged."""
-        return self._feed.subscribe(subscriber)
+        return self._publisher.subscribe(subscriber)
 
     async def submit(self, command: AnyCommand, timeout_s: float = 30.0) -> AnyReply:
         """Has the leader judge and commit the command, and waits until it shows here.
@@ -129,7 +129,7 @@ class MetadataObserver:
         async def ask(leader: int) -> AnyReply:
             reply, index = await self._peers.submit(leader, command)
             while self.image.index < index:
-                await self._feed.changed.wait()
+                await self._publisher.changed.wait()
             return reply
 
         return await self._ask(ask, timeout_s)
@@ -178,9 +178,9 @@ class MetadataObserver:
                             if unavailable.applied_unknown:
                                 raise
                         sent = False
-                        await happens(self._paged, RETRY_S)
+                        await wait_for_event(self._paged, RETRY_S)
                     else:
-                        await happens(self._paged, None)
+                        await wait_for_event(self._paged, None)
         except TimeoutError:
             raise MetadataUnavailable(
                 "no quorum of metadata nodes answered in time", applied_unknown=sent
@@ -195,10 +195,10 @@ class MetadataObserver:
 
     def _take(self, page: LogPage, snapshot: bytes) -> bool:
         """False, and nothing is taken, if its entries do not follow those that are here."""
-        if page.entries and page.after_term not in (UNKNOWN, self._feed.term):
+        if page.entries and page.after_term not in (UNKNOWN, self._publisher.term):
             return False
         if snapshot:
-            self._feed.publish(decode_image(snapshot), page.snapshot_term)
+            self._publisher.publish(decode_image(snapshot), page.snapshot_term)
         elif page.entries:
             self._apply(page.entries)
         if self._watched is not self.image.brokers:
@@ -217,7 +217,7 @@ class MetadataObserver:
         for entry in entries:
             records = () if entry.kind == CONFIGURATION else decode_records(entry.payload)
             image = apply_entry(image, entry.index, records)
-        self._feed.publish(image, entries[-1].term)
+        self._publisher.publish(image, entries[-1].term)
 
     def _candidates(self) -> list[int]:
         """The leader last: it has more to do than the others."""
@@ -228,6 +228,6 @@ class MetadataObserver:
         self._peers.configure({**members, self.node_id: Member()}, {})
 
     def _died(self, peer: int) -> None:
-        self._deaths.note(peer)
+        self._dead_brokers.note(peer)
         if peer == self.leader:
             self.leader = NOBODY

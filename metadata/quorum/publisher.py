@@ -12,7 +12,7 @@ _log = structlog.get_logger("tierlog.metadata")
 Subscriber = Callable[[ClusterImage, ClusterImage], None]
 
 
-class ImageFeed:
+class MetadataPublisher:
     """One per node. `term` is that of the entry with which the image ends."""
 
     def __init__(self, image: ClusterImage, node_id: int) -> None:
@@ -43,7 +43,7 @@ class ImageFeed:
         self.changed = asyncio.Event()
 
 
-async def happens(event: asyncio.Event, at_most_s: float | None) -> None:
+async def wait_for_event(event: asyncio.Event, at_most_s: float | None) -> None:
     """Waits for it, or so long. (asyncio.wait_for of Python 3.11 loses a cancellation that meets it.)"""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(at_most_s):

@@ -44,7 +44,7 @@ class NotRecoverable(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holdings:
+class RecoverySummary:
     """What the node's log and snapshot add up to. `committed`: known to be; more may."""
 
     cluster_id: str
@@ -86,9 +86,9 @@ class Recovery:
         self._storage.close()
 
     @property
-    def holdings(self) -> Holdings:
+    def summary(self) -> RecoverySummary:
         topics, state = self._image.topics.values(), self._loaded.hard_state
-        return Holdings(
+        return RecoverySummary(
             cluster_id=self._cluster_id,
             node_id=self._node_id,
             term=state.term,

@@ -34,7 +34,7 @@ _SCRIPT = Path(__file__).with_name("sentinel_process.py")
 _log = structlog.get_logger("tierlog.metadata")
 
 
-class EndOfProcess(msgspec.Struct, frozen=True, array_like=True):
+class ProcessEndNotice(msgspec.Struct, frozen=True, array_like=True):
     """Body of a notice: the process that registered as this broker under this epoch has ended."""
 
     broker_id: int
@@ -99,7 +99,7 @@ class Sentinel:
             self._child.kill()
 
     def _order(self) -> bytes:
-        body = msgspec.msgpack.encode(EndOfProcess(self._broker_id, self._broker_epoch))
+        body = msgspec.msgpack.encode(ProcessEndNotice(self._broker_id, self._broker_epoch))
         notices = []
         for signed in self._sign(body):
             host, port, tls = address_of(signed.url)

@@ -60,7 +60,7 @@ class Heard:
     caught_up_ms: int | None
 
 
-class Hearing:
+class FollowerContacts:
     """When the leader of a term heard of each follower, and when that one last held all there was."""
 
     def __init__(self) -> None:

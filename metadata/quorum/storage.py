@@ -64,9 +64,9 @@ class MetadataStorage:
         segment_bytes: int = SEGMENT_BYTES,
         new_directory_id: UUID,
         reserve_bytes: int = 0,
-        short_of_room: Callable[[], None] = lambda: None,
+        on_disk_full: Callable[[], None] = lambda: None,
     ) -> None:
-        """`new_directory_id` becomes the directory's own if it has none yet. `short_of_room` is called in
+        """`new_directory_id` becomes the directory's own if it has none yet. `on_disk_full` is called in
         the storage's thread when the disk is full, and the reserve of `reserve_bytes` is given up or cannot
         be made."""
         self._files = files
@@ -79,14 +79,14 @@ class MetadataStorage:
         self._end = 0  # of the last segment
         self._hard_state = HardState()
         self._broken = False
-        self._short_of_room = short_of_room
-        self._reserve = Reserve(files, directory, reserve_bytes, short_of_room)
+        self._short_of_room = on_disk_full
+        self._reserve = Reserve(files, directory, reserve_bytes, on_disk_full)
 
     def open(self) -> Loaded:
         """What survived. Raises ForeignDirectory, DamagedLog."""
         self._files.make_directory(self._directory)
         self._claim()
-        if not self.keep_reserve():
+        if not self.ensure_reserve():
             self._short_of_room()
         snapshot = self._load_snapshot()
         entries = self._load_log()
@@ -104,7 +104,7 @@ class MetadataStorage:
     def has_reserve(self) -> bool:
         return self._reserve.stands
 
-    def keep_reserve(self) -> bool:
+    def ensure_reserve(self) -> bool:
         """Sets room aside if none is; False if there is none. Raises OSError."""
         return self._reserve.keep()
 

@@ -13,7 +13,7 @@ from tierlog.base.clock import Clock
 R = TypeVar("R")
 
 
-class FileWorker:
+class StorageThread:
     def __init__(self, clock: Clock, executor: Executor | None, name: str) -> None:
         """`executor`: of one thread; its own, with that name, if not given."""
         self._clock = clock

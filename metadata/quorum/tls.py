@@ -67,7 +67,7 @@ class TlsFiles:
         return context
 
 
-async def keep_fresh(files: TlsFiles, context: ssl.SSLContext, look_s: float = LOOK_S) -> None:
+async def reload_on_change(files: TlsFiles, context: ssl.SSLContext, look_s: float = LOOK_S) -> None:
     """Has the context take up files that were replaced, for as long as it runs. While they do not fit
     together, or are not there, all stays as it was."""
     used: Stamp | None = None  # of the first look: they may have been replaced since they were read
@@ -90,7 +90,7 @@ async def keep_fresh(files: TlsFiles, context: ssl.SSLContext, look_s: float = L
 
 
 @web.middleware
-async def certified(
+async def require_certificate(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Refuses who showed no certificate; one that was shown has been verified in the handshake."""

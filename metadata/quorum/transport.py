@@ -38,18 +38,18 @@ from tierlog.metadata.quorum.api import (
     Unavailable,
 )
 from tierlog.metadata.quorum.auth import (
-    ANSWER_SIGNATURE,
     INDEX,
+    RESPONSE_SIGNATURE,
     SIGNATURE,
     Envelope,
     SignedRequest,
-    is_answer,
+    is_signed_response,
 )
-from tierlog.metadata.quorum.failure_watch import Address, DeathWatch, address_of
+from tierlog.metadata.quorum.failure_watch import Address, FailureWatch, address_of
 from tierlog.metadata.quorum.log_pages import LogPage, decode_page
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.status import NodeStatus
-from tierlog.metadata.quorum.tls import TlsFiles, keep_fresh
+from tierlog.metadata.quorum.tls import TlsFiles, reload_on_change
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage, Append, SnapshotChunk, decode_messages, encode_messages
 
@@ -80,7 +80,7 @@ class HttpPeers:
         self._senders: set[asyncio.Task[None]] = set()
         self._unreachable: Callable[[int], None] = lambda peer: None
         self._answered: Callable[[tuple[AnyMessage, ...]], None] = lambda messages: None
-        self._watch: DeathWatch | None = None
+        self._watch: FailureWatch | None = None
         self._watched: dict[int, Address] = {}  # besides the members
 
     def start(
@@ -91,10 +91,10 @@ class HttpPeers:
         answered: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
         self._unreachable, self._answered = unreachable, answered
-        self._watch = DeathWatch(f"metadata {self._node_id}", self._tasks, died, met, tls=self._tls)
+        self._watch = FailureWatch(f"metadata {self._node_id}", self._tasks, died, met, tls=self._tls)
         if self._files is not None and self._tls is not None:
             name = f"metadata {self._node_id} certificates"
-            self._tasks.spawn(name, keep_fresh(self._files, self._tls))
+            self._tasks.spawn(name, reload_on_change(self._files, self._tls))
 
     def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:
         """A peer that is dropped still gets what waits for it: it may be its own removal."""
@@ -260,11 +260,11 @@ class HttpPeers:
     async def _answer(self, peer: int, question: str | None, response: aiohttp.ClientResponse) -> bytes:
         """Its body. `question`: the signature of what was asked; None: no signed answer is expected."""
         body, status = await _read(response), response.status
-        if question is None or is_answer(response.headers, self._secret, question, status, body):
+        if question is None or is_signed_response(response.headers, self._secret, question, status, body):
             if status != 200:
                 raise _refusal(peer, status, body)
             return body
-        if ANSWER_SIGNATURE not in response.headers and status != 200:  # it did not let this node in
+        if RESPONSE_SIGNATURE not in response.headers and status != 200:  # it did not let this node in
             told = body[:200].decode(errors="replace")
             raise MetadataUnavailable(f"node {peer} answered {status}: {told}", applied_unknown=status >= 500)
         why = "its answers are not signed with the secret of the quorum (is it of an older version?)"

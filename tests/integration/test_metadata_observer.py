@@ -15,8 +15,8 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.api import END_PATH, LOG_PATH
 from tierlog.metadata.quorum.auth import Envelope
 from tierlog.metadata.quorum.node import MetadataUnavailable
-from tierlog.metadata.quorum.publisher import happens
-from tierlog.metadata.quorum.sentinel import EndOfProcess
+from tierlog.metadata.quorum.publisher import wait_for_event
+from tierlog.metadata.quorum.sentinel import ProcessEndNotice
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.protocol.errors import ErrorCode
 
@@ -131,7 +131,7 @@ async def test_a_voter_that_does_not_know_a_broker_yet_has_the_notice_of_its_end
     voter = quorum.running[1]
 
     async def tell(broker_epoch: int) -> int:
-        body = msgspec.msgpack.encode(EndOfProcess(9, broker_epoch))
+        body = msgspec.msgpack.encode(ProcessEndNotice(9, broker_epoch))
         headers = Envelope(CLUSTER_ID, 9, 1).headers(SECRET, END_PATH, body)
         async with session.post(quorum.urls[1] + END_PATH, data=body, headers=headers) as response:
             return response.status
@@ -171,7 +171,7 @@ async def test_only_the_notice_of_its_own_host_fences_a_broker_before_its_sessio
         watcher.close()
     voters = [member.node for member in quorum.running.values() if member.node.node_id in quorum.voters]
     while any(9 not in voter.dead_brokers for voter in voters):
-        await happens(asyncio.Event(), 0.01)
+        await wait_for_event(asyncio.Event(), 0.01)
     await observer.heartbeat(beat, timeout_s=10.0)
     assert not observer.image.brokers[9].fenced
     for voter in voters:  # any of them may lead next
@@ -200,10 +200,10 @@ async def test_a_broker_that_others_cannot_reach_is_named_as_leader_again_after_
     watching += [member.node._fencing._deaths for member in quorum.running.values()]
     while any(8 not in deaths._suspicions for deaths in watching):
         await observer.client.heartbeat(beat, timeout_s=10.0)
-        await happens(asyncio.Event(), 0.01)
+        await wait_for_event(asyncio.Event(), 0.01)
     while any(deaths.brokers for deaths in watching):
         await observer.client.heartbeat(beat, timeout_s=10.0)
-        await happens(asyncio.Event(), 0.01)
+        await wait_for_event(asyncio.Event(), 0.01)
 
 
 async def test_a_broker_that_is_no_voter_hears_of_a_death_though_nobody_decides_on_it(quorum: Quorum) -> None:
@@ -221,7 +221,7 @@ async def test_a_broker_that_is_no_voter_hears_of_a_death_though_nobody_decides_
     for watcher in watchers:
         watcher.close()
     while observer.dead_brokers != {8}:
-        await happens(asyncio.Event(), 0.01)
+        await wait_for_event(asyncio.Event(), 0.01)
     assert not observer.image.brokers[8].fenced
 
 

@@ -12,7 +12,7 @@ from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.quorum.api import STATUS_PATH, STEP_PATH, SUBMIT_PATH
-from tierlog.metadata.quorum.auth import MAX_BODY_BYTES, SIGNATURE, Envelope, is_answer
+from tierlog.metadata.quorum.auth import MAX_BODY_BYTES, SIGNATURE, Envelope, is_signed_response
 from tierlog.metadata.quorum.node import MetadataUnavailable
 from tierlog.metadata.raft.messages import (
     NOBODY,
@@ -167,7 +167,7 @@ async def test_what_there_is_at_once_comes_in_the_response_and_is_signed(quorum:
         session.post(quorum.urls[1] + STEP_PATH, data=body, headers=headers) as response,
     ):
         answer = await response.read()
-    assert is_answer(response.headers, SECRET, headers[SIGNATURE], 200, answer)
+    assert is_signed_response(response.headers, SECRET, headers[SIGNATURE], 200, answer)
     granted = VoteReply(term=1, sender=1, to=2, granted=True, pre_vote=True)
     assert granted in decode_messages(answer)  # it may stand as well, and ask for this node's vote
 

@@ -15,7 +15,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable
-from tierlog.metadata.quorum.node_snapshots import SNAPSHOT_LEAST_BYTES
+from tierlog.metadata.quorum.node_snapshots import SNAPSHOT_MIN_BYTES
 from tierlog.metadata.quorum.storage import ForeignDirectory
 from tierlog.protocol.errors import ErrorCode
 
@@ -104,7 +104,7 @@ async def test_topics_that_come_and_go_do_not_make_the_log_in_memory_grow(one_no
             assert gone.topics[0].error == 0
         held = node.core.log.between(node.core.log.snapshot.index + 1, node.core.log.last_index + 1)
         assert node.core.log.snapshot.index > 0
-        assert sum(len(entry.payload) for entry in held) < 2 * SNAPSHOT_LEAST_BYTES
+        assert sum(len(entry.payload) for entry in held) < 2 * SNAPSHOT_MIN_BYTES
 
 
 async def test_commands_at_the_same_time_share_fsyncs_and_keep_their_order(one_node: OneNode) -> None:

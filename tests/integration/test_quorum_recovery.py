@@ -62,7 +62,7 @@ async def test_one_of_three_goes_on_alone_and_others_join(tmp_path: Path) -> Non
         quorum.wipe(lost)
 
     with recovery(tmp_path / "3") as recovering:
-        held = recovering.holdings
+        held = recovering.summary
         assert (held.node_id, held.cluster_id, held.voters) == (3, CLUSTER_ID, (1, 2, 3))
         assert (held.topics, held.partitions) == (4, 7)
         assert held.last_index >= before.index

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from simulator.switches import Patches, safeguard
 from tierlog.metadata.controller.sessions import BrokerSessions
-from tierlog.metadata.quorum.failure_detector import Deaths
-from tierlog.metadata.quorum.fencing import Fencing
+from tierlog.metadata.quorum.failure_detector import DeadBrokers
+from tierlog.metadata.quorum.heartbeat_manager import BrokerHeartbeatManager
 from tierlog.metadata.quorum.leadership import Leadership
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.log import RaftLog
@@ -67,20 +67,20 @@ def _() -> Patches:
 
 @safeguard("a broken connection ends no session", "a broker serves whose partitions were given to others")
 def _() -> Patches:
-    died = Fencing.died
+    died = BrokerHeartbeatManager.died
 
-    def without(fencing: Fencing, node_id: int) -> None:
+    def without(fencing: BrokerHeartbeatManager, node_id: int) -> None:
         died(fencing, node_id)
-        broker = fencing._feed.image.brokers.get(node_id)
+        broker = fencing._publisher.image.brokers.get(node_id)
         if broker is not None:
             fencing.ended(node_id, broker.broker_epoch)
 
-    yield Fencing, "died", without
+    yield BrokerHeartbeatManager, "died", without
 
 
 @safeguard("a suspicion ends with the session", "clients are told of no leader where one serves")
 def _() -> Patches:
-    yield Deaths, "brokers", property(lambda deaths: frozenset(deaths._suspicions))
+    yield DeadBrokers, "brokers", property(lambda deaths: frozenset(deaths._suspicions))
 
 
 @safeguard("a new controller gives all a session", "a broker serves whose partitions were given to others")

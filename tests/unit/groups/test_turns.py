@@ -44,7 +44,7 @@ class Node:
         self.cleaner = LogCleaner(settings, self.replicas, clock, self.tasks, commits)
         self.upkeep = Upkeep(settings, self.replicas, files, clock, self.tasks, commits, self)
 
-    async def keep_reserve(self) -> bool:
+    async def ensure_reserve(self) -> bool:
         return True
 
 

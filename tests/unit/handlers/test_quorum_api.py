@@ -7,7 +7,7 @@ import pytest
 from admin_cluster import AdminCluster
 
 from tierlog.broker.handlers.quorum import described
-from tierlog.metadata.quorum.status import Hearing, NodeStatus, PeerStatus
+from tierlog.metadata.quorum.status import FollowerContacts, NodeStatus, PeerStatus
 from tierlog.protocol.errors import ErrorCode as E
 
 TOPIC = "__cluster_metadata"
@@ -93,7 +93,7 @@ def test_members_by_what_the_leader_knows_of_them() -> None:
 
 
 def test_a_follower_has_caught_up_when_it_holds_what_there_was() -> None:
-    hearing = Hearing()
+    hearing = FollowerContacts()
 
     def caught_up(index: int, leader_end: int, now_ms: int, term: int = 1) -> int | None:
         hearing.note(term, 2, index, leader_end, now_ms)

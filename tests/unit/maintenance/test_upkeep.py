@@ -84,7 +84,7 @@ class Node:
 
     has_reserve = True
 
-    async def keep_reserve(self) -> bool:
+    async def ensure_reserve(self) -> bool:
         return self.has_reserve
 
     async def start(self, **configs: str) -> "Node":

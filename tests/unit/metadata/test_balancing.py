@@ -11,8 +11,8 @@ from tierlog.base.clock import SystemClock
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.balance import MAX_ELECTIONS
-from tierlog.metadata.quorum.balancing import BalanceSettings, Balancing
-from tierlog.metadata.quorum.publisher import ImageFeed
+from tierlog.metadata.quorum.balancing import BalanceSettings, LeaderBalancer
+from tierlog.metadata.quorum.publisher import MetadataPublisher
 
 World = Any
 
@@ -56,8 +56,8 @@ async def test_elections_that_failed_are_not_told_of_and_not_tried_again_before_
 ) -> None:
     failures: list[BaseException] = []
     tasks, clock = TaskGroup(lambda _, failure: failures.append(failure)), Clock()
-    seen, leadership = ImageFeed(elsewhere.image, 1), Leadership(elsewhere)
-    balancing = Balancing(BalanceSettings(interval_ms=10), seen, clock, tasks)
+    seen, leadership = MetadataPublisher(elsewhere.image, 1), Leadership(elsewhere)
+    balancing = LeaderBalancer(BalanceSettings(interval_ms=10), seen, clock, tasks)
     with capture_logs() as told:
         elsewhere.fence(1)
         balancing.tick(leadership)

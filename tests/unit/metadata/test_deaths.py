@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tierlog.base.clock import SystemClock
-from tierlog.metadata.quorum.failure_detector import Deaths
-from tierlog.metadata.quorum.publisher import ImageFeed
+from tierlog.metadata.quorum.failure_detector import DeadBrokers
+from tierlog.metadata.quorum.publisher import MetadataPublisher
 
 World = Any
 SESSION_MS = 3000
@@ -24,8 +24,8 @@ class Watcher:
 
     def __init__(self, world: World) -> None:
         self.world, self.clock = world, HandClock()
-        self.feed = ImageFeed(world.image, node_id=9)
-        self.deaths = Deaths(self.feed, self.clock, SESSION_MS)
+        self.feed = MetadataPublisher(world.image, node_id=9)
+        self.deaths = DeadBrokers(self.feed, self.clock, SESSION_MS)
 
     def suspected(self) -> set[int]:
         """Once the watcher has the newest image."""

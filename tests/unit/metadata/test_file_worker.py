@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tierlog.base.clock import SystemClock
-from tierlog.metadata.quorum.storage_thread import FileWorker
+from tierlog.metadata.quorum.storage_thread import StorageThread
 
 
 class Clock(SystemClock):
@@ -26,7 +26,7 @@ def disk() -> Iterator[ThreadPoolExecutor]:
 
 async def test_it_counts_from_the_end_of_the_piece_of_work_before(disk: ThreadPoolExecutor) -> None:
     clock, ends = Clock(), [threading.Event(), threading.Event()]
-    worker = FileWorker(clock, disk, "")
+    worker = StorageThread(clock, disk, "")
     assert worker.busy_ms == 0
     first, second = (asyncio.ensure_future(worker.run(end.wait)) for end in ends)
     await asyncio.sleep(0)
@@ -43,7 +43,7 @@ async def test_it_counts_from_the_end_of_the_piece_of_work_before(disk: ThreadPo
 
 
 async def test_who_is_cancelled_still_waits_for_the_disk(disk: ThreadPoolExecutor) -> None:
-    worker, goes_on, written = FileWorker(SystemClock(), disk, ""), threading.Event(), threading.Event()
+    worker, goes_on, written = StorageThread(SystemClock(), disk, ""), threading.Event(), threading.Event()
     disk.submit(goes_on.wait)
     writing = asyncio.ensure_future(worker.run(written.set))
     await asyncio.sleep(0)

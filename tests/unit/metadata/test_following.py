@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.quorum.log_pages import LogPage
-from tierlog.metadata.quorum.log_reader import Following, LogReader
+from tierlog.metadata.quorum.log_reader import CatchUpReader, LogReader
 from tierlog.metadata.quorum.peers import MetadataUnavailable, NoPeers
 from tierlog.metadata.quorum.recovery import TERM_GAP
 from tierlog.metadata.raft import messages as m
@@ -108,7 +108,7 @@ def core_of(node_id: int, *terms: int, voters: tuple[int, ...] = (1, 2, 3)) -> R
 async def followed(core: RaftCore, peers: Sources, take: Callable[[LogPage, bytes], bool]) -> None:
     """One round of all sources."""
     tasks = TaskGroup(lambda name, failure: None)
-    following = Following(core, peers, tasks, take, addresses=(1, 5))
+    following = CatchUpReader(core, peers, tasks, take, addresses=(1, 5))
     while not peers.asked:
         following.tick()
         await asyncio.sleep(0)

@@ -54,7 +54,7 @@ class Node:
             node_id=1,
             new_directory_id=UUID(int=7),
             reserve_bytes=RESERVE_BYTES,
-            short_of_room=self.note_short,
+            on_disk_full=self.note_short,
         )
         self.loaded = storage.open()
         return storage
@@ -99,11 +99,11 @@ def test_the_reserve_is_made_again_as_soon_as_it_fits(node: Node) -> None:
         node.save(index)
     assert not node.storage.has_reserve
     node.disk.written = 0
-    assert not node.storage.keep_reserve()
+    assert not node.storage.ensure_reserve()
     assert node.disk.written == 0  # it is asked every second: a full disk is not written full again each time
     assert sorted(path.suffix for path in node.directory.iterdir()) == [".properties", ".wal"]
     node.disk.room += RESERVE_BYTES
-    assert node.storage.keep_reserve()
+    assert node.storage.ensure_reserve()
     assert (node.storage.has_reserve, node.reserve.stat().st_size) == (True, RESERVE_BYTES)
     for index in range(6, 30):
         node.save(index, 4_000)

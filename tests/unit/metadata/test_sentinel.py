@@ -14,7 +14,7 @@ from certificates import Authority
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.quorum.auth import SignedRequest
-from tierlog.metadata.quorum.sentinel import EndOfProcess, Sentinel
+from tierlog.metadata.quorum.sentinel import ProcessEndNotice, Sentinel
 from tierlog.metadata.quorum.tls import TlsFiles
 
 BROKER, EPOCH = 7, 42
@@ -54,10 +54,10 @@ class Controller:
         head, _ = await self.requests.get()
         assert head.startswith("POST /marker "), f"there was a notice already: {head}"
 
-    async def told(self) -> EndOfProcess:
+    async def told(self) -> ProcessEndNotice:
         head, body = await self.requests.get()
         assert head.startswith("POST /end HTTP/1.1\r\n") and "signed: yes" in head
-        return msgspec.msgpack.decode(body, type=EndOfProcess)
+        return msgspec.msgpack.decode(body, type=ProcessEndNotice)
 
     def sign(self, body: bytes) -> list[SignedRequest]:
         return [SignedRequest(self.url, "/end", {"signed": "yes"})]
@@ -84,7 +84,7 @@ async def test_controllers_are_told_once_the_process_serves_no_more(
     sentinel.update(EPOCH)  # it has registered again
     child = sentinel._child
     sentinel.close()
-    assert await controller.told() == EndOfProcess(BROKER, EPOCH)
+    assert await controller.told() == ProcessEndNotice(BROKER, EPOCH)
     assert child is not None
     await asyncio.to_thread(child.wait)
     await controller.nothing_else()
@@ -104,7 +104,7 @@ async def test_a_closed_sentinel_leaves_no_task_and_may_be_used_again(tasks: Tas
         sentinel.update(epoch)
         (task,) = at_work()
         sentinel.close()
-        assert await controller.told() == EndOfProcess(BROKER, epoch)
+        assert await controller.told() == ProcessEndNotice(BROKER, epoch)
         await asyncio.wait([task])
         assert at_work() == []
     controller.server.close()
@@ -141,7 +141,7 @@ asyncio.run(main())
     process.stdin.write(b"go on\n")
     assert await process.stdout.readline() == b"up again\n"
     process.kill()
-    assert await controller.told() == EndOfProcess(BROKER, EPOCH)
+    assert await controller.told() == ProcessEndNotice(BROKER, EPOCH)
     await process.wait()
     await controller.nothing_else()
     controller.server.close()
@@ -157,5 +157,5 @@ async def test_a_sentinel_that_was_killed_is_replaced(tasks: TaskGroup) -> None:
     sentinel._child.wait()
     sentinel.update(EPOCH)
     sentinel.close()
-    assert await controller.told() == EndOfProcess(BROKER, EPOCH)
+    assert await controller.told() == ProcessEndNotice(BROKER, EPOCH)
     controller.server.close()

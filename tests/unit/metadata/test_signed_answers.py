@@ -14,7 +14,13 @@ from structlog.testing import capture_logs
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.quorum import transport
-from tierlog.metadata.quorum.auth import ANSWER_SIGNATURE, INDEX, SIGNATURE, is_answer, sign_answer
+from tierlog.metadata.quorum.auth import (
+    INDEX,
+    RESPONSE_SIGNATURE,
+    SIGNATURE,
+    is_signed_response,
+    sign_response,
+)
 from tierlog.metadata.quorum.log_pages import LogPage, encode_page
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.transport import HttpPeers
@@ -71,8 +77,8 @@ def signed(
     """`says`: the status that is signed; `index`: the one that is, `told`: the one that is sent."""
 
     def answer(request: web.Request) -> web.Response:
-        signature = sign_answer(secret, request.headers[SIGNATURE], says, index, body)
-        headers = {ANSWER_SIGNATURE: signature, **({INDEX: told} if told else {})}
+        signature = sign_response(secret, request.headers[SIGNATURE], says, index, body)
+        headers = {RESPONSE_SIGNATURE: signature, **({INDEX: told} if told else {})}
         return web.Response(body=body, status=status, headers=headers)
 
     return answer
@@ -139,8 +145,8 @@ async def test_what_is_not_signed_as_it_should_be_is_not(
 
 
 def test_headers_that_are_no_text_are_no_signature() -> None:
-    headers = {ANSWER_SIGNATURE: "\udcff", INDEX: "\udcff"}
-    assert not is_answer(headers, SECRET, "question", 200, b"")
+    headers = {RESPONSE_SIGNATURE: "\udcff", INDEX: "\udcff"}
+    assert not is_signed_response(headers, SECRET, "question", 200, b"")
 
 
 async def test_a_recorded_answer_is_not_one_to_the_same_question_asked_again(
@@ -156,7 +162,7 @@ async def test_a_recorded_answer_is_not_one_to_the_same_question_asked_again(
     await peers.log(2, 0, 0)
     first = recorded[0]
     voter.answer = lambda _: web.Response(
-        body=first.body, headers={ANSWER_SIGNATURE: first.headers[ANSWER_SIGNATURE]}
+        body=first.body, headers={RESPONSE_SIGNATURE: first.headers[RESPONSE_SIGNATURE]}
     )
     with pytest.raises(MetadataUnavailable, match="not believed"):
         await peers.log(2, 0, 0)

@@ -13,7 +13,7 @@ from certificates import Authority
 from pump import turns, until
 
 from tierlog.base.tasks import TaskGroup
-from tierlog.metadata.quorum.failure_watch import AGAIN_S, Address, DeathWatch, address_of
+from tierlog.metadata.quorum.failure_watch import AGAIN_S, Address, FailureWatch, address_of
 
 
 class Host:
@@ -40,11 +40,11 @@ async def watching(
     steady_s: float = 0,
     renew_s: float = 60,
     tls: ssl.SSLContext | None = None,
-) -> AsyncIterator[tuple[DeathWatch, asyncio.Queue[int]]]:
+) -> AsyncIterator[tuple[FailureWatch, asyncio.Queue[int]]]:
     failures: list[BaseException] = []
     deaths: asyncio.Queue[int] = asyncio.Queue()
     tasks = TaskGroup(lambda name, failure: failures.append(failure))
-    watch = DeathWatch(
+    watch = FailureWatch(
         "test",
         tasks,
         deaths.put_nowait,
@@ -167,7 +167,7 @@ class Closing(Host):
         self.server = await asyncio.start_server(self._accept, *self.address[:2])
         self.address = Address(*self.server.sockets[0].getsockname())
 
-    async def gap(self, watch: DeathWatch) -> float:
+    async def gap(self, watch: FailureWatch) -> float:
         start = await self.times.get()
         await turns()  # until it knows that the connection broke, and waits
         watch.is_up(7)  # who answers, over another connection, is not tried any sooner

@@ -16,10 +16,10 @@ from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.controller.commands import FenceBroker, Heartbeat, HeartbeatReply
 from tierlog.metadata.controller.sessions import BrokerSessions
-from tierlog.metadata.quorum.failure_detector import Deaths
+from tierlog.metadata.quorum.failure_detector import DeadBrokers
 from tierlog.metadata.quorum.leadership import Leadership
 from tierlog.metadata.quorum.peers import MetadataUnavailable
-from tierlog.metadata.quorum.publisher import ImageFeed
+from tierlog.metadata.quorum.publisher import MetadataPublisher
 
 ENDLESS_LEASE_MS = 1 << 52  # where nobody fences anybody
 
@@ -27,22 +27,22 @@ SUSPICION_MS = 9_000
 """How long a suspicion lasts if brokers have no sessions: the default of broker.session.timeout.ms."""
 
 
-class Fencing:
+class BrokerHeartbeatManager:
     """`sessions` None: a quorum of one whose only broker is in the same process; its lease never ends."""
 
     def __init__(
         self,
         sessions: BrokerSessions | None,
         leadership: Leadership,
-        feed: ImageFeed,
+        publisher: MetadataPublisher,
         clock: Clock,
         tasks: TaskGroup,
     ) -> None:
-        self._sessions, self._leadership, self._feed = sessions, leadership, feed
+        self._sessions, self._leadership, self._publisher = sessions, leadership, publisher
         self._clock, self._tasks = clock, tasks
         self._term = -1  # for which the sessions are
         session_ms = SUSPICION_MS if sessions is None else sessions.session_ms
-        self._deaths = Deaths(feed, clock, session_ms)
+        self._dead_brokers = DeadBrokers(publisher, clock, session_ms)
         self._ended: dict[
             int, int
         ] = {}  # broker -> the epoch of its last process that is certain to have ended
@@ -53,25 +53,25 @@ class Fencing:
         """Raises MetadataUnavailable; LeadershipLost if another has to be asked."""
         if self._sessions is None:
             await self._leadership.confirm()
-            broker = self._feed.image.brokers.get(heartbeat.broker_id)
+            broker = self._publisher.image.brokers.get(heartbeat.broker_id)
             fenced = broker is None or broker.fenced
             return HeartbeatReply(fenced=fenced, may_stop=heartbeat.want_stop, lease_ms=ENDLESS_LEASE_MS)
         self.follow_leadership()
-        heard = self._sessions.heartbeat(self._feed.image, heartbeat, self._clock.monotonic_ms())
+        heard = self._sessions.heartbeat(self._publisher.image, heartbeat, self._clock.monotonic_ms())
         if heard.command is not None:
             await self._leadership.commit(heard.command)
         else:
             await self._leadership.confirm()
-        return self._sessions.answer(self._feed.image, heartbeat)
+        return self._sessions.answer(self._publisher.image, heartbeat)
 
     def died(self, node_id: int) -> None:
         """The process of this node seems dead; a broker that registers again has another epoch."""
-        self._deaths.note(node_id)
+        self._dead_brokers.note(node_id)
 
     def ended(self, broker_id: int, broker_epoch: int) -> None:
         """The process that registered under this epoch is certain to serve no more. Raises
         MetadataUnavailable if this node has not heard of the broker yet: to be told again."""
-        known = self._feed.image.brokers.get(broker_id)
+        known = self._publisher.image.brokers.get(broker_id)
         if known is None:
             unknown = f"broker {broker_id} is not known here yet"
             raise MetadataUnavailable(unknown, applied_unknown=False)
@@ -83,12 +83,12 @@ class Fencing:
         self._fence_overdue()
 
     def lives(self, node_id: int) -> None:
-        self._deaths.lives(node_id)
+        self._dead_brokers.lives(node_id)
 
     @property
     def dead(self) -> frozenset[int]:
         """Brokers whose processes seem dead."""
-        return self._deaths.brokers
+        return self._dead_brokers.brokers
 
     @property
     def in_session(self) -> frozenset[int]:
@@ -96,7 +96,9 @@ class Fencing:
         if self._sessions is None:
             return frozenset()
         self.follow_leadership()
-        return self._sessions.valid(self._leadership.draft or self._feed.image, self._clock.monotonic_ms())
+        return self._sessions.valid(
+            self._leadership.draft or self._publisher.image, self._clock.monotonic_ms()
+        )
 
     def follow_leadership(self) -> None:
         """Every broker gets a whole session when this node takes over, unless its process has ended."""
@@ -104,7 +106,7 @@ class Fencing:
             self._term = -1
         elif self._sessions is not None and self._term != self._leadership.term:
             self._term = self._leadership.term
-            self._sessions.took_over(self._feed.image, self._clock.monotonic_ms())
+            self._sessions.took_over(self._publisher.image, self._clock.monotonic_ms())
             for broker_id in self._ended:
                 self._end_session(broker_id)
 
@@ -120,7 +122,7 @@ class Fencing:
         """One batch at a time."""
         if self._sessions is None or self._leadership.draft is None or self._fencing is not None:
             return
-        overdue = self._sessions.overdue(self._feed.image, self._clock.monotonic_ms())
+        overdue = self._sessions.overdue(self._publisher.image, self._clock.monotonic_ms())
         if overdue:
             self._fencing = self._tasks.spawn("metadata fences brokers", self._fence(overdue))
 
