@@ -159,7 +159,7 @@ class Foundation(ABC):
             sessions=BrokerSessions(settings.broker_session_timeout_ms) if secret else None,
             balance=_balance(settings),
             peers=peers,
-            settings=RaftSettings.of_times(
+            settings=RaftSettings.from_durations(
                 tick_ms=TICK_MS,
                 election_ms=settings.controller_quorum_election_timeout_ms,
                 quorum_ms=settings.controller_quorum_fetch_timeout_ms,

@@ -10,7 +10,7 @@ from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.publisher import Subscriber
 from tierlog.metadata.quorum.status import NodeStatus
 
-Acknowledgeable = (
+AcknowledgedCommand = (
     c.UnregisterBroker
     | c.FenceBroker
     | c.ReportReplicas
@@ -128,7 +128,7 @@ class MetadataClient:
     @overload
     async def submit(self, command: c.MoveLogStart, timeout_s: float = 30.0) -> c.LogStartReply: ...
     @overload
-    async def submit(self, command: Acknowledgeable, timeout_s: float = 30.0) -> c.Acknowledged: ...
+    async def submit(self, command: AcknowledgedCommand, timeout_s: float = 30.0) -> c.Acknowledged: ...
     async def submit(self, command: c.AnyCommand, timeout_s: float = 30.0) -> c.AnyReply:
         """Has the leader judge and commit the command, and waits until this node's image shows it too.
 

@@ -53,7 +53,7 @@ class DeleteQueue(Mapping[UUID, QueuedDelete]):
         if added := {line.uuid: line for line in lines}:
             self._lines, self._spans = Map(added), _with(self._spans, added.values())
 
-    def with_lines(self, lines: Iterable[QueuedDelete]) -> "DeleteQueue":
+    def with_deletes(self, lines: Iterable[QueuedDelete]) -> "DeleteQueue":
         """A line of an id that is queued replaces that one."""
         added = {line.uuid: line for line in lines}
         if not added:
@@ -75,9 +75,9 @@ class DeleteQueue(Mapping[UUID, QueuedDelete]):
         """When the oldest line was queued; None if there is none."""
         return min(self._spans[min(self._spans)]) if self._spans else None
 
-    def oldest(self, queued_by_ms: int, most: int, but: Container[UUID] = ()) -> tuple[UUID, ...]:
-        """At most so many lines that were queued by a time, oldest first; `but`: none of these."""
-        return tuple(islice((uuid for uuid in self._until(queued_by_ms) if uuid not in but), most))
+    def oldest(self, queued_by_ms: int, limit: int, exclude: Container[UUID] = ()) -> tuple[UUID, ...]:
+        """The oldest lines queued by `queued_by_ms`, at most `limit`, without those in `exclude`."""
+        return tuple(islice((uuid for uuid in self._until(queued_by_ms) if uuid not in exclude), limit))
 
     def _until(self, queued_by_ms: int) -> Iterator[UUID]:
         for number in sorted(number for number in self._spans if number <= queued_by_ms // SPAN_MS):

@@ -49,7 +49,7 @@ def evolve_all(image: ClusterImage, records: Iterable[r.AnyRecord]) -> ClusterIm
 
 def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
     image = _evolve(image, record)
-    at_ms = record.at_ms if isinstance(record, r.DATED) else 0
+    at_ms = record.at_ms if isinstance(record, r.TIMESTAMPED_RECORDS) else 0
     time_ms = max(image.time_ms, at_ms) if image.delete_queue else 0  # nothing else goes by it
     return image if time_ms == image.time_ms else replace(image, time_ms=time_ms)
 
@@ -170,7 +170,7 @@ def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
         topic_ids=image.topic_ids.delete(topic.name),
         configs=configs,
         remote=remote,
-        delete_queue=image.delete_queue.with_lines(dropped),
+        delete_queue=image.delete_queue.with_deletes(dropped),
     )
 
 
@@ -320,7 +320,7 @@ def _spill_started(image: ClusterImage, record: r.SpillStarted) -> ClusterImage:
         leader_epoch=record.leader_epoch,
         queued_ms=record.expires_ms,
     )
-    return replace(image, delete_queue=image.delete_queue.with_lines([line]))
+    return replace(image, delete_queue=image.delete_queue.with_deletes([line]))
 
 
 def _entries_spilled(image: ClusterImage, record: r.EntriesSpilled) -> ClusterImage:
@@ -342,7 +342,7 @@ def _with_remote(
     image: ClusterImage, key: TopicIdPartition, remote: RemotePartition, dropped: Iterable[QueuedDelete] = ()
 ) -> ClusterImage:
     require(image.partition(*key) is not None, f"remote state of unknown partition {key}")
-    queue = image.delete_queue.with_lines(dropped)
+    queue = image.delete_queue.with_deletes(dropped)
     return replace(image, remote=image.remote.set(key, remote), delete_queue=queue)
 
 

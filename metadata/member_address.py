@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 from aiohttp import ThreadedResolver
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-RESOLVED_WITHIN_S = 5.0
+RESOLVE_TIMEOUT_S = 5.0
 """A name that takes longer to resolve is not checked before its voter is added, only when it is used."""
 
 
-class NotAMembers(Exception):
+class InvalidMemberUrl(Exception):
     """Says why the URL cannot be a member's."""
 
 
@@ -47,19 +47,19 @@ class MemberResolver(AbstractResolver):
 
 
 async def check_resolved(url: str, resolver: AbstractResolver | None = None) -> None:
-    """Raises NotAMembers if the name resolves to what no member can have; it need not resolve yet."""
+    """Raises InvalidMemberUrl if the name resolves to what no member can have; it need not resolve yet."""
     parts = urlsplit(url)
     try:
-        async with asyncio.timeout(RESOLVED_WITHIN_S):
+        async with asyncio.timeout(RESOLVE_TIMEOUT_S):
             await MemberResolver(resolver).resolve(parts.hostname or "", parts.port or 0)
     except ForbiddenAddress as forbidden:
-        raise NotAMembers(f"{forbidden.strerror}: give its address in your network") from None
+        raise InvalidMemberUrl(f"{forbidden.strerror}: give its address in your network") from None
     except (OSError, TimeoutError):
         return
 
 
 def check_url(url: str, members: Iterable[str]) -> None:
-    """Raises NotAMembers for what cannot be a member's URL.
+    """Raises InvalidMemberUrl for what cannot be a member's URL.
 
     Whether a member answers there is known only once it votes. Refused are link-local addresses, loopback
     unless the whole quorum is on this machine, and spellings of addresses that only resolvers understand
@@ -69,12 +69,12 @@ def check_url(url: str, members: Iterable[str]) -> None:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port is not None
     except ValueError:
-        raise NotAMembers(f"{url!r} is not of the form http://host:port") from None
+        raise InvalidMemberUrl(f"{url!r} is not of the form http://host:port") from None
     host = parts.hostname or ""
     if not is_address or url.rstrip("/") != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
-        raise NotAMembers(f"{url!r} is not of the form http://host:port")
+        raise InvalidMemberUrl(f"{url!r} is not of the form http://host:port")
     if not _may_be_member(host, [urlsplit(member).hostname or "" for member in members]):
-        raise NotAMembers(f"{host!r} cannot be a voter's: give its address in your network")
+        raise InvalidMemberUrl(f"{host!r} cannot be a voter's: give its address in your network")
 
 
 def _may_be_member(host: str, members: Sequence[str]) -> bool:

@@ -297,7 +297,7 @@ AnyRecord = (
     | FormatVersion
 )
 
-DATED = (DeleteTopic, CopyStarted, CopyAbandoned, LogStartMoved, RemoteDeletesStarted)
+TIMESTAMPED_RECORDS = (DeleteTopic, CopyStarted, CopyAbandoned, LogStartMoved, RemoteDeletesStarted)
 """The records that say what the quorum's time was."""
 
 _encoder = msgspec.msgpack.Encoder()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
-from tierlog.metadata.controller.rules import needs_more_in_sync, rules_of
+from tierlog.metadata.controller.rules import election_rules, is_under_min_isr
 from tierlog.metadata.image import ClusterImage, PartitionImage
 
 
@@ -29,7 +29,7 @@ def conditions(partition: PartitionImage, min_in_sync: int) -> list[Condition]:
     there = set(partition.replicas) - set(partition.adding)
     holds = {
         Condition.OFFLINE: partition.leader < 0,
-        Condition.BELOW_MIN: needs_more_in_sync(partition, min_in_sync),
+        Condition.BELOW_MIN: is_under_min_isr(partition, min_in_sync),
         Condition.UNDER_REPLICATED: not there <= set(partition.in_sync),
         Condition.MOVING: partition.is_reassigned,
     }
@@ -117,7 +117,7 @@ def partitions_view(
 def _partitions(
     image: ClusterImage, topic: str | None = None
 ) -> Iterator[tuple[str, int, PartitionImage, list[Condition]]]:
-    rules = rules_of(image)
+    rules = election_rules(image)
     for name in sorted(image.topic_ids) if topic is None else [topic] * (topic in image.topic_ids):
         min_in_sync = rules(name).min_in_sync
         for number, partition in enumerate(image.topics[image.topic_ids[name]].partitions):

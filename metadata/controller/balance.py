@@ -15,7 +15,7 @@ MAX_ELECTIONS = 1000  # at a time: each makes clients look for the new leader
 def rebalance(
     image: ClusterImage, percent: int = IMBALANCE_PERCENT, most: int = MAX_ELECTIONS
 ) -> ElectLeaders | None:
-    """None if no broker lacks more than `percent` of the partitions that prefer it."""
+    """None if no broker lacks more than `percent` of the partitions that elect_preferred it."""
     may_lead = {broker.broker_id for broker in image.brokers.values() if broker.may_lead}
     preferring: Counter[int] = Counter()
     lacking: dict[int, list[tuple[str, int]]] = {}

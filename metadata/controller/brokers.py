@@ -45,7 +45,7 @@ def register(
     if not (known.fenced if known is not None and same_process else command.start_fenced):
         records += (r.FenceBroker(broker_id=command.broker_id, broker_epoch=epoch, fenced=False),)
     if not same_process:
-        records = election.with_changes(
+        records = election.with_partition_changes(
             image,
             records,
             lambda after: election.broker_restarted(after, command.broker_id, may_have_lost=may_have_lost),
@@ -62,7 +62,7 @@ def unregister(image: ClusterImage, command: c.UnregisterBroker) -> Decision[c.A
         return refused(ErrorCode.INVALID_REQUEST, f"broker {command.broker_id} serves: stop it first")
     removal = (r.UnregisterBroker(broker_id=command.broker_id),)
     return done(
-        *election.with_changes(
+        *election.with_partition_changes(
             image, removal, lambda after: election.broker_lost(after, command.broker_id, for_good=True)
         )
     )
@@ -78,8 +78,10 @@ def fence(image: ClusterImage, command: c.FenceBroker) -> Decision[c.Acknowledge
     record = r.FenceBroker(
         broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=command.fenced
     )
-    change = election.broker_lost if command.fenced else election.broker_ready
-    return done(*election.with_changes(image, (record,), lambda after: change(after, broker.broker_id)))
+    change = election.broker_lost if command.fenced else election.broker_unfenced
+    return done(
+        *election.with_partition_changes(image, (record,), lambda after: change(after, broker.broker_id))
+    )
 
 
 def stop(image: ClusterImage, command: c.StopBroker) -> Decision[c.BrokerStopping]:
@@ -91,10 +93,10 @@ def stop(image: ClusterImage, command: c.StopBroker) -> Decision[c.BrokerStoppin
     records: tuple[r.AnyRecord, ...] = ()
     if not broker.stopping:
         records = (r.BrokerStopping(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch),)
-    records = election.with_changes(
+    records = election.with_partition_changes(
         image, records, lambda after: election.broker_stopping(after, broker.broker_id)
     )
-    leads = election.leads_others_could(evolve_all(image, records), broker.broker_id)
+    leads = election.count_transferable_leaderships(evolve_all(image, records), broker.broker_id)
     return Decision(records, c.BrokerStopping(leads=leads))
 
 

@@ -466,8 +466,8 @@ class StartSpill(Command, frozen=True, kw_only=True, tag=True):
 
 
 class SpillEntries(Command, frozen=True, kw_only=True, tag=True):
-    """The page with the oldest entries is in the store; the quorum may forget them. It must have been begun
-    by StartSpill, and its deletion must not have begun."""
+    """The page with the oldest entries is in the store; the quorum may forget them. StartSpill must have
+    announced it, and its deletion must not have begun."""
 
     topic_id: UUID
     partition: int

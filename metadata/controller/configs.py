@@ -19,7 +19,7 @@ from tierlog.config.running import dynamic_setting, why_fixed
 from tierlog.config.topic import TOPIC_SETTINGS, TopicConfig, check_local_retention
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
-from tierlog.metadata.controller.election import settings_changed
+from tierlog.metadata.controller.election import election_settings_changed
 from tierlog.metadata.controller.rules import MIN_IN_SYNC, UNCLEAN
 from tierlog.metadata.evolve import evolve
 from tierlog.metadata.image import ClusterImage
@@ -69,7 +69,7 @@ def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAlt
         records += made
         outcomes.append(c.OK)
     if any(isinstance(record, ConfigRecord) and record.key in (MIN_IN_SYNC, UNCLEAN) for record in records):
-        records += settings_changed(before, image)
+        records += election_settings_changed(before, image)
     reply = c.ConfigsAltered(resources=tuple(outcomes))
     return Decision(() if command.validate_only else tuple(records), reply)
 

@@ -12,24 +12,24 @@ from msgspec.structs import replace
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
-from tierlog.metadata.controller.partition_change import NO_LEADER, NOBODY, settle
-from tierlog.metadata.controller.rules import Rules, rules_of
+from tierlog.metadata.controller.partition_change import NO_BROKERS, NO_LEADER, build_partition_change
+from tierlog.metadata.controller.rules import ElectionRules, election_rules
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 from tierlog.metadata.records import AnyRecord, ConfigScope, PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 
 T = TypeVar("T")
-NextState = Callable[[PartitionImage, Rules], PartitionImage]
+NextState = Callable[[PartitionImage, ElectionRules], PartitionImage]
 
 
 def broker_lost(image: ClusterImage, broker_id: int, *, for_good: bool = False) -> list[PartitionRecord]:
     """The broker serves no more (the image says so already): it leads nothing, and leaves every in-sync set
     that has another member. `for_good`: it is not waited for, so it is not eligible either."""
-    forget = frozenset({broker_id}) if for_good else NOBODY
+    ineligible = frozenset({broker_id}) if for_good else NO_BROKERS
 
-    def left_alone(partition: PartitionImage, rules: Rules) -> PartitionImage:
-        return settle(partition, without(partition, broker_id), rules, forget=forget)
+    def left_alone(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
+        return build_partition_change(partition, without(partition, broker_id), rules, ineligible=ineligible)
 
     return _each(image, lambda partition: _concerns(partition, broker_id), left_alone)
 
@@ -40,7 +40,7 @@ def broker_restarted(image: ClusterImage, broker_id: int, *, may_have_lost: bool
     from before the stop shows (KIP-101). What lies on a disk that failed is whole again only once it has
     caught up."""
 
-    def restarted(partition: PartitionImage, rules: Rules) -> PartitionImage:
+    def restarted(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
         vouched, back = not may_have_lost, partition
         if broker_id in partition.offline:
             vouched = False
@@ -48,18 +48,20 @@ def broker_restarted(image: ClusterImage, broker_id: int, *, may_have_lost: bool
         others = without(back, broker_id)
         if not others.in_sync and vouched and broker_id in rules.may_lead:
             others = back  # alone, and it serves
-        forget = NOBODY if vouched else frozenset({broker_id})
-        return settle(partition, others, rules, forget=forget, leads_anew=broker_id)
+        ineligible = NO_BROKERS if vouched else frozenset({broker_id})
+        return build_partition_change(
+            partition, others, rules, ineligible=ineligible, restarted_leader=broker_id
+        )
 
     return _each(image, lambda partition: broker_id in partition.replicas, restarted)
 
 
-def broker_ready(image: ClusterImage, broker_id: int) -> list[PartitionRecord]:
+def broker_unfenced(image: ClusterImage, broker_id: int) -> list[PartitionRecord]:
     """The broker serves (again): it takes partitions that have no leader, if it may lead them."""
     return _each(
         image,
         lambda partition: partition.leader == NO_LEADER and broker_id in partition.replicas,
-        lambda partition, rules: settle(partition, partition, rules),
+        lambda partition, rules: build_partition_change(partition, partition, rules),
     )
 
 
@@ -67,16 +69,16 @@ def broker_stopping(image: ClusterImage, broker_id: int) -> list[PartitionRecord
     """Controlled shutdown (the image says so already): it leaves the in-sync sets where another member can
     lead. Where none can it leads on, so that nothing stops before it must."""
 
-    def step_aside(partition: PartitionImage, rules: Rules) -> PartitionImage:
+    def step_aside(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
         others = without(partition, broker_id)
         if rules.may_lead.isdisjoint(others.in_sync):
             return partition
-        return settle(partition, others, rules)
+        return build_partition_change(partition, others, rules)
 
     return _each(image, lambda partition: broker_id in partition.in_sync, step_aside)
 
 
-def leads_others_could(image: ClusterImage, broker_id: int) -> int:
+def count_transferable_leaderships(image: ClusterImage, broker_id: int) -> int:
     """Partitions that the broker leads although another broker that may lead has a replica: what a controlled
     shutdown waits for. Not for one that cannot catch up: its disk has failed, or is full."""
     others = {broker.broker_id for broker in image.brokers.values() if broker.may_lead} - {broker_id}
@@ -93,10 +95,10 @@ def _may_catch_up(partition: PartitionImage, broker_id: int) -> bool:
     return broker_id not in partition.offline and not stuck
 
 
-def settings_changed(before: ClusterImage, after: ClusterImage) -> list[PartitionRecord]:
+def election_settings_changed(before: ClusterImage, after: ClusterImage) -> list[PartitionRecord]:
     """In the same entry as a change of min.insync.replicas: eligible replicas go where the in-sync set is now
     large enough to commit without them. And of unclean election: who waits for it is elected."""
-    was, now = rules_of(before), rules_of(after)
+    was, now = election_rules(before), election_rules(after)
     if _eased(was(""), now("")):
         topics = _by_id(after.topics.values())
     else:
@@ -107,11 +109,11 @@ def settings_changed(before: ClusterImage, after: ClusterImage) -> list[Partitio
         if _eased(was(topic.name), rules := now(topic.name))
         for number, partition in enumerate(topic.partitions)
         if (partition.eligible or partition.leader == NO_LEADER)
-        and (state := settle(partition, partition, rules)) is not partition
+        and (state := build_partition_change(partition, partition, rules)) is not partition
     ]
 
 
-def _eased(old: Rules, new: Rules) -> bool:
+def _eased(old: ElectionRules, new: ElectionRules) -> bool:
     return new.min_in_sync < old.min_in_sync or new.unclean > old.unclean
 
 
@@ -130,20 +132,20 @@ def _reconfigured(before: ClusterImage, after: ClusterImage) -> list[str]:
 def elect_leaders(image: ClusterImage, command: c.ElectLeaders) -> Decision[c.LeadersElected]:
     """ElectLeaders (KIP-460). An unclean election also needs unclean.leader.election.enable."""
     asked = ((name, number, command.kind) for name, number in _asked(image, command))
-    records, outcomes = judge_named(image, asked, _elected)
+    records, outcomes = change_named_partitions(image, asked, _elected)
     return Decision(records, c.LeadersElected(partitions=outcomes))
 
 
-def judge_named(
+def change_named_partitions(
     image: ClusterImage,
     asked: Iterable[tuple[str, int, T]],
-    judge: Callable[[PartitionImage, Rules, T], PartitionImage],
+    judge: Callable[[PartitionImage, ElectionRules, T], PartitionImage],
 ) -> tuple[tuple[PartitionRecord, ...], tuple[c.NamedOutcome, ...]]:
     """Of partitions that a command names (topic, number, and what is wanted of it): each is judged by itself,
     as those before it in the command left it. `judge` may raise Refusal. A record for each that changes, an
     outcome for each that was named.
     """
-    rules = rules_of(image)
+    rules = election_rules(image)
     pending: dict[tuple[UUID, int], PartitionImage] = {}
     outcomes: list[c.NamedOutcome] = []
     for name, number, wanted in asked:
@@ -179,19 +181,19 @@ def _asked(image: ClusterImage, command: c.ElectLeaders) -> Iterable[tuple[str, 
     )
 
 
-def _elected(partition: PartitionImage, rules: Rules, kind: c.ElectionKind) -> PartitionImage:
+def _elected(partition: PartitionImage, rules: ElectionRules, kind: c.ElectionKind) -> PartitionImage:
     preferred = partition.replicas[0]
     if kind is c.ElectionKind.PREFERRED:
         if partition.leader == preferred:
             raise Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"broker {preferred} leads already")
-        after = settle(partition, partition, rules, prefer=True)
+        after = build_partition_change(partition, partition, rules, elect_preferred=True)
         if after.leader != preferred:
             message = f"broker {preferred} is not in sync, or does not serve"
             raise Refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
         return after
     if partition.leader != NO_LEADER:
         raise Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")
-    after = settle(partition, partition, rules)
+    after = build_partition_change(partition, partition, rules)
     if after.leader == NO_LEADER:
         allowed = "no replica serves" if rules.unclean else "unclean.leader.election.enable is false"
         raise Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"nobody can lead: {allowed}")
@@ -217,7 +219,7 @@ def partition_record(topic_id: UUID, number: int, partition: PartitionImage) -> 
     )
 
 
-def with_changes(
+def with_partition_changes(
     image: ClusterImage,
     records: Iterable[AnyRecord],
     changes: Callable[[ClusterImage], list[PartitionRecord]],
@@ -231,7 +233,7 @@ def _each(
     image: ClusterImage, concerned: Callable[[PartitionImage], bool], next_state: NextState
 ) -> list[PartitionRecord]:
     """Only topics with changes are put in order: there may be 100,000 that are not concerned."""
-    rules = rules_of(image)
+    rules = election_rules(image)
     touched: list[tuple[TopicImage, list[int]]] = []
     for topic in image.topics.values():
         numbers = [number for number, partition in enumerate(topic.partitions) if concerned(partition)]

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
 from tierlog.metadata.controller.election import partition_record
-from tierlog.metadata.controller.partition_change import settle
-from tierlog.metadata.controller.rules import rules_of
+from tierlog.metadata.controller.partition_change import build_partition_change
+from tierlog.metadata.controller.rules import election_rules
 from tierlog.metadata.image import ClusterImage, PartitionImage
 from tierlog.protocol.errors import ErrorCode
 
@@ -22,7 +22,7 @@ def alter_partitions(image: ClusterImage, command: c.AlterPartitions) -> Decisio
     if broker is None or broker.broker_epoch != command.broker_epoch:
         message = f"broker {command.broker_id}: not the current registration"
         return Decision((), c.PartitionsAltered(error=ErrorCode.STALE_BROKER_EPOCH, message=message))
-    rules = rules_of(image)
+    rules = election_rules(image)
     pending: dict[tuple[UUID, int], PartitionImage] = {}
     outcomes: list[c.PartitionOutcome] = []
     for change in command.changes:
@@ -38,7 +38,7 @@ def alter_partitions(image: ClusterImage, command: c.AlterPartitions) -> Decisio
             outcomes.append(_outcome(change, before, refusal.error, refusal.message))
             continue
         wanted = replace(before, in_sync=tuple(member.broker_id for member in change.in_sync))
-        after = settle(before, wanted, rules(topic.name))
+        after = build_partition_change(before, wanted, rules(topic.name))
         if after is before:
             # It settles earlier proposals, of which the leader does not know whether they were carried out.
             after = replace(before, partition_epoch=before.partition_epoch + 1)

@@ -17,36 +17,37 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from tierlog.base.types import require
-from tierlog.metadata.controller.rules import Rules
+from tierlog.metadata.controller.rules import ElectionRules
 from tierlog.metadata.image import PartitionImage
 
 NO_LEADER = -1
-NOBODY: frozenset[int] = frozenset()
+NO_BROKERS: frozenset[int] = frozenset()
 
 
-def settle(
+def build_partition_change(
     before: PartitionImage,
     wanted: PartitionImage,
-    rules: Rules,
+    rules: ElectionRules,
     *,
-    forget: frozenset[int] = NOBODY,
-    prefer: bool = False,
-    leads_anew: int = NO_LEADER,
+    ineligible: frozenset[int] = NO_BROKERS,
+    elect_preferred: bool = False,
+    restarted_leader: int = NO_LEADER,
 ) -> PartitionImage:
     """`before` itself if nothing changes.
 
-    `wanted`: replicas, adding, removing, in-sync set and marks as they are to be; an empty in-sync set stands
-    for "whoever holds all". `forget`: may have lost data, so is not eligible. `prefer`: the preferred leader
-    takes over if it is in sync. `leads_anew`: this broker restarted.
+    `wanted`: replicas, adding, removing, in-sync set and marks as requested; an empty in-sync set stands for
+    any replica that has all committed records. `ineligible`: brokers that may have lost data.
+    `elect_preferred`: elect the preferred leader if it is in sync. `restarted_leader`: a broker that
+    restarted; if it is the leader, the leader epoch grows.
     """
     after = _marked(before, _completed(wanted))
     replicas, able = after.replicas, rules.without(after.offline)
     rules = able.without(after.emptied)
-    forget = forget.union(after.offline, after.emptied)
-    whole = (set(before.in_sync) | set(before.eligible)) - forget
+    ineligible = ineligible.union(after.offline, after.emptied)
+    whole = (set(before.in_sync) | set(before.eligible)) - ineligible
     in_sync = _in_order(replicas, after.in_sync) or _last_resort(before, replicas, whole, rules, after.full)
     in_sync = _with_room(in_sync, after.full, rules)
-    leader = _leader(before.leader, replicas, in_sync, rules, prefer)
+    leader = _leader(before.leader, replicas, in_sync, rules, elect_preferred)
     eligible = [one for one in replicas if one in whole and one not in in_sync]
     if leader == NO_LEADER:
         leader = _first(_roomy_first(eligible, after.full), rules)
@@ -59,11 +60,11 @@ def settle(
                 leader = _first(candidates, able, within=replicas)
             if leader != NO_LEADER:  # what the others hold may differ from what it holds
                 in_sync, whole = (leader,), set()
-    if len(in_sync) < rules.effective_min(replicas):
+    if len(in_sync) < rules.effective_min_isr(replicas):
         eligible = [one for one in replicas if one in whole and one not in in_sync]
     else:
         eligible = []
-    return _with_epochs(before, after, in_sync, leader, tuple(eligible), leads_anew)
+    return _with_epochs(before, after, in_sync, leader, tuple(eligible), restarted_leader)
 
 
 def _with_epochs(
@@ -72,11 +73,11 @@ def _with_epochs(
     in_sync: tuple[int, ...],
     leader: int,
     eligible: tuple[int, ...],
-    leads_anew: int,
+    restarted_leader: int,
 ) -> PartitionImage:
     """A replica that is taken off also ends the leader's epoch: it must not be counted any more (KIP-704)."""
     taken_off = not set(before.replicas) <= set(after.replicas)
-    new_reign = leader != before.leader or taken_off or leader == leads_anew != NO_LEADER
+    new_reign = leader != before.leader or taken_off or leader == restarted_leader != NO_LEADER
     last_leader = NO_LEADER
     if leader == NO_LEADER:
         last_leader = before.leader if before.leader != NO_LEADER else before.last_leader
@@ -119,7 +120,11 @@ def _marked(before: PartitionImage, wanted: PartitionImage) -> PartitionImage:
 
 
 def _last_resort(
-    before: PartitionImage, replicas: tuple[int, ...], whole: set[int], rules: Rules, full: tuple[int, ...]
+    before: PartitionImage,
+    replicas: tuple[int, ...],
+    whole: set[int],
+    rules: ElectionRules,
+    full: tuple[int, ...],
 ) -> tuple[int, ...]:
     """All members of the in-sync set are to leave. One that holds all and lives takes their place, else one
     that holds all; failing that the members stay: nobody knows more than they."""
@@ -133,7 +138,7 @@ def _last_resort(
     return tuple(holding[:1]) or kept
 
 
-def _with_room(in_sync: tuple[int, ...], full: tuple[int, ...], rules: Rules) -> tuple[int, ...]:
+def _with_room(in_sync: tuple[int, ...], full: tuple[int, ...], rules: ElectionRules) -> tuple[int, ...]:
     """Those who can take records, so that nobody waits for the others; all, if none who can may lead."""
     roomy = tuple(one for one in in_sync if one not in full)
     return in_sync if rules.may_lead.isdisjoint(roomy) else roomy
@@ -144,10 +149,14 @@ def _roomy_first(members: Iterable[int], full: tuple[int, ...]) -> list[int]:
 
 
 def _leader(
-    before: int, replicas: tuple[int, ...], in_sync: tuple[int, ...], rules: Rules, prefer: bool
+    before: int,
+    replicas: tuple[int, ...],
+    in_sync: tuple[int, ...],
+    rules: ElectionRules,
+    elect_preferred: bool,
 ) -> int:
     """Within the in-sync set. Who is about to stop leads on if nobody else can."""
-    if prefer and replicas[0] in in_sync and replicas[0] in rules.may_lead:
+    if elect_preferred and replicas[0] in in_sync and replicas[0] in rules.may_lead:
         return replicas[0]
     if before in in_sync and before in rules.may_lead:
         return before
@@ -157,7 +166,7 @@ def _leader(
     return leader
 
 
-def _first(candidates: Iterable[int], rules: Rules, within: tuple[int, ...] | None = None) -> int:
+def _first(candidates: Iterable[int], rules: ElectionRules, within: tuple[int, ...] | None = None) -> int:
     for one in candidates:
         if one in rules.may_lead and (within is None or one in within):
             return one
@@ -169,7 +178,7 @@ def _in_order(replicas: tuple[int, ...], members: Iterable[int]) -> tuple[int, .
     return tuple(one for one in replicas if one in chosen)
 
 
-def check_partition(partition: PartitionImage, rules: Rules) -> None:
+def check_partition(partition: PartitionImage, rules: ElectionRules) -> None:
     """Raises InvariantViolation if what always holds of one state does not."""
     replicas, in_sync, eligible = set(partition.replicas), set(partition.in_sync), set(partition.eligible)
     require(len(replicas) == len(partition.replicas) > 0, f"{partition}: replicas twice, or none")

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import configs
 from tierlog.metadata.controller.decision import Decision, Refusal
-from tierlog.metadata.controller.election import judge_named
-from tierlog.metadata.controller.partition_change import settle
-from tierlog.metadata.controller.rules import Rules
+from tierlog.metadata.controller.election import change_named_partitions
+from tierlog.metadata.controller.partition_change import build_partition_change
+from tierlog.metadata.controller.rules import ElectionRules
 from tierlog.metadata.controller.throttles import throttle
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 from tierlog.metadata.records import AnyRecord
@@ -25,7 +25,7 @@ MAX_REPLICAS = 64  # of a partition; far beyond any use, so that a record stays 
 
 
 def reassign(image: ClusterImage, command: c.Reassign) -> Decision[c.Reassigned]:
-    def judge(before: PartitionImage, rules: Rules, target: tuple[int, ...] | None) -> PartitionImage:
+    def judge(before: PartitionImage, rules: ElectionRules, target: tuple[int, ...] | None) -> PartitionImage:
         if target is None:
             return _cancelled(before, rules)
         _check_target(image, target)
@@ -33,7 +33,7 @@ def reassign(image: ClusterImage, command: c.Reassign) -> Decision[c.Reassigned]
             _check_factor(before, target)
         return _begun(before, target, rules)
 
-    records, outcomes = judge_named(image, command.changes, judge)
+    records, outcomes = change_named_partitions(image, command.changes, judge)
     limits: tuple[AnyRecord, ...] = ()
     if command.throttle is not None:
         judged = zip(command.changes, outcomes, strict=True)
@@ -65,14 +65,14 @@ def under_way(image: ClusterImage) -> Iterator[tuple[TopicImage, int, PartitionI
                 yield topic, number, partition
 
 
-def _begun(before: PartitionImage, target: tuple[int, ...], rules: Rules) -> PartitionImage:
+def _begun(before: PartitionImage, target: tuple[int, ...], rules: ElectionRules) -> PartitionImage:
     original = _original(before)
     removing = tuple(one for one in original if one not in target)
     adding = tuple(one for one in target if one not in original)
     return _moved(before, (*target, *removing), adding, removing, rules)
 
 
-def _cancelled(before: PartitionImage, rules: Rules) -> PartitionImage:
+def _cancelled(before: PartitionImage, rules: ElectionRules) -> PartitionImage:
     if not before.is_reassigned:
         raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way")
     return _moved(before, _original(before), (), (), rules)
@@ -83,14 +83,14 @@ def _moved(
     replicas: tuple[int, ...],
     adding: tuple[int, ...],
     removing: tuple[int, ...],
-    rules: Rules,
+    rules: ElectionRules,
 ) -> PartitionImage:
     """Replicas that an earlier reassignment was adding leave at once. Raises Refusal if too few would stay
     that hold all that is committed."""
     in_sync = tuple(one for one in before.in_sync if one in replicas)
-    _check_holders(before, replicas, rules.effective_min(tuple(set(replicas).difference(removing))))
+    _check_holders(before, replicas, rules.effective_min_isr(tuple(set(replicas).difference(removing))))
     wanted = replace(before, replicas=replicas, in_sync=in_sync, adding=adding, removing=removing)
-    return settle(before, wanted, rules)
+    return build_partition_change(before, wanted, rules)
 
 
 def _check_holders(before: PartitionImage, replicas: tuple[int, ...], least: int) -> None:

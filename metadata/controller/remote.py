@@ -23,7 +23,7 @@ SPILL_MS = 600_000  # then the grace of an unfinished page begins
 MAX_DELETES = 500  # lines marked by one record, which holds their ids
 
 
-def begun_ms(line: QueuedDelete) -> int:
+def waiting_since_ms(line: QueuedDelete) -> int:
     """The quorum's time when a line was queued. That of an unfinished page begins its grace later."""
     return line.queued_ms - SPILL_MS if line.is_unfinished_page else line.queued_ms
 
@@ -106,7 +106,7 @@ def start_deletes(
     image: ClusterImage, command: c.StartRemoteDeletes, now_ms: int
 ) -> Decision[c.Acknowledged]:
     latest_ms = now_ms - max(command.grace_ms, 0)
-    due = image.delete_queue.oldest(latest_ms, MAX_DELETES, but=image.deleting)
+    due = image.delete_queue.oldest(latest_ms, MAX_DELETES, exclude=image.deleting)
     return done(r.RemoteDeletesStarted(uuids=due, at_ms=now_ms))
 
 

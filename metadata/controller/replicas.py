@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, done, refused
 from tierlog.metadata.controller.election import partition_record, without
-from tierlog.metadata.controller.partition_change import settle
-from tierlog.metadata.controller.rules import Rules, rules_of
+from tierlog.metadata.controller.partition_change import build_partition_change
+from tierlog.metadata.controller.rules import ElectionRules, election_rules
 from tierlog.metadata.image import ClusterImage, PartitionImage
 from tierlog.protocol.errors import ErrorCode
 
@@ -39,11 +39,12 @@ def report(image: ClusterImage, command: c.ReportReplicas) -> Decision[c.Acknowl
     if sum(map(len, kinds)) > MAX_REPLICAS_PER_REPORT:
         message = f"a report names {MAX_REPLICAS_PER_REPORT} replicas at most"
         return refused(ErrorCode.INVALID_REQUEST, message)
-    rules = rules_of(image)
+    rules = election_rules(image)
     pending: dict[tuple[UUID, int], PartitionImage] = {}
 
     def change(
-        named: Iterable[tuple[UUID, int]], next_state: Callable[[PartitionImage, Rules], PartitionImage]
+        named: Iterable[tuple[UUID, int]],
+        next_state: Callable[[PartitionImage, ElectionRules], PartitionImage],
     ) -> None:
         for key in named:
             topic, before = image.topics.get(key[0]), pending.get(key) or image.partition(*key)
@@ -53,24 +54,24 @@ def report(image: ClusterImage, command: c.ReportReplicas) -> Decision[c.Acknowl
             if after is not before:
                 pending[key] = after
 
-    def failed(before: PartitionImage, rules: Rules) -> PartitionImage:
+    def failed(before: PartitionImage, rules: ElectionRules) -> PartitionImage:
         if broker_id in before.offline:
             return before
         offline = (*before.offline, broker_id)
-        return settle(before, replace(without(before, broker_id), offline=offline), rules)
+        return build_partition_change(before, replace(without(before, broker_id), offline=offline), rules)
 
-    def emptied(before: PartitionImage, rules: Rules) -> PartitionImage:
+    def emptied(before: PartitionImage, rules: ElectionRules) -> PartitionImage:
         marked = before.emptied if broker_id in before.emptied else (*before.emptied, broker_id)
         wanted = replace(without(before, broker_id), emptied=marked)
-        return settle(before, wanted, rules, forget=frozenset({broker_id}))
+        return build_partition_change(before, wanted, rules, ineligible=frozenset({broker_id}))
 
-    def full(before: PartitionImage, rules: Rules) -> PartitionImage:
+    def full(before: PartitionImage, rules: ElectionRules) -> PartitionImage:
         marked = before.full if broker_id in before.full else (*before.full, broker_id)
-        return settle(before, replace(before, full=marked), rules)
+        return build_partition_change(before, replace(before, full=marked), rules)
 
-    def has_room(before: PartitionImage, rules: Rules) -> PartitionImage:
+    def has_room(before: PartitionImage, rules: ElectionRules) -> PartitionImage:
         left = tuple(one for one in before.full if one != broker_id)
-        return settle(before, replace(before, full=left), rules)
+        return build_partition_change(before, replace(before, full=left), rules)
 
     change(command.failed, failed)
     change(command.emptied, emptied)

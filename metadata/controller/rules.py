@@ -30,7 +30,7 @@ class ClusterDefaults(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ElectionRules:
     """For the partitions of one topic."""
 
     live: frozenset[int]  # registered and not fenced
@@ -38,40 +38,40 @@ class Rules:
     min_in_sync: int
     unclean: bool
 
-    def without(self, unfit: Collection[int]) -> "Rules":
+    def without(self, unfit: Collection[int]) -> "ElectionRules":
         """For a partition whose replicas on these brokers cannot lead."""
         if not unfit:
             return self
         return replace(self, live=self.live.difference(unfit), may_lead=self.may_lead.difference(unfit))
 
-    def effective_min(self, replicas: tuple[int, ...]) -> int:
+    def effective_min_isr(self, replicas: tuple[int, ...]) -> int:
         return min(self.min_in_sync, len(replicas))
 
 
 def min_in_sync(image: ClusterImage, topic: str) -> int:
     """min.insync.replicas of a topic; a partition with fewer replicas needs only all of them."""
-    return rules_of(image)(topic).min_in_sync
+    return election_rules(image)(topic).min_in_sync
 
 
-def needs_more_in_sync(partition: PartitionImage, least: int) -> bool:
+def is_under_min_isr(partition: PartitionImage, least: int) -> bool:
     """Whether the in-sync set is below the effective min.insync.replicas, so that nothing is committed."""
     return len(partition.in_sync) < min(least, len(partition.replicas))
 
 
-def rules_of(image: ClusterImage) -> Callable[[str], Rules]:
+def election_rules(image: ClusterImage) -> Callable[[str], ElectionRules]:
     """Topic name -> its rules; what all topics share is worked out once."""
     brokers = list(image.brokers.values())
-    common = Rules(
+    common = ElectionRules(
         frozenset(broker.broker_id for broker in brokers if not broker.fenced),
         frozenset(broker.broker_id for broker in brokers if broker.may_lead),
         *cluster_defaults(image),
     )
 
-    def of(topic: str) -> Rules:
+    def of(topic: str) -> ElectionRules:
         overrides = image.configs.get((ConfigScope.TOPIC, topic))
         if overrides is None or (MIN_IN_SYNC not in overrides and UNCLEAN not in overrides):
             return common
-        return Rules(
+        return ElectionRules(
             live=common.live,
             may_lead=common.may_lead,
             min_in_sync=_number(overrides.get(MIN_IN_SYNC), _MIN_IN_SYNC, common.min_in_sync),

@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from tierlog.metadata.controller.commands import Heartbeat, decode_command, encode_reply
-from tierlog.metadata.member_address import NotAMembers, check_resolved, check_url
+from tierlog.metadata.member_address import InvalidMemberUrl, check_resolved, check_url
 from tierlog.metadata.quorum.auth import (
     INDEX,
     MAX_BODY_BYTES,
@@ -154,7 +154,7 @@ def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:
         try:
             check_url(voter.url, member_urls(node))
             await check_resolved(voter.url)
-        except NotAMembers as refused:
+        except InvalidMemberUrl as refused:
             raise web.HTTPBadRequest(text=str(refused)) from None
         return await _changed(node, request, node.add_voter(voter.id, voter.url))
 

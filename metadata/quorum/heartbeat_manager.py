@@ -62,7 +62,7 @@ class BrokerHeartbeatManager:
             await self._leadership.commit(heard.command)
         else:
             await self._leadership.confirm()
-        return self._sessions.answer(self._publisher.image, heartbeat)
+        return self._sessions.reply(self._publisher.image, heartbeat)
 
     def died(self, node_id: int) -> None:
         """The process of this node seems dead; a broker that registers again has another epoch."""
@@ -96,7 +96,7 @@ class BrokerHeartbeatManager:
         if self._sessions is None:
             return frozenset()
         self.follow_leadership()
-        return self._sessions.valid(
+        return self._sessions.in_session(
             self._leadership.draft or self._publisher.image, self._clock.monotonic_ms()
         )
 
@@ -106,7 +106,7 @@ class BrokerHeartbeatManager:
             self._term = -1
         elif self._sessions is not None and self._term != self._leadership.term:
             self._term = self._leadership.term
-            self._sessions.took_over(self._publisher.image, self._clock.monotonic_ms())
+            self._sessions.on_leadership_gained(self._publisher.image, self._clock.monotonic_ms())
             for broker_id in self._ended:
                 self._end_session(broker_id)
 
@@ -115,14 +115,14 @@ class BrokerHeartbeatManager:
         now_ms = self._clock.monotonic_ms()
         late_ms, self._ticked_ms = now_ms - self._ticked_ms - tick_ms, now_ms
         if self._sessions is not None and late_ms > tick_ms:
-            self._sessions.held_up(late_ms)
+            self._sessions.extend_all(late_ms)
         self._fence_overdue()
 
     def _fence_overdue(self) -> None:
         """One batch at a time."""
         if self._sessions is None or self._leadership.draft is None or self._fencing is not None:
             return
-        overdue = self._sessions.overdue(self._publisher.image, self._clock.monotonic_ms())
+        overdue = self._sessions.fence_expired(self._publisher.image, self._clock.monotonic_ms())
         if overdue:
             self._fencing = self._tasks.spawn("metadata fences brokers", self._fence(overdue))
 
@@ -137,4 +137,4 @@ class BrokerHeartbeatManager:
     def _end_session(self, broker_id: int) -> None:
         """That of another process, which has registered since, goes on."""
         if self._sessions is not None and self._leadership.draft is not None:
-            self._sessions.ended(broker_id, self._ended[broker_id])
+            self._sessions.on_process_ended(broker_id, self._ended[broker_id])

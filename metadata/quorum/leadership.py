@@ -13,7 +13,7 @@ from tierlog.base.types import Rng
 from tierlog.metadata import records as r
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply
 from tierlog.metadata.controller.decide import decide
-from tierlog.metadata.controller.remote import begun_ms
+from tierlog.metadata.controller.remote import waiting_since_ms
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable
@@ -177,7 +177,7 @@ class Leadership:
         """The quorum's time when this controller takes over: its wall clock while nothing is queued, as no
         grace is under way. If no record says the time, because an unfinished page alone is queued or the log
         is of a tierlog that knew no such time, it is the time at which the newest line was queued."""
-        queued = (begun_ms(line) for line in image.delete_queue.values())
+        queued = (waiting_since_ms(line) for line in image.delete_queue.values())
         return image.time_ms or max(queued, default=self._clock.now_ms())
 
     def _draft(self) -> ClusterImage:

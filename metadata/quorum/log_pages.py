@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tierlog.metadata.quorum.publisher import MetadataPublisher
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.membership import Configuration
-from tierlog.metadata.raft.messages import NOBODY, Entry
+from tierlog.metadata.raft.messages import NO_NODE, Entry
 
 PAGE_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 20
@@ -57,7 +57,7 @@ async def read_page(
         async with asyncio.timeout(min(wait_ms, WAIT_MS_MAX) / 1000):
             while publisher.image.index <= after:
                 await publisher.changed.wait()
-    page = LogPage((), core.leader if core.is_led else NOBODY, voters, term=core.term)
+    page = LogPage((), core.leader if core.knows_leader_first_hand else NO_NODE, voters, term=core.term)
     log = core.log
     if publisher.image.index <= after:
         return page

@@ -18,7 +18,7 @@ from tierlog.metadata.quorum.log_pages import LogPage
 from tierlog.metadata.quorum.peers import MetadataUnavailable, Peers
 from tierlog.metadata.quorum.recovery import TERM_GAP
 from tierlog.metadata.raft.core import RaftCore
-from tierlog.metadata.raft.messages import NOBODY
+from tierlog.metadata.raft.messages import NO_NODE
 from tierlog.metadata.raft.settings import RaftSettings
 
 WAIT_MS = 1_000  # of a long poll; who is hung is noticed only a little later
@@ -45,7 +45,7 @@ class LogReader:
     ) -> None:
         self._peers, self._sources, self._position, self._take = peers, sources, position, take
         self._remedy = remedy
-        self._asked = self._doubted = NOBODY
+        self._asked = self._doubted = NO_NODE
         self._patience: asyncio.Timeout | None = None
         self._most_bytes = (settings or RaftSettings()).snapshot_bytes
         self._refused: dict[int, str] = {}  # source -> why, as it was told
@@ -61,7 +61,7 @@ class LogReader:
         last, or when no more is wanted."""
         for source in self._sources():
             if source == self._doubted:
-                self._doubted = NOBODY  # it has its turn again after the others
+                self._doubted = NO_NODE  # it has its turn again after the others
                 continue
             wait_ms = 0  # the first page tells of the leader, news or not
             with contextlib.suppress(MetadataUnavailable):
@@ -79,7 +79,7 @@ class LogReader:
                 f"anew. {self._remedy}",
             )
         self._refused.pop(source, None)
-        return page.leader != NOBODY and source in page.voters
+        return page.leader != NO_NODE and source in page.voters
 
     async def _page(self, source: int, wait_ms: int) -> LogPage:
         self._asked = source
@@ -142,7 +142,7 @@ class CatchUpReader:
             self._was_member = core.is_member
             if not core.is_member:
                 _log.info("no member of the quorum: follows it as an observer", node=core.node_id)
-        if core.is_led:
+        if core.knows_leader_first_hand:
             self._silent_ticks = 0
             return
         self._silent_ticks += 1
@@ -150,7 +150,8 @@ class CatchUpReader:
             return
         if not core.is_member or self._silent_ticks % SILENT_TICKS == 0:
             self._reading = self._tasks.spawn(
-                f"metadata {core.node_id} reads the log", self._reader.read(lambda: not core.is_led)
+                f"metadata {core.node_id} reads the log",
+                self._reader.read(lambda: not core.knows_leader_first_hand),
             )
 
     async def stop(self) -> None:

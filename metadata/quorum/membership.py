@@ -23,7 +23,7 @@ from tierlog.metadata.quorum.peers import MetadataUnavailable, NotTheLeader
 from tierlog.metadata.quorum.status import FollowerContacts, NodeStatus, PeerStatus
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.membership import ChangeRefused, Configuration, Member
-from tierlog.metadata.raft.messages import NOBODY
+from tierlog.metadata.raft.messages import NO_NODE
 
 _log = structlog.get_logger("tierlog.metadata")
 
@@ -108,7 +108,7 @@ class Membership:
         core = self._core
         try:
             async with asyncio.timeout(timeout_s):
-                while core.is_leader or core.leader == NOBODY:  # then the heir may need this node's vote
+                while core.is_leader or core.leader == NO_NODE:  # then the heir may need this node's vote
                     if core.is_leader and not self._leadership.hand_over():
                         return False
                     await self._turned.wait()
@@ -177,7 +177,9 @@ class Membership:
             return
         if self._changing.locked() or len(core.configuration.members) < 2:
             return
-        known = core.configuration.knowing({**self._heard_now(), self._host.node_id: self._host.directory_id})
+        known = core.configuration.with_directories(
+            {**self._heard_now(), self._host.node_id: self._host.directory_id}
+        )
         if known != core.configuration:
             try:
                 self._leadership.configure(known).add_done_callback(_note_outcome)

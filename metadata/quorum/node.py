@@ -51,7 +51,7 @@ from tierlog.metadata.quorum.storage_thread import StorageThread
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import Configuration, Member
-from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, AnyMessage, Entry, Snapshot
+from tierlog.metadata.raft.messages import CONFIGURATION, NO_NODE, AnyMessage, Entry, Snapshot
 from tierlog.metadata.raft.ready import Ready
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.records import NoOp, decode_records, encode_records
@@ -126,7 +126,7 @@ class MetadataNode:
             on_disk_full=on_disk_full,
         )
         self._worker = StorageThread(clock, worker, f"metadata-{node_id}")
-        patience_ms = (settings or RaftSettings()).patience_ticks * tick_ms
+        patience_ms = (settings or RaftSettings()).check_quorum_ticks * tick_ms
         self._hangs_after_ms = max(DISK_TIMES_PATIENCE * patience_ms, HANGS_AFTER_MS)
         self._told_of_disk = False
         self._core: RaftCore | None = None
@@ -196,7 +196,7 @@ class MetadataNode:
 
     @property
     def leader(self) -> int:
-        """Node id of the leader as this node knows it, or NOBODY (-1)."""
+        """Node id of the leader as this node knows it, or NO_NODE (-1)."""
         return self.core.leader
 
     async def start(self) -> None:
@@ -277,7 +277,9 @@ class MetadataNode:
         index, term, configuration = page.snapshot_index, page.snapshot_term, page.snapshot_configuration
         snapshot = Snapshot(index, term, data, configuration) if data else None
         with self._sound():
-            taken = self.core.take_committed(snapshot, page.entries, page.leader, page.term, page.after_term)
+            taken = self.core.accept_committed(
+                snapshot, page.entries, page.leader, page.term, page.after_term
+            )
         self._work.set()
         return taken
 
@@ -356,7 +358,7 @@ class MetadataNode:
                         await self._standing_change(self._tick_ms / 1000)  # it may not have shown yet
                     elif not forward and not self.core.is_leader:
                         raise NotTheLeader(self.core.leader, self.url_of(self.core.leader))
-                    elif self.core.leader not in (NOBODY, self.node_id):
+                    elif self.core.leader not in (NO_NODE, self.node_id):
                         sent = True
                         try:
                             return await there(self.core.leader)
@@ -442,7 +444,7 @@ class MetadataNode:
 
     async def _do(self, ready: Ready) -> None:
         """The order is the contract of Ready."""
-        self._send(ready.hurried)
+        self._send(ready.immediate_messages)
         if ready.writes:
             await self._worker.run(
                 lambda: self._storage.save(ready.snapshot, ready.entries, ready.hard_state)
@@ -509,11 +511,11 @@ class MetadataNode:
             self._running.append(self._tasks.spawn(f"metadata {self.node_id} ticks", self._tick()))
 
     def _unreachable(self, peer: int) -> None:
-        self.core.unreachable(peer)
+        self.core.on_peer_unreachable(peer)
         self._work.set()
 
     def _died(self, peer: int) -> None:
-        self.core.peer_died(peer)
+        self.core.on_peer_death(peer)
         self._started(self._fencing).died(peer)
         self._work.set()
 
@@ -539,7 +541,7 @@ class MetadataNode:
                 continue
             self._told_of_disk = False
             self.core.tick()
-            self._send(self.core.take_hurried())
+            self._send(self.core.take_immediate_messages())
             self._started(self._membership).tick()
             self._started(self._following).tick()
             self._started(self._fencing).tick(self._tick_ms)
@@ -557,7 +559,7 @@ class MetadataNode:
             )
         if self.core.is_leader:
             self.core.tick()  # it steps down, as no majority answers what it does not send
-            self.core.take_hurried()
+            self.core.take_immediate_messages()
         else:
             self._started(self._leadership).taken_over()
         self._note_standing()

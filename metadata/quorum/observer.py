@@ -25,7 +25,7 @@ from tierlog.metadata.quorum.peers import MetadataUnavailable, NotTheLeader, Pee
 from tierlog.metadata.quorum.publisher import MetadataPublisher, Subscriber, wait_for_event
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.raft.membership import Member
-from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, Entry
+from tierlog.metadata.raft.messages import CONFIGURATION, NO_NODE, Entry
 from tierlog.metadata.records import decode_records
 
 RETRY_S = 0.1
@@ -58,7 +58,7 @@ class MetadataObserver:
         broker.session.timeout.ms."""
         self.node_id, self.cluster_id = node_id, cluster_id
         self.voters = dict(voters)
-        self.leader = NOBODY
+        self.leader = NO_NODE
         self._tasks, self._peers = tasks, peers
         self._publisher = MetadataPublisher(ClusterImage(cluster_id=cluster_id), node_id)
         self._reader = LogReader(
@@ -90,7 +90,7 @@ class MetadataObserver:
     @property
     def started(self) -> bool:
         """A voter has told how things stand."""
-        return self.leader != NOBODY or self.image.index > 0
+        return self.leader != NO_NODE or self.image.index > 0
 
     @property
     def has_reserve(self) -> bool:
@@ -168,7 +168,7 @@ class MetadataObserver:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    if (leader := self.leader) != NOBODY:
+                    if (leader := self.leader) != NO_NODE:
                         sent = True
                         try:
                             return await ask(leader)
@@ -230,4 +230,4 @@ class MetadataObserver:
     def _died(self, peer: int) -> None:
         self._dead_brokers.note(peer)
         if peer == self.leader:
-            self.leader = NOBODY
+            self.leader = NO_NODE

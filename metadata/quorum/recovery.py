@@ -26,7 +26,7 @@ from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.quorum.storage import Loaded, MetadataStorage, read_owner
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import Configuration, Member
-from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, HardState, Snapshot
+from tierlog.metadata.raft.messages import CONFIGURATION, NO_NODE, HardState, Snapshot
 from tierlog.metadata.records import decode_records
 
 INDEX_GAP = 1_000_000
@@ -108,7 +108,7 @@ class Recovery:
         alone = Configuration({self._node_id: Member(url, self._new_directory_id)})
         self._storage.rename(self._new_directory_id)
         snapshot = Snapshot(image.index, term, encode_image(image), alone)
-        self._storage.save(snapshot, (), HardState(term, NOBODY, image.index))
+        self._storage.save(snapshot, (), HardState(term, NO_NODE, image.index))
 
     def _newest_configuration(self) -> Configuration:
         """Raises NotRecoverable if the node is the only voter, or there is no entry at all."""

@@ -12,7 +12,7 @@ from enum import Enum
 
 from tierlog.base.types import Rng, require
 from tierlog.metadata.raft import messages as m
-from tierlog.metadata.raft.election_timer import Patience
+from tierlog.metadata.raft.election_timer import ElectionTimer
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import (
     ChangeRefused,
@@ -21,7 +21,7 @@ from tierlog.metadata.raft.membership import (
     check_change,
     encode_configuration,
 )
-from tierlog.metadata.raft.messages import CONFIGURATION, NOBODY, PAYLOAD, Entry, HardState, Snapshot
+from tierlog.metadata.raft.messages import CONFIGURATION, NO_NODE, PAYLOAD, Entry, HardState, Snapshot
 from tierlog.metadata.raft.quorum import VoteResult, count_votes
 from tierlog.metadata.raft.reads import Reads
 from tierlog.metadata.raft.ready import Ready
@@ -29,7 +29,7 @@ from tierlog.metadata.raft.replication import Replication
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.raft.snapshots import IncomingSnapshot
 
-REPLIES_MAX = 10_000
+PENDING_REPLIES_MAX = 10_000
 """That wait until what they promise is written. Beyond it they are lost: a disk hangs, and Raft bears it."""
 
 
@@ -66,20 +66,20 @@ class RaftCore:
         self.term = hard_state.term
         self.voted_for = hard_state.voted_for
         self.role = Role.FOLLOWER
-        self.leader = NOBODY
-        self.transfer_to = NOBODY
+        self.leader = NO_NODE
+        self.transfer_target = NO_NODE
         self.replication: Replication | None = None  # while it leads
         self._settings = settings or RaftSettings()
-        self._patience = Patience(self._settings, rng)
+        self._election_timer = ElectionTimer(self._settings, rng)
         self._first_payload = first_payload
         self._votes: dict[int, bool] = {}
         self._reads = Reads()
-        self._reads_told = 0
-        self._configure()
-        self._durable = self._promised()
-        self._hurried: list[m.AnyMessage] = []
+        self._reads_reported = 0
+        self._load_configuration()
+        self._durable_term_and_vote = self._term_and_vote()
+        self._immediate_messages: list[m.AnyMessage] = []
         self._messages: list[m.AnyMessage] = []
-        self._restored: Snapshot | None = None
+        self._pending_snapshot: Snapshot | None = None
         self._incoming = IncomingSnapshot(self._settings.snapshot_bytes)
 
     # --- what the driver calls
@@ -91,28 +91,28 @@ class RaftCore:
     @property
     def is_member(self) -> bool:
         """A leader sends to it, as far as it knows."""
-        return self.configuration.names(self.node_id)
+        return self.configuration.includes(self.node_id)
 
     @property
-    def hears_leader(self) -> bool:
+    def has_recent_leader(self) -> bool:
         """A leader does until check-quorum says otherwise: else its vote helped to depose it."""
-        return self.is_leader or (self.leader != NOBODY and self._patience.is_fresh)
+        return self.is_leader or (self.leader != NO_NODE and self._election_timer.leader_is_recent)
 
     @property
-    def is_led(self) -> bool:
+    def knows_leader_first_hand(self) -> bool:
         """It leads, or hears the leader itself: whom it names is no hearsay."""
-        return self.is_leader or (self.is_member and self.hears_leader)
+        return self.is_leader or (self.is_member and self.has_recent_leader)
 
     def tick(self) -> None:
-        self._patience.tick()
+        self._election_timer.tick()
         if self.replication is not None:
             self._tick_leader(self.replication)
-        elif self._patience.is_over:
+        elif self._election_timer.has_expired:
             self.campaign()
 
     def campaign(self, *, transfer: bool = False) -> None:
         """Stands for election; first asks whether it could win at all, unless the leader sent it (9.6)."""
-        if self.is_leader or not self._may_lead():
+        if self.is_leader or not self._may_campaign():
             return
         if transfer or self.voters == {self.node_id}:
             self._become_candidate(transfer)
@@ -121,7 +121,7 @@ class RaftCore:
 
     def propose(self, payload: bytes) -> int:
         """The index that the entry will have if this leader lasts; raises NotLeader."""
-        if not self.is_leader or self.transfer_to != NOBODY:
+        if not self.is_leader or self.transfer_target != NO_NODE:
             raise NotLeader
         index = self._append(payload)
         self._replicate()
@@ -129,50 +129,52 @@ class RaftCore:
 
     def propose_configuration(self, configuration: Configuration) -> int:
         """As `propose`; it counts from now on. Raises NotLeader, ChangeRefused."""
-        if self.replication is None or self.transfer_to != NOBODY:
+        if self.replication is None or self.transfer_target != NO_NODE:
             raise NotLeader
-        if not self.leads_for_sure:  # a deposed leader's change could be alive elsewhere: the bug of 4.1
+        if (
+            not self.has_committed_in_term
+        ):  # a deposed leader's change could be alive elsewhere: the bug of 4.1
             raise ChangeRefused("the leader has committed nothing of its term yet")
         if self.configuration_index > self.log.commit:
             raise ChangeRefused("the change before this one is not committed yet")
         check_change(self.configuration, configuration)
         index = self._append(encode_configuration(configuration), CONFIGURATION)
         self._replicate()  # to whom it leaves out as well: it should know
-        self._configure()
+        self._load_configuration()
         self._replicate()
         self._advance_commit(self.replication)
         return index
 
     def request_read(self) -> int:
         """A number; once `Ready.reads` reaches it, this node led after the request. Raises NotLeader."""
-        if self.replication is None or not self.leads_for_sure:
+        if self.replication is None or not self.has_committed_in_term:
             raise NotLeader
-        return self.replication.ask()
+        return self.replication.request_read()
 
     @property
-    def leads_for_sure(self) -> bool:
+    def has_committed_in_term(self) -> bool:
         """Leads, and knows the commit index: an entry of its term is committed (6.4)."""
         return self.is_leader and self.log.matches(self.log.commit, self.term)
 
-    def peer_died(self, peer: int) -> None:
+    def on_peer_death(self, peer: int) -> None:
         """Its process seems dead (its host refuses connections). If it led, the others stand at once, one
         after the other so that they do not split the vote; pre-vote still decides whether they may."""
-        self.unreachable(peer)
+        self.on_peer_unreachable(peer)
         if peer != self.leader or self.is_leader:
             return
-        self.leader = NOBODY
-        self._patience.orphan()
+        self.leader = NO_NODE
+        self._election_timer.on_leader_death()
         survivors = sorted(self.voters - {peer})
         if survivors[:1] == [self.node_id]:
             self.campaign()
         elif self.node_id in self.voters:
-            self._patience.wait_in_rank(survivors.index(self.node_id))
+            self._election_timer.delay_for_rank(survivors.index(self.node_id))
 
     def transfer_leadership(self, to: int) -> None:
         """Asks another voter to take over once its log is complete; given up after an election timeout."""
         if self.is_leader and to in self.voters and to != self.node_id:
-            self.transfer_to = to
-            self._patience.restart()
+            self.transfer_target = to
+            self._election_timer.restart()
             self._finish_transfer()
 
     def hand_over(self) -> bool:
@@ -180,15 +182,15 @@ class RaftCore:
         called again for as long as it leads: the one that was asked may have died since."""
         if self.replication is None:
             return False
-        if not self.replication.answers(self.transfer_to):
-            heir = self.replication.heir()
-            self.transfer_to = NOBODY
+        if not self.replication.is_replicating(self.transfer_target):
+            heir = self.replication.transfer_target()
+            self.transfer_target = NO_NODE
             if heir is None:
                 return False
             self.transfer_leadership(heir)
         return True
 
-    def take_committed(
+    def accept_committed(
         self,
         snapshot: Snapshot | None,
         entries: tuple[Entry, ...],
@@ -201,68 +203,70 @@ class RaftCore:
         It is committed, so it may be taken in whatever term, and what differs from it here never will be;
         nothing is promised by it. `leader`, in `term`: as that node knows, which only who is no member
         believes: a member takes the leader's own word for it, since its vote depends on that. False: it is
-        of another log than this one (`RaftLog.goes_on_with`), and nothing is taken."""
+        of another log than this one (`RaftLog.is_continued_by`), and nothing is taken."""
         if self.is_leader:
             return True
-        if not self.log.goes_on_with(snapshot, entries, after_term):
+        if not self.log.is_continued_by(snapshot, entries, after_term):
             return False
         if snapshot is not None and snapshot.index > self.log.commit:
-            self._give_way_to(snapshot.term)
+            self._yield_to_term(snapshot.term)
             if self.log.matches(snapshot.index, snapshot.term):
                 self.log.commit_to(snapshot.index)
             else:
                 self._restore(snapshot)
         news = tuple(entry for entry in entries if entry.index > self.log.commit)
         if news:
-            self._give_way_to(news[-1].term)
+            self._yield_to_term(news[-1].term)
             self.log.merge(news)
             self.log.commit_to(news[-1].index)
-            self._configure()
+            self._load_configuration()
         if not self.is_member:
-            if leader != NOBODY:
-                self._give_way_to(term)
-            self.leader = leader if leader != self.node_id else NOBODY
+            if leader != NO_NODE:
+                self._yield_to_term(term)
+            self.leader = leader if leader != self.node_id else NO_NODE
         return True
 
-    def unreachable(self, peer: int) -> None:
+    def on_peer_unreachable(self, peer: int) -> None:
         """Messages to it were lost: pipelining on would be in vain."""
         if self.replication is not None:
-            self.replication.unreachable(peer)
+            self.replication.on_peer_unreachable(peer)
 
     def has_ready(self) -> bool:
         return bool(
-            self._hurried
+            self._immediate_messages
             or self._messages
-            or self._restored
+            or self._pending_snapshot
             or self.log.stable < self.log.last_index
-            or self._promised() != self._durable
+            or self._term_and_vote() != self._durable_term_and_vote
             or self.log.applied < min(self.log.commit, self.log.stable)
-            or self._reads_told < self._reads.confirmed
+            or self._reads_reported < self._reads.confirmed
         )
 
-    def take_hurried(self) -> tuple[m.AnyMessage, ...]:
+    def take_immediate_messages(self) -> tuple[m.AnyMessage, ...]:
         """What may leave at once, also while a Ready is being written: a slow disk silences no leader, if it
         does not hang."""
-        hurried = tuple(self._hurried)
-        self._hurried.clear()
-        return hurried
+        immediate_messages = tuple(self._immediate_messages)
+        self._immediate_messages.clear()
+        return immediate_messages
 
     def ready(self) -> Ready:
         """Takes the outstanding work. The next call must follow `persisted` of this one."""
-        writes = self._restored is not None or self.log.stable < self.log.last_index
+        writes = self._pending_snapshot is not None or self.log.stable < self.log.last_index
         ready = Ready(
-            hurried=self.take_hurried(),
-            snapshot=self._restored,
+            immediate_messages=self.take_immediate_messages(),
+            snapshot=self._pending_snapshot,
             entries=self.log.unstable(),
-            hard_state=self._hard_state() if writes or self._promised() != self._durable else None,
+            hard_state=self._hard_state()
+            if writes or self._term_and_vote() != self._durable_term_and_vote
+            else None,
             messages=tuple(self._messages),
-            committed=self.log.to_apply(),
+            committed=self.log.unapplied(),
             reads=self._reads.confirmed,
         )
-        self._reads_told = self._reads.confirmed
+        self._reads_reported = self._reads.confirmed
         self._messages.clear()
-        self._restored = None
-        self._durable = self._promised()
+        self._pending_snapshot = None
+        self._durable_term_and_vote = self._term_and_vote()
         if ready.committed:
             self.log.applied = ready.committed[-1].index
         return ready
@@ -274,7 +278,7 @@ class RaftCore:
         if ready.hard_state and self.role is Role.CANDIDATE and ready.hard_state.term == self.term:
             self._count_vote(self.node_id, True)
         if self.replication is not None:
-            self.replication.stored(self.log.stable)
+            self.replication.on_persisted(self.log.stable)
             self._advance_commit(self.replication)
 
     def compact(self, snapshot: Snapshot, keep: int) -> None:
@@ -284,7 +288,7 @@ class RaftCore:
     def check(self) -> None:
         """Its invariants, for tests and simulations after each event."""
         self.log.check()
-        require(self._durable[0] <= self.term, "the term went back")
+        require(self._durable_term_and_vote[0] <= self.term, "the term went back")
         require(self.is_leader == (self.replication is not None), "only a leader tracks followers")
         require(not self.is_leader or self.leader == self.node_id, "a leader follows itself")
         newest = self.log.configuration
@@ -304,7 +308,7 @@ class RaftCore:
         if message.term > self.term and not self._accept_newer_term(message):
             return
         if message.term < self.term:
-            self._answer_older_term(message)
+            self._reply_older_term(message)
             return
         match message:
             case m.VoteRequest():
@@ -328,34 +332,34 @@ class RaftCore:
     def _accept_newer_term(self, message: m.AnyMessage) -> bool:
         """Follows a newer term, unless the message only asks about one; False if it is to be ignored."""
         if isinstance(message, m.VoteRequest):
-            if not message.transfer and self.hears_leader and message.sender != self.leader:
+            if not message.transfer and self.has_recent_leader and message.sender != self.leader:
                 return False
             if message.pre_vote:
                 return True
         if isinstance(message, m.VoteReply) and message.pre_vote and message.granted:
             return True
         from_leader = isinstance(message, m.Append | m.Heartbeat | m.SnapshotChunk)
-        self._become_follower(message.term, message.sender if from_leader else NOBODY)
+        self._become_follower(message.term, message.sender if from_leader else NO_NODE)
         return True
 
-    def _answer_older_term(self, message: m.AnyMessage) -> None:
+    def _reply_older_term(self, message: m.AnyMessage) -> None:
         """Tells a leader or candidate that is behind what the term is; it could not learn it otherwise, since
         pre-vote and the lease keep this node from campaigning against it."""
         if isinstance(message, m.Append | m.Heartbeat | m.SnapshotChunk):
             self._reply(m.HeartbeatReply(term=self.term, sender=self.node_id, to=message.sender))
         elif isinstance(message, m.VoteRequest):
-            self._answer_vote(message, granted=False)
+            self._reply_vote(message, granted=False)
 
     def _on_vote_request(self, request: m.VoteRequest) -> None:
-        free = self.voted_for == request.sender or (self.voted_for == NOBODY and self.leader == NOBODY)
+        free = self.voted_for == request.sender or (self.voted_for == NO_NODE and self.leader == NO_NODE)
         free = free or (request.pre_vote and request.term > self.term)
-        granted = free and self.log.is_behind(request.last_index, request.last_term)
+        granted = free and self.log.is_candidate_up_to_date(request.last_index, request.last_term)
         if granted and not request.pre_vote:
             self.voted_for = request.sender
-            self._patience.restart()
-        self._answer_vote(request, granted)
+            self._election_timer.restart()
+        self._reply_vote(request, granted)
 
-    def _answer_vote(self, request: m.VoteRequest, granted: bool) -> None:
+    def _reply_vote(self, request: m.VoteRequest, granted: bool) -> None:
         term = request.term if granted else self.term
         self._reply(
             m.VoteReply(
@@ -371,15 +375,15 @@ class RaftCore:
     def _on_append(self, append: m.Append) -> None:
         self._follow(append.sender)
         if append.prev_index < self.log.commit:
-            self._accept(append.sender, self.log.commit)
+            self._reply_accepted(append.sender, self.log.commit)
         elif self.log.matches(append.prev_index, append.prev_term):
             self.log.merge(append.entries)
-            self._configure()
+            self._load_configuration()
             last = append.prev_index + len(append.entries)
             self.log.commit_to(min(append.commit, last))
-            self._accept(append.sender, last)
+            self._reply_accepted(append.sender, last)
         else:
-            index, term = self.log.last_not_above(append.prev_index, append.prev_term)
+            index, term = self.log.find_conflict_by_term(append.prev_index, append.prev_term)
             self._reply(
                 m.AppendReply(
                     term=self.term,
@@ -393,7 +397,7 @@ class RaftCore:
             )
 
     def _on_heartbeat(self, heartbeat: m.Heartbeat) -> None:
-        self.log.check_holds(heartbeat.commit)
+        self.log.check_acknowledged(heartbeat.commit)
         self._follow(heartbeat.sender)
         self.log.commit_to(heartbeat.commit)
         self._reply(
@@ -404,17 +408,17 @@ class RaftCore:
         """The last chunk installs what they make together; it is acknowledged as an append would be."""
         self._follow(chunk.sender)
         if chunk.index <= self.log.commit:
-            self._accept(chunk.sender, self.log.commit)
+            self._reply_accepted(chunk.sender, self.log.commit)
             return
         if self.log.matches(chunk.index, chunk.snapshot_term):
             # It is all here, and perhaps more that was acknowledged and must not be dropped (7).
             self.log.commit_to(chunk.index)
-            self._accept(chunk.sender, chunk.index)
+            self._reply_accepted(chunk.sender, chunk.index)
             return
         snapshot = self._incoming.add(chunk)
         if snapshot is not None:
             self._restore(snapshot)
-            self._accept(chunk.sender, chunk.index)
+            self._reply_accepted(chunk.sender, chunk.index)
             return
         held = self._incoming.received(chunk)
         self._reply(
@@ -431,55 +435,55 @@ class RaftCore:
             self._finish_transfer()
 
     def _restore(self, snapshot: Snapshot) -> None:
-        self._restored = snapshot
+        self._pending_snapshot = snapshot
         self.log.restore(snapshot)
-        self._configure()
+        self._load_configuration()
 
     # --- roles
 
-    def _give_way_to(self, term: int) -> None:
+    def _yield_to_term(self, term: int) -> None:
         """Somebody led in it and committed; whoever stands meanwhile may be no voter any more."""
         if term > self.term or self.role is not Role.FOLLOWER:
-            self._become_follower(max(term, self.term), NOBODY)
+            self._become_follower(max(term, self.term), NO_NODE)
 
     def _become_follower(self, term: int, leader: int) -> None:
         if term > self.term:
-            self.term, self.voted_for = term, NOBODY
+            self.term, self.voted_for = term, NO_NODE
         self.role, self.leader = Role.FOLLOWER, leader
-        self._leave_role()
+        self._reset_role_state()
 
     def _become_pre_candidate(self) -> None:
         """Nothing durable changes: the term is only asked about."""
-        self.role, self.leader = Role.PRE_CANDIDATE, NOBODY
-        self._leave_role()
-        self._ask_for_votes(self.term + 1, pre_vote=True, transfer=False)
+        self.role, self.leader = Role.PRE_CANDIDATE, NO_NODE
+        self._reset_role_state()
+        self._request_votes(self.term + 1, pre_vote=True, transfer=False)
         self._count_vote(self.node_id, True)
 
     def _become_candidate(self, transfer: bool) -> None:
         """Its own vote counts once it is durable (see `persisted`)."""
         self.term, self.voted_for = self.term + 1, self.node_id
-        self.role, self.leader = Role.CANDIDATE, NOBODY
-        self._leave_role()
-        self._ask_for_votes(self.term, pre_vote=False, transfer=transfer)
+        self.role, self.leader = Role.CANDIDATE, NO_NODE
+        self._reset_role_state()
+        self._request_votes(self.term, pre_vote=False, transfer=transfer)
 
     def _become_leader(self) -> None:
         self.role, self.leader = Role.LEADER, self.node_id
-        self._leave_role()
+        self._reset_role_state()
         self.replication = Replication(
             self.node_id,
             self.configuration,
             self.term,
             self.log,
             self._settings,
-            self._hurried.append,
+            self._immediate_messages.append,
             self._reads,
         )
         self._append(self._first_payload)
         self._replicate()
 
-    def _leave_role(self) -> None:
-        self._votes, self.replication, self.transfer_to = {}, None, NOBODY
-        self._patience.renew()
+    def _reset_role_state(self) -> None:
+        self._votes, self.replication, self.transfer_target = {}, None, NO_NODE
+        self._election_timer.reset()
 
     def _follow(self, leader: int) -> None:
         """A message of this term's leader came."""
@@ -487,16 +491,16 @@ class RaftCore:
         if self.role is not Role.FOLLOWER:
             self._become_follower(self.term, leader)
         self.leader = leader
-        self._patience.heard_leader()
+        self._election_timer.on_leader_contact()
 
-    def _configure(self) -> None:
+    def _load_configuration(self) -> None:
         """The newest configuration of the log counts, committed or not, and goes when it is truncated."""
         self.configuration_index, self.configuration = self.log.configuration or (0, self._initial)
         self.voters = frozenset(self.configuration.voters)
         if self.replication is not None:
             self.replication.configure(self.configuration)
 
-    def _may_lead(self) -> bool:
+    def _may_campaign(self) -> bool:
         """A node that an uncommitted change removes may be the only one with that entry: it stands as well,
         without counting its own vote, or nobody could win (4.2.2)."""
         if self.node_id in self.voters or self.configuration_index <= self.log.commit:
@@ -504,7 +508,7 @@ class RaftCore:
         before = self.log.configuration_at(self.configuration_index - 1) or self._initial
         return self.node_id in before.voters
 
-    def _ask_for_votes(self, term: int, *, pre_vote: bool, transfer: bool) -> None:
+    def _request_votes(self, term: int, *, pre_vote: bool, transfer: bool) -> None:
         for voter in sorted(self.voters - {self.node_id}):
             self._messages.append(
                 m.VoteRequest(
@@ -522,7 +526,7 @@ class RaftCore:
         self._votes.setdefault(voter, granted)
         result = count_votes(self.voters, self._votes)
         if result is VoteResult.LOST:
-            self._become_follower(self.term, NOBODY)
+            self._become_follower(self.term, NO_NODE)
         elif result is VoteResult.WON and self.role is Role.PRE_CANDIDATE:
             self._become_candidate(transfer=False)
         elif result is VoteResult.WON:
@@ -533,11 +537,11 @@ class RaftCore:
     def _tick_leader(self, replication: Replication) -> None:
         """Check-quorum: a leader that no majority answers steps down within an election timeout (6.2)."""
         replication.tick()
-        if self._patience.quorum_is_due:
-            self._patience.restart()
-            self.transfer_to = NOBODY
-            if not replication.hears_majority():
-                self._become_follower(self.term, NOBODY)
+        if self._election_timer.quorum_check_is_due:
+            self._election_timer.restart()
+            self.transfer_target = NO_NODE
+            if not replication.majority_is_active():
+                self._become_follower(self.term, NO_NODE)
                 return
         if replication.since_heartbeat >= self._settings.heartbeat_ticks:
             replication.broadcast_heartbeats()
@@ -555,32 +559,34 @@ class RaftCore:
         """Only an entry of this term commits by counting; it takes all before it along (3.6.2)."""
         index = replication.majority_index()
         if self.log.matches(index, self.term) and self.log.commit_to(index):
-            replication.tell_commit()
-            self._leave_if_removed(replication)
+            replication.broadcast_commit()
+            self._step_down_if_removed(replication)
 
-    def _leave_if_removed(self, replication: Replication) -> None:
+    def _step_down_if_removed(self, replication: Replication) -> None:
         """A leader leads on until its own removal is committed, and hands over then (4.2.2)."""
         if self.node_id in self.voters or self.configuration_index > self.log.commit:
             return
-        heir = replication.most_complete()
+        heir = replication.most_up_to_date()
         if heir is not None:
-            self._hurried.append(m.TimeoutNow(term=self.term, sender=self.node_id, to=heir))
-        self._become_follower(self.term, NOBODY)
+            self._immediate_messages.append(m.TimeoutNow(term=self.term, sender=self.node_id, to=heir))
+        self._become_follower(self.term, NO_NODE)
 
     def _finish_transfer(self) -> None:
-        if self.replication is not None and self.replication.is_complete(self.transfer_to):
-            self._hurried.append(m.TimeoutNow(term=self.term, sender=self.node_id, to=self.transfer_to))
+        if self.replication is not None and self.replication.holds_entire_log(self.transfer_target):
+            self._immediate_messages.append(
+                m.TimeoutNow(term=self.term, sender=self.node_id, to=self.transfer_target)
+            )
 
     # --- outgoing
 
-    def _promised(self) -> tuple[int, int]:
+    def _term_and_vote(self) -> tuple[int, int]:
         """What must be on disk before anything is answered; the commit index need not, it goes along."""
         return self.term, self.voted_for
 
     def _hard_state(self) -> HardState:
         return HardState(self.term, self.voted_for, self.log.commit)
 
-    def _accept(self, leader: int, match_index: int) -> None:
+    def _reply_accepted(self, leader: int, match_index: int) -> None:
         self._reply(
             m.AppendReply(
                 term=self.term, sender=self.node_id, to=leader, accepted=True, match_index=match_index
@@ -588,5 +594,5 @@ class RaftCore:
         )
 
     def _reply(self, message: m.AnyMessage) -> None:
-        if len(self._messages) < REPLIES_MAX:
+        if len(self._messages) < PENDING_REPLIES_MAX:
             self._messages.append(message)

@@ -10,27 +10,27 @@ from tierlog.metadata.raft.settings import RaftSettings
 RANK_TICKS = 2  # head start of each survivor of a dead leader before the next: an election fits into it
 
 
-class Patience:
-    __slots__ = ("_drawn", "_orphaned", "_rng", "_settings", "_ticks")
+class ElectionTimer:
+    __slots__ = ("_leader_died", "_rng", "_settings", "_ticks", "_timeout")
 
     def __init__(self, settings: RaftSettings, rng: Rng) -> None:
         self._settings, self._rng = settings, rng
-        self._orphaned = False  # the leader's process is known to be dead
-        self.renew()
+        self._leader_died = False  # the leader's process is known to be dead
+        self.reset()
 
     @property
-    def is_over(self) -> bool:
-        return self._ticks >= self._drawn
+    def has_expired(self) -> bool:
+        return self._ticks >= self._timeout
 
     @property
-    def is_fresh(self) -> bool:
+    def leader_is_recent(self) -> bool:
         """The reason to wait is younger than the shortest election timeout."""
         return self._ticks < self._settings.election_ticks
 
     @property
-    def quorum_is_due(self) -> bool:
+    def quorum_check_is_due(self) -> bool:
         """Of a leader: whether a majority answers is to be looked at again."""
-        return self._ticks >= self._settings.patience_ticks
+        return self._ticks >= self._settings.check_quorum_ticks
 
     def tick(self) -> None:
         self._ticks += 1
@@ -39,18 +39,18 @@ class Patience:
         """There is a reason to wait again."""
         self._ticks = 0
 
-    def heard_leader(self) -> None:
-        self._ticks, self._orphaned = 0, False
+    def on_leader_contact(self) -> None:
+        self._ticks, self._leader_died = 0, False
 
-    def renew(self) -> None:
+    def reset(self) -> None:
         """The role changed. An orphan asks again soon: the others may not have noticed the death yet."""
-        ticks = RANK_TICKS if self._orphaned else self._settings.election_ticks
-        self._ticks, self._drawn = 0, ticks + self._rng.randrange(ticks)
+        ticks = RANK_TICKS if self._leader_died else self._settings.election_ticks
+        self._ticks, self._timeout = 0, ticks + self._rng.randrange(ticks)
 
-    def orphan(self) -> None:
-        """The leader's process has died: until another one is heard, patience is short."""
-        self._orphaned = True
+    def on_leader_death(self) -> None:
+        """The leader's process has died: until another one is heard, timer is short."""
+        self._leader_died = True
 
-    def wait_in_rank(self, rank: int) -> None:
+    def delay_for_rank(self, rank: int) -> None:
         """An orphan's turn comes after those of so many others."""
-        self._ticks, self._drawn = 0, RANK_TICKS * rank
+        self._ticks, self._timeout = 0, RANK_TICKS * rank

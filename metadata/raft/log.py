@@ -87,7 +87,7 @@ class RaftLog:
         if entry.kind == CONFIGURATION:
             self._configurations.append((entry.index, decode_configuration(entry.payload)))
 
-    def goes_on_with(self, snapshot: Snapshot | None, entries: Sequence[Entry], after_term: int) -> bool:
+    def is_continued_by(self, snapshot: Snapshot | None, entries: Sequence[Entry], after_term: int) -> bool:
         """Whether these, committed elsewhere, may be of this log, as far as can be told: terms never fall
         along a log, and the entry before the first is known here. `after_term`: of that one; -1: not known.
         """
@@ -111,18 +111,18 @@ class RaftLog:
                 self._configurations = [held for held in self._configurations if held[0] < entry.index]
             self.append(entry)
 
-    def last_not_above(self, index: int, term: int) -> tuple[int, int]:
+    def find_conflict_by_term(self, index: int, term: int) -> tuple[int, int]:
         """The last (index, term) not after `index` with a term not above `term`: where logs may agree."""
         index = min(index, self.last_index)
         while (found := self.term_at(index)) is not None and found > term:
             index -= 1
         return index, found if found is not None else 0
 
-    def is_behind(self, last_index: int, last_term: int) -> bool:
+    def is_candidate_up_to_date(self, last_index: int, last_term: int) -> bool:
         """Whether a log that ends there is at least as up to date as this one (3.6.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
-    def check_holds(self, acknowledged: int) -> None:
+    def check_acknowledged(self, acknowledged: int) -> None:
         """This node has told its leader that it holds entries up to that one. Raises InvariantViolation if it
         does not: it may have forgotten votes as well."""
         if acknowledged > self.last_index:
@@ -149,7 +149,7 @@ class RaftLog:
         if self.matches(last.index, last.term):
             self.stable = max(self.stable, last.index)
 
-    def to_apply(self) -> tuple[Entry, ...]:
+    def unapplied(self) -> tuple[Entry, ...]:
         """Committed entries that are durable here and not applied yet."""
         return self.between(self.applied + 1, min(self.commit, self.stable) + 1)
 

@@ -27,7 +27,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
     def members(self) -> dict[int, Member]:
         return {**self.voters, **self.learners}
 
-    def names(self, node_id: int) -> bool:
+    def includes(self, node_id: int) -> bool:
         return node_id in self.voters or node_id in self.learners
 
     def with_learner(self, node_id: int, member: Member) -> "Configuration":
@@ -44,7 +44,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
             {n: m for n, m in self.learners.items() if n != node_id},
         )
 
-    def knowing(self, directories: dict[int, UUID]) -> "Configuration":
+    def with_directories(self, directories: dict[int, UUID]) -> "Configuration":
         """The same nodes; directories that were not known are filled in, and none is changed."""
         return Configuration(_knowing(self.voters, directories), _knowing(self.learners, directories))
 

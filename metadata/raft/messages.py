@@ -8,7 +8,7 @@ import msgspec
 
 from tierlog.metadata.raft.membership import Configuration
 
-NOBODY = -1
+NO_NODE = -1
 PAYLOAD, CONFIGURATION = 0, 1  # kinds of entries
 
 
@@ -25,7 +25,7 @@ class HardState(msgspec.Struct, frozen=True, array_like=True):
     """What must survive a crash besides the log. `commit` may lag; it only shortens a restart."""
 
     term: int = 0
-    voted_for: int = NOBODY
+    voted_for: int = NO_NODE
     commit: int = 0
 
 

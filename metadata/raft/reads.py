@@ -12,14 +12,14 @@ from dataclasses import dataclass
 class Reads:
     """Invariant: confirmed <= sent <= asked."""
 
-    asked: int = 0
+    requested: int = 0
     sent: int = 0
     confirmed: int = 0
 
     @property
     def round_is_due(self) -> bool:
-        return self.asked > self.sent == self.confirmed
+        return self.requested > self.sent == self.confirmed
 
-    def answered(self, majority: int) -> None:
+    def on_majority_answered(self, majority: int) -> None:
         """A majority has answered rounds up to this number."""
         self.confirmed = max(self.confirmed, min(majority, self.sent))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import Configuration
-from tierlog.metadata.raft.progress import Progress, Sending
+from tierlog.metadata.raft.progress import Progress, ProgressState
 from tierlog.metadata.raft.quorum import committed_index, majority
 from tierlog.metadata.raft.reads import Reads
 from tierlog.metadata.raft.settings import RaftSettings
@@ -32,7 +32,7 @@ class Replication:
         self.progress: dict[int, Progress] = {}
         self.since_heartbeat = 0  # ticks; those that carry a question count
         self._track(configuration)
-        self.stored(log.stable)
+        self.on_persisted(log.stable)
 
     def configure(self, configuration: Configuration) -> None:
         """Whom to send to and who counts; what is known of those who stay is kept. Questions may wait for
@@ -50,10 +50,10 @@ class Replication:
                 self.progress[member] = progress
         self.progress = {n: self.progress[n] for n in sorted(configuration.members)}
 
-    def stored(self, index: int) -> None:
+    def on_persisted(self, index: int) -> None:
         """The leader's own log is durable up to there. It may lead without counting (4.2.2)."""
         if own := self.progress.get(self._node_id):
-            own.accepted(index)
+            own.on_accepted(index)
 
     def majority_index(self) -> int:
         """The highest index that a majority holds durably."""
@@ -61,7 +61,7 @@ class Replication:
             self._voters, {v: progress.match_index for v, progress in self.progress.items()}
         )
 
-    def hears_majority(self) -> bool:
+    def majority_is_active(self) -> bool:
         """Whether a majority has answered since this was last asked."""
         active = sum(self.progress[v].recently_active or v == self._node_id for v in self._voters)
         for progress in self.progress.values():
@@ -71,30 +71,30 @@ class Replication:
     def tick(self) -> None:
         self.since_heartbeat += 1
         for learner in self._learners:
-            self.progress[learner].waited(self._settings.election_ticks)
+            self.progress[learner].on_tick(self._settings.election_ticks)
 
-    def most_complete(self) -> int | None:
+    def most_up_to_date(self) -> int | None:
         """Another voter that holds the most of the log."""
         others = [voter for voter in self._voters if voter != self._node_id]
         return max(others, key=lambda voter: self.progress[voter].match_index, default=None)
 
-    def heir(self) -> int | None:
+    def transfer_target(self) -> int | None:
         """Of the other voters that answer the one that holds the most of the log."""
-        answering = [voter for voter in self._voters if voter != self._node_id and self.answers(voter)]
+        answering = [voter for voter in self._voters if voter != self._node_id and self.is_replicating(voter)]
         return max(answering, key=lambda voter: self.progress[voter].match_index, default=None)
 
-    def answers(self, member: int) -> bool:
+    def is_replicating(self, member: int) -> bool:
         """It takes what is sent, as far as is known."""
         progress = self.progress.get(member)
-        return progress is not None and progress.state is Sending.REPLICATE
+        return progress is not None and progress.state is ProgressState.REPLICATE
 
     # --- reads
 
-    def ask(self) -> int:
+    def request_read(self) -> int:
         """The number of a new question; a round of heartbeats carries it now, or when the one before ends."""
-        self.reads.asked += 1
+        self.reads.requested += 1
         self._next_round()
-        return self.reads.asked
+        return self.reads.requested
 
     def _next_round(self) -> None:
         if self.reads.round_is_due:
@@ -102,19 +102,19 @@ class Replication:
             self._count_reads()
 
     def _count_reads(self) -> None:
-        answered = {voter: self.progress[voter].read for voter in self._voters}
+        answered = {voter: self.progress[voter].confirmed_read for voter in self._voters}
         if self._node_id in answered:
             answered[self._node_id] = self.reads.sent
-        self.reads.answered(committed_index(self._voters, answered))
+        self.reads.on_majority_answered(committed_index(self._voters, answered))
 
-    def is_complete(self, voter: int) -> bool:
+    def holds_entire_log(self, voter: int) -> bool:
         """Whether it holds the whole log."""
         progress = self.progress.get(voter)
         return progress is not None and progress.match_index == self._log.last_index
 
-    def unreachable(self, voter: int) -> None:
+    def on_peer_unreachable(self, voter: int) -> None:
         progress = self.progress.get(voter)
-        if progress is not None and progress.state is Sending.REPLICATE:
+        if progress is not None and progress.state is ProgressState.REPLICATE:
             progress.probe(progress.match_index + 1)
 
     # --- answers
@@ -126,14 +126,14 @@ class Replication:
             return False
         progress.recently_active = True
         if not reply.accepted:
-            index, _ = self._log.last_not_above(reply.hint_index, reply.hint_term)
-            if progress.refused(reply.refused_index, index):
+            index, _ = self._log.find_conflict_by_term(reply.hint_index, reply.hint_term)
+            if progress.on_refused(reply.refused_index, index):
                 self.send_appends(reply.sender)
             return False
-        progress.accepted(reply.match_index)
+        progress.on_accepted(reply.match_index)
         progress.end_round(self._log.last_index, self._settings.election_ticks)
         caught_up = progress.snapshot is None or progress.match_index >= progress.snapshot.index
-        if progress.state is not Sending.REPLICATE and caught_up:
+        if progress.state is not ProgressState.REPLICATE and caught_up:
             progress.replicate()
         return True
 
@@ -144,21 +144,21 @@ class Replication:
         if isinstance(reply, m.SnapshotReply):
             self._on_snapshot_reply(progress, reply)
             return
-        progress.heard()
-        progress.read = max(progress.read, reply.read)
+        progress.on_heartbeat_reply()
+        progress.confirmed_read = max(progress.confirmed_read, reply.read)
         progress.end_round(self._log.last_index, self._settings.election_ticks)
         self._count_reads()
         self._next_round()
-        if progress.state is Sending.SNAPSHOT and progress.chunk_quiet:
+        if progress.state is ProgressState.SNAPSHOT and progress.chunk_unanswered:
             self._send_chunk(reply.sender, progress)
-        elif progress.match_index < self._log.last_index or progress.state is Sending.PROBE:
+        elif progress.match_index < self._log.last_index or progress.state is ProgressState.PROBE:
             self._send_append(reply.sender, progress)  # one that has it all vouches for that by its answer
 
     def _on_snapshot_reply(self, progress: Progress, reply: m.SnapshotReply) -> None:
         progress.recently_active = True
         if progress.snapshot is None or progress.snapshot.index != reply.index:
             return
-        if reply.next_offset != progress.chunk_offset or progress.chunk_quiet:
+        if reply.next_offset != progress.chunk_offset or progress.chunk_unanswered:
             progress.chunk_offset = reply.next_offset
             self._send_chunk(reply.sender, progress)
 
@@ -168,21 +168,21 @@ class Replication:
         for voter, _ in self._followers():
             self.send_appends(voter)
 
-    def tell_commit(self) -> None:
+    def broadcast_commit(self) -> None:
         """The commit index moved: those who are not busy learn it now, the others with what follows."""
         for voter, progress in self._followers():
             if not progress.paused:
                 self._send_append(voter, progress)
 
     def broadcast_heartbeats(self) -> None:
-        self.reads.sent = self.reads.asked
+        self.reads.sent = self.reads.requested
         self.since_heartbeat = 0
         for voter, progress in self._followers():
-            progress.chunk_quiet = progress.state is Sending.SNAPSHOT
+            progress.chunk_unanswered = progress.state is ProgressState.SNAPSHOT
             commit = min(self._log.commit, progress.match_index)
             self._send(
                 m.Heartbeat(
-                    term=self._term, sender=self._node_id, to=voter, commit=commit, read=self.reads.asked
+                    term=self._term, sender=self._node_id, to=voter, commit=commit, read=self.reads.requested
                 )
             )
 
@@ -191,7 +191,7 @@ class Replication:
         progress = self.progress[voter]
         while not progress.paused and progress.next_index <= self._log.last_index:
             self._send_append(voter, progress)
-        if not progress.paused and progress.told_commit < min(self._log.commit, progress.match_index):
+        if not progress.paused and progress.sent_commit < min(self._log.commit, progress.match_index):
             self._send_append(voter, progress)
 
     def _followers(self) -> list[tuple[int, Progress]]:
@@ -199,7 +199,7 @@ class Replication:
 
     def _send_append(self, voter: int, progress: Progress) -> None:
         """One message; empty if all was sent, which tells the commit index and finds out about losses."""
-        if progress.state is Sending.SNAPSHOT:
+        if progress.state is ProgressState.SNAPSHOT:
             return
         prev_index = progress.next_index - 1
         prev_term = self._log.term_at(prev_index)
@@ -208,7 +208,7 @@ class Replication:
             self._send_chunk(voter, progress)
             return
         entries: tuple[m.Entry, ...] = ()
-        if not progress.paused or progress.state is Sending.PROBE:
+        if not progress.paused or progress.state is ProgressState.PROBE:
             end, most = self._log.last_index + 1, self._settings.append_bytes
             entries = self._log.between(progress.next_index, end, most)
         self._send(
@@ -222,15 +222,15 @@ class Replication:
                 commit=self._log.commit,
             )
         )
-        progress.told_commit = self._log.commit
-        progress.sent(prev_index + len(entries), len(entries))
+        progress.sent_commit = self._log.commit
+        progress.on_append_sent(prev_index + len(entries), len(entries))
 
     def _send_chunk(self, voter: int, progress: Progress) -> None:
         snapshot = progress.snapshot
         if snapshot is None:
             return
         start = progress.chunk_offset
-        progress.chunk_quiet = False
+        progress.chunk_unanswered = False
         self._send(
             m.SnapshotChunk(
                 term=self._term,

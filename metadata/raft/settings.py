@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 MIB = 1 << 20
-HEARTBEATS_IN_PATIENCE = 5
+HEARTBEATS_PER_TIMEOUT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,19 +20,19 @@ class RaftSettings:
     snapshot_bytes: int = 1024 * MIB  # the largest that is accepted
 
     @classmethod
-    def of_times(cls, *, tick_ms: int, election_ms: int, quorum_ms: int) -> "RaftSettings":
+    def from_durations(cls, *, tick_ms: int, election_ms: int, quorum_ms: int) -> "RaftSettings":
         """Times rounded up to ticks. Heartbeats as often as an election timeout bears the loss of four in a
         row: two requests for each follower are most of what an idle quorum costs.
         """
         election_ticks, quorum_ticks = -(-election_ms // tick_ms), -(-quorum_ms // tick_ms)
-        patience = min(election_ticks, quorum_ticks or election_ticks)
+        timer = min(election_ticks, quorum_ticks or election_ticks)
         return cls(
             election_ticks=election_ticks,
             quorum_ticks=quorum_ticks,
-            heartbeat_ticks=max(patience // HEARTBEATS_IN_PATIENCE, 1),
+            heartbeat_ticks=max(timer // HEARTBEATS_PER_TIMEOUT, 1),
         )
 
     @property
-    def patience_ticks(self) -> int:
+    def check_quorum_ticks(self) -> int:
         """Of a leader with its quorum."""
         return self.quorum_ticks or self.election_ticks

@@ -10,14 +10,14 @@ Key = tuple[int, int, int, int, int]
 class IncomingSnapshot:
     """Holds one; a chunk of another, or of another leader, begins anew."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._key: Key | None = None
         self._data = bytearray()
 
     def add(self, chunk: SnapshotChunk) -> Snapshot | None:
         """The snapshot, if this chunk completes it."""
-        if chunk.size > self._most_bytes:
+        if chunk.size > self._max_bytes:
             return None
         if _key(chunk) != self._key:
             self._key, self._data = _key(chunk), bytearray()

@@ -76,7 +76,7 @@ class Scene:
     def do_died(self, node: str, *to: str) -> None:
         """These learn that the node's process is dead."""
         for other in to:
-            self.cores[int(other)].peer_died(int(node))
+            self.cores[int(other)].on_peer_death(int(node))
 
     def do_disk(self, node: str, term: str, *entries: str) -> None:
         """What a node has on its disk, each entry as index@term:payload; boots it."""
@@ -133,7 +133,7 @@ class Scene:
     def do_take(self, node: str) -> None:
         """The first half of `write`: the work is taken and what may leave at once has left."""
         ready = self.writing[int(node)] = self.cores[int(node)].ready()
-        self.network += ready.hurried
+        self.network += ready.immediate_messages
 
     def do_finish(self, node: str) -> None:
         core, ready = self.cores[int(node)], self.writing.pop(int(node))
@@ -179,7 +179,7 @@ class Scene:
         for node, core in self.cores.items():
             log = core.log
             held = f"log {log.first_index}..{log.last_index} commit {log.commit} applied {log.applied}"
-            leader = "nobody" if core.leader == m.NOBODY else core.leader
+            leader = "nobody" if core.leader == m.NO_NODE else core.leader
             voters = "" if core.voters == set(self.voters) else f" of {sorted(core.voters)}"
             self.said.append(f"{node} {core.role.value}{voters} term {core.term} follows {leader} {held}")
 

@@ -15,7 +15,7 @@ from tierlog.metadata.quorum.api import STATUS_PATH, STEP_PATH, SUBMIT_PATH
 from tierlog.metadata.quorum.auth import MAX_BODY_BYTES, SIGNATURE, Envelope, is_signed_response
 from tierlog.metadata.quorum.node import MetadataUnavailable
 from tierlog.metadata.raft.messages import (
-    NOBODY,
+    NO_NODE,
     Heartbeat,
     VoteReply,
     VoteRequest,
@@ -78,7 +78,7 @@ async def test_a_leader_whose_disk_hangs_is_replaced_and_follows_when_it_goes_on
     try:
         lost = asyncio.gather(member.client.submit(topic("lost")), return_exceptions=True)
         others = [other for n, other in quorum.running.items() if n != hung]
-        await others[0].node.status_when(lambda status: status.leader not in (hung, NOBODY))
+        await others[0].node.status_when(lambda status: status.leader not in (hung, NO_NODE))
         (unknown,) = await lost
         assert isinstance(unknown, MetadataUnavailable) and unknown.applied_unknown
         await others[0].client.submit(topic("after"))

@@ -16,7 +16,7 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decide import decide
 from tierlog.metadata.controller.partition_change import check_partition
 from tierlog.metadata.controller.reassignment import under_way
-from tierlog.metadata.controller.rules import min_in_sync, rules_of
+from tierlog.metadata.controller.rules import election_rules, min_in_sync
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage, PartitionImage
 from tierlog.metadata.image_codec import decode_image, encode_image
@@ -210,7 +210,7 @@ class Cluster:
     # --- what must hold
 
     def check(self, before: ClusterImage) -> None:
-        rules = rules_of(self.image)(TOPIC)
+        rules = election_rules(self.image)(TOPIC)
         old = before.topic(TOPIC)
         assert old is not None
         for number in range(PARTITIONS):

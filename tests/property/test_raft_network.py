@@ -109,7 +109,7 @@ class Cluster:
     def start_write(self, member: Node) -> None:
         if member.writing is None and member.core.has_ready():
             ready = member.core.ready()
-            self.send(ready.hurried)
+            self.send(ready.immediate_messages)
             member.writing = ready
 
     def end_write(self, member: Node) -> None:
@@ -164,14 +164,14 @@ class Cluster:
         elif after < applied:
             entries = log.between(after + 1, applied + 1, self.rng.choice([1, 1000]))
         before = log.term_at(after)
-        leader = other.core.leader if other.core.is_led else m.NOBODY
+        leader = other.core.leader if other.core.knows_leader_first_hand else m.NO_NODE
         after_term = -1 if before is None else before
         return Page(core.node_id, after, snapshot, entries, leader, other.core.term, after_term)
 
     def take(self, page: Page) -> None:
         core = self.members[page.reader].core
         late = page.after < core.log.commit
-        taken = core.take_committed(page.snapshot, page.entries, page.leader, page.term, page.after_term)
+        taken = core.accept_committed(page.snapshot, page.entries, page.leader, page.term, page.after_term)
         assert taken or page.after > core.log.commit, "it is one log"  # the reader was started anew
         if (page.snapshot or page.entries) and not core.is_leader:
             self.observed += 1
@@ -208,12 +208,12 @@ class Cluster:
             self.crash(node)
         for other in self.nodes:
             if other != node and self.rng.random() < 0.8:
-                self.members[other].core.peer_died(node)
+                self.members[other].core.on_peer_death(node)
 
     def read(self) -> None:
         known = max(self.committed, default=0)
         for member in self.members.values():
-            if member.core.leads_for_sure:
+            if member.core.has_committed_in_term:
                 number = member.core.request_read()
                 member.asked.append((member.core.term, number, member.core.log.commit, known))
 
@@ -276,7 +276,7 @@ class Cluster:
             case "start":
                 self.start_write(member)
             case "hurry":
-                self.send(member.core.take_hurried())
+                self.send(member.core.take_immediate_messages())
             case "end":
                 self.end_write(member)
             case "observe":
@@ -337,7 +337,7 @@ class Cluster:
             leader = next((x for x in self.members.values() if x.core.is_leader), None)
             if leader is None:
                 continue
-            if goal is None and leader.core.transfer_to == m.NOBODY:
+            if goal is None and leader.core.transfer_target == m.NO_NODE:
                 goal = leader.core.propose(b"goal")
             members = leader.core.configuration.members
             if goal is not None and all(len(self.members[n].state) >= goal for n in members):

@@ -218,7 +218,7 @@ def test_a_root_that_comes_back_is_deleted_while_anything_of_its_partition_is(
     """The queue is empty at the end; what counts is whether it was when the root came."""
     witness, line = _witness(), _line()
     queued = ClusterImage(cluster_id="simulated", index=2)
-    queued = replace(queued, delete_queue=queued.delete_queue.with_lines([line]))
+    queued = replace(queued, delete_queue=queued.delete_queue.with_deletes([line]))
     witness.published(queued)
     witness.removes([KEYS.root(WHERE)] if is_waiting else [KEYS.root(WHERE), LOG, IDX])
     at_once(witness.bucket.put(KEYS.root(WHERE), _root(1), None, None))

@@ -31,9 +31,8 @@ from tierlog.broker.storage import checked_batches, recovery
 from tierlog.broker.storage.core.producer_state import ProducerState
 from tierlog.config.topic import MAX_LONG
 from tierlog.metadata import evolve
-from tierlog.metadata.controller import election, in_sync, remote
-from tierlog.metadata.controller import partition_change as settle
-from tierlog.metadata.controller.rules import Rules
+from tierlog.metadata.controller import election, in_sync, partition_change, remote
+from tierlog.metadata.controller.rules import ElectionRules
 from tierlog.metadata.quorum import wal
 from tierlog.metadata.quorum.leadership import Leadership
 from tierlog.metadata.quorum.storage import MetadataStorage
@@ -102,7 +101,7 @@ def _() -> Patches:
 
 @_safeguard("check-quorum", "a leader that is cut off leads on", of_quorum=True)
 def _() -> Patches:
-    yield Replication, "hears_majority", _yes
+    yield Replication, "majority_is_active", _yes
 
 
 @_safeguard("appends of older terms are refused", "a deposed leader overwrites logs", of_quorum=True)
@@ -134,7 +133,7 @@ def _() -> Patches:
 
 @_safeguard("a vote goes to logs that are up to date", "a leader lacks what was committed", of_quorum=True)
 def _() -> Patches:
-    yield RaftLog, "is_behind", _yes
+    yield RaftLog, "is_candidate_up_to_date", _yes
 
 
 @_safeguard("ReadIndex", "a deposed leader answers from its old state", of_quorum=True)
@@ -165,18 +164,18 @@ def _() -> Patches:
 
 @_safeguard("eligible replicas left when nothing more was committed", "a replica leads that lacks records")
 def _() -> Patches:
-    yield Rules, "effective_min", lambda rules, replicas: 100
+    yield ElectionRules, "effective_min_isr", lambda rules, replicas: 100
 
 
 @_safeguard("unclean election is off", "a replica leads that lacks records")
 def _() -> Patches:
-    settled = settle.settle
+    settled = partition_change.build_partition_change
 
-    def without(before: Any, wanted: Any, rules: Rules, **how: Any) -> Any:
+    def without(before: Any, wanted: Any, rules: ElectionRules, **how: Any) -> Any:
         return settled(before, wanted, dataclasses.replace(rules, unclean=True), **how)
 
-    for module in (settle, election, in_sync):
-        yield module, "settle", without
+    for module in (partition_change, election, in_sync):
+        yield module, "build_partition_change", without
 
 
 @_safeguard("what may have lost its records says so", "a replica leads that lacks records")

@@ -21,8 +21,7 @@ from tierlog.broker.replication.replica_roles import ReplicaRoles
 from tierlog.broker.storage import unclean_restart as boots
 from tierlog.broker.storage.core.batch_validation import RecordChecks
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.controller import brokers, reassignment, rules
-from tierlog.metadata.controller import partition_change as settle
+from tierlog.metadata.controller import brokers, partition_change, reassignment, rules
 from tierlog.metadata.controller.rules import ClusterDefaults
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage, PartitionImage
@@ -48,7 +47,7 @@ def _() -> Patches:
         target = tuple(one for one in wanted.replicas if one not in wanted.removing)
         return replace(wanted, replicas=target, in_sync=target, adding=(), removing=())
 
-    yield settle, "_completed", without
+    yield partition_change, "_completed", without
 
 
 @safeguard("a move leaves enough replicas that hold all", "the loss of one disk loses what was acknowledged")
@@ -97,7 +96,7 @@ def _() -> Patches:
 
 @safeguard("a live broker's place is not taken", "a broker serves whose partitions were given to others")
 def _() -> Patches:
-    yield BrokerSessions, "valid", lambda *_: frozenset()
+    yield BrokerSessions, "in_session", lambda *_: frozenset()
 
 
 @safeguard("a directory carries the epoch of its last use", "a replica leads that lacks records")

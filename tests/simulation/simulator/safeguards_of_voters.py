@@ -85,11 +85,11 @@ def _() -> Patches:
 
 @safeguard("a new controller gives all a session", "a broker serves whose partitions were given to others")
 def _() -> Patches:
-    took_over = BrokerSessions.took_over
+    on_leadership_gained = BrokerSessions.on_leadership_gained
 
     def without(sessions: BrokerSessions, image: Any, now_ms: int) -> None:
-        took_over(sessions, image, now_ms)
+        on_leadership_gained(sessions, image, now_ms)
         for session in sessions._sessions.values():
             session.until_ms = now_ms
 
-    yield BrokerSessions, "took_over", without
+    yield BrokerSessions, "on_leadership_gained", without

@@ -17,7 +17,7 @@ from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.request_guard import known_names
 from tierlog.config.node import settings_from
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.member_address import MemberResolver, NotAMembers, check_resolved, check_url
+from tierlog.metadata.member_address import InvalidMemberUrl, MemberResolver, check_resolved, check_url
 from tierlog.metadata.quorum.api import quorum_routes, raft_routes
 
 
@@ -193,7 +193,7 @@ def test_names_of_the_cluster_are_known() -> None:
     ],
 )
 def test_a_voter_has_an_address_that_a_member_can_have(url: str) -> None:
-    with pytest.raises(NotAMembers):
+    with pytest.raises(InvalidMemberUrl):
         check_url(url, ["http://10.0.0.1:9644"])
 
 
@@ -235,7 +235,7 @@ NAMES = Names(
 
 @pytest.mark.parametrize("name", ["metadata", "mapped"])
 async def test_a_voters_name_must_not_resolve_to_a_link_local_address(name: str) -> None:
-    with pytest.raises(NotAMembers, match="resolves to"):
+    with pytest.raises(InvalidMemberUrl, match="resolves to"):
         await check_resolved(f"http://{name}:80", NAMES)
 
 

@@ -10,7 +10,7 @@ from remote_segments import remote_segment
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decide import decide
 from tierlog.metadata.controller.partition_change import check_partition
-from tierlog.metadata.controller.rules import rules_of
+from tierlog.metadata.controller.rules import election_rules
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition
 from tierlog.metadata.image_codec import decode_image, encode_image
@@ -32,7 +32,7 @@ class World:
         payload = encode_records(decision.records)
         self.log.append(payload)
         self.image = apply_entry(self.image, self.image.index + 1, decode_records(payload))
-        rules = rules_of(self.image)
+        rules = election_rules(self.image)
         for topic in self.image.topics.values():
             for partition in topic.partitions:
                 check_partition(partition, rules(topic.name))

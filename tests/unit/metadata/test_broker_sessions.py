@@ -35,101 +35,101 @@ def fenced(commands: tuple[c.FenceBroker, ...]) -> list[int]:
 
 
 def test_a_new_leader_gives_everyone_a_whole_session(pair: World, sessions: BrokerSessions) -> None:
-    sessions.took_over(pair.image, 10_000)
-    assert sessions.overdue(pair.image, 12_999) == ()
-    assert fenced(sessions.overdue(pair.image, 13_000)) == [1, 2]
+    sessions.on_leadership_gained(pair.image, 10_000)
+    assert sessions.fence_expired(pair.image, 12_999) == ()
+    assert fenced(sessions.fence_expired(pair.image, 13_000)) == [1, 2]
 
 
 def test_a_heartbeat_begins_a_session_anew(pair: World, sessions: BrokerSessions) -> None:
-    sessions.took_over(pair.image, 0)
+    sessions.on_leadership_gained(pair.image, 0)
     heard = sessions.heartbeat(pair.image, beat(pair, 2), 2000)
     assert (heard.reply.error, heard.reply.fenced, heard.command) == (E.NONE, False, None)
     assert sessions.next_deadline_ms() == 3000
-    assert fenced(sessions.overdue(pair.image, 3000)) == [1]
-    assert fenced(sessions.overdue(pair.image, 5000)) == [1, 2]  # until the image shows it
+    assert fenced(sessions.fence_expired(pair.image, 3000)) == [1]
+    assert fenced(sessions.fence_expired(pair.image, 5000)) == [1, 2]  # until the image shows it
 
 
 def test_a_lease_ends_before_the_session_of_the_same_heartbeat(pair: World, sessions: BrokerSessions) -> None:
     sent, received = 1990, 2000
     lease_ms = sessions.heartbeat(pair.image, beat(pair, 1), received).reply.lease_ms
     assert lease_ms > 0
-    assert sessions.overdue(pair.image, sent + lease_ms) == ()
+    assert sessions.fence_expired(pair.image, sent + lease_ms) == ()
 
 
 def test_who_is_to_be_fenced_gets_no_lease_any_more(pair: World, sessions: BrokerSessions) -> None:
-    sessions.took_over(pair.image, 0)
-    assert fenced(sessions.overdue(pair.image, 3000)) == [1, 2]
+    sessions.on_leadership_gained(pair.image, 0)
+    assert fenced(sessions.fence_expired(pair.image, 3000)) == [1, 2]
     late = sessions.heartbeat(pair.image, beat(pair, 1), 3001)
     assert (late.reply.fenced, late.reply.lease_ms) == (False, 0)
-    assert 1 in fenced(sessions.overdue(pair.image, 3002))
+    assert 1 in fenced(sessions.fence_expired(pair.image, 3002))
     pair.fence(1)
     back = sessions.heartbeat(pair.image, beat(pair, 1), 3003)
     assert (back.reply.lease_ms, back.command.fenced) == (0, False)
     pair.do(back.command)
-    assert sessions.answer(pair.image, beat(pair, 1)).lease_ms > 0
-    assert fenced(sessions.overdue(pair.image, 3004)) == [2]
+    assert sessions.reply(pair.image, beat(pair, 1)).lease_ms > 0
+    assert fenced(sessions.fence_expired(pair.image, 3004)) == [2]
 
 
 def test_a_process_that_has_ended_is_overdue_at_once(pair: World, sessions: BrokerSessions) -> None:
-    sessions.took_over(pair.image, 0)
-    sessions.ended(1, pair.image.brokers[1].broker_epoch)
-    assert fenced(sessions.overdue(pair.image, 5)) == [1]
+    sessions.on_leadership_gained(pair.image, 0)
+    sessions.on_process_ended(1, pair.image.brokers[1].broker_epoch)
+    assert fenced(sessions.fence_expired(pair.image, 5)) == [1]
 
 
 def test_nothing_revives_the_session_of_a_process_that_has_ended(
     pair: World, sessions: BrokerSessions
 ) -> None:
     """A heartbeat that was long under way, or a leader that did not run for a while."""
-    sessions.took_over(pair.image, 0)
+    sessions.on_leadership_gained(pair.image, 0)
     late = beat(pair, 1)
-    sessions.ended(1, late.broker_epoch)
+    sessions.on_process_ended(1, late.broker_epoch)
     assert sessions.heartbeat(pair.image, late, 1000).reply.lease_ms == 0
-    sessions.held_up(5000)
-    assert sessions.valid(pair.image, 1000) == {2}
-    assert fenced(sessions.overdue(pair.image, 1000)) == [1]
+    sessions.extend_all(5000)
+    assert sessions.in_session(pair.image, 1000) == {2}
+    assert fenced(sessions.fence_expired(pair.image, 1000)) == [1]
     pair.fence(1)
     assert sessions.heartbeat(pair.image, beat(pair, 1), 2000).command is None, "it is not let in again"
-    assert sessions.valid(pair.image, 2000) == {2}
+    assert sessions.in_session(pair.image, 2000) == {2}
 
 
 def test_news_of_an_earlier_process_changes_nothing(pair: World, sessions: BrokerSessions) -> None:
     old = beat(pair, 1)
     pair.register(1, incarnation=11)
-    sessions.took_over(pair.image, 0)
-    sessions.ended(1, old.broker_epoch)
-    assert sessions.overdue(pair.image, 5) == ()
+    sessions.on_leadership_gained(pair.image, 0)
+    sessions.on_process_ended(1, old.broker_epoch)
+    assert sessions.fence_expired(pair.image, 5) == ()
     assert sessions.heartbeat(pair.image, old, 2999).reply.error == E.STALE_BROKER_EPOCH
-    assert fenced(sessions.overdue(pair.image, 3000)) == [1, 2]
+    assert fenced(sessions.fence_expired(pair.image, 3000)) == [1, 2]
     stranger = c.Heartbeat(broker_id=9, broker_epoch=1, image_index=0)
     assert sessions.heartbeat(pair.image, stranger, 0).reply.error == E.BROKER_ID_NOT_REGISTERED
 
 
 def test_a_broker_that_registers_later_has_a_whole_session(pair: World, sessions: BrokerSessions) -> None:
-    sessions.took_over(pair.image, 0)
+    sessions.on_leadership_gained(pair.image, 0)
     pair.brokers(3)
-    assert 3 not in fenced(sessions.overdue(pair.image, 3000))
-    assert 3 not in fenced(sessions.overdue(pair.image, 5999))
-    assert 3 in fenced(sessions.overdue(pair.image, 6000))
+    assert 3 not in fenced(sessions.fence_expired(pair.image, 3000))
+    assert 3 not in fenced(sessions.fence_expired(pair.image, 5999))
+    assert 3 in fenced(sessions.fence_expired(pair.image, 6000))
 
 
 def test_a_broker_is_let_in_once_it_has_seen_its_registration(world: World, sessions: BrokerSessions) -> None:
     world.register(1, start_fenced=True)
     behind = beat(world, 1, image_index=world.image.index - 1)
     assert sessions.heartbeat(world.image, behind, 0).command is None
-    assert sessions.unfence(world.image, beat(world, 1, want_fence=True)) is None
+    assert sessions.unfence_command(world.image, beat(world, 1, want_fence=True)) is None
     ready = sessions.heartbeat(world.image, beat(world, 1), 0)
     assert (ready.reply.fenced, ready.reply.lease_ms) == (True, 0)
-    assert ready.command == sessions.unfence(world.image, beat(world, 1))
+    assert ready.command == sessions.unfence_command(world.image, beat(world, 1))
     world.do(ready.command)
-    assert not sessions.answer(world.image, beat(world, 1)).fenced
+    assert not sessions.reply(world.image, beat(world, 1)).fenced
 
 
 def test_a_fenced_broker_is_let_in_once_it_has_seen_that_it_was_fenced(
     pair: World, sessions: BrokerSessions
 ) -> None:
-    sessions.took_over(pair.image, 0)
+    sessions.on_leadership_gained(pair.image, 0)
     before = pair.image.index
-    sessions.overdue(pair.image, 3000)
+    sessions.fence_expired(pair.image, 3000)
     pair.fence(1)
     stale = beat(pair, 1, image_index=before)  # by that image it would still lead
     assert sessions.heartbeat(pair.image, stale, 3001).command is None
@@ -141,9 +141,9 @@ def test_a_new_leader_lets_a_fenced_broker_in_once_it_has_seen_all_that_it_knows
     pair: World, sessions: BrokerSessions
 ) -> None:
     pair.fence(1)
-    sessions.took_over(pair.image, 0)
-    assert sessions.unfence(pair.image, beat(pair, 1, image_index=pair.image.index - 1)) is None
-    assert sessions.unfence(pair.image, beat(pair, 1)) is not None
+    sessions.on_leadership_gained(pair.image, 0)
+    assert sessions.unfence_command(pair.image, beat(pair, 1, image_index=pair.image.index - 1)) is None
+    assert sessions.unfence_command(pair.image, beat(pair, 1)) is not None
 
 
 def test_a_late_heartbeat_of_its_start_does_not_fence_a_broker_that_serves(
@@ -167,71 +167,74 @@ def test_a_stop_is_allowed_when_nobody_is_left_to_take_over(pair: World, session
     assert pair.partition().leader == 2
     pair.do(last.command)  # nobody waits for its session; a stopping broker is not let in again
     assert sessions.heartbeat(pair.image, beat(pair, 1), 0).command is None
-    assert sessions.answer(pair.image, beat(pair, 1, want_stop=True)).may_stop
+    assert sessions.reply(pair.image, beat(pair, 1, want_stop=True)).may_stop
 
 
 def test_time_in_which_the_leader_did_not_run_counts_against_nobody(
     pair: World, sessions: BrokerSessions
 ) -> None:
-    sessions.took_over(pair.image, 0)
-    sessions.held_up(4000)
-    assert sessions.overdue(pair.image, 6999) == ()
-    assert fenced(sessions.overdue(pair.image, 7000)) == [1, 2]
+    sessions.on_leadership_gained(pair.image, 0)
+    sessions.extend_all(4000)
+    assert sessions.fence_expired(pair.image, 6999) == ()
+    assert fenced(sessions.fence_expired(pair.image, 7000)) == [1, 2]
 
 
 def test_a_heartbeat_travels_as_bytes(pair: World, sessions: BrokerSessions) -> None:
     heartbeat = beat(pair, 1)
     assert c.decode_heartbeat(c.encode_heartbeat(heartbeat)) == heartbeat
-    reply = sessions.answer(pair.image, heartbeat)
+    reply = sessions.reply(pair.image, heartbeat)
     assert c.decode_heartbeat_reply(c.encode_heartbeat(reply)) == reply
 
 
 def test_a_session_keeps_other_processes_out_until_it_ends(pair: World, sessions: BrokerSessions) -> None:
-    sessions.took_over(pair.image, 0)
-    assert sessions.valid(pair.image, 2999) == {1, 2}  # a new leader has heard of no broker, and trusts all
+    sessions.on_leadership_gained(pair.image, 0)
+    assert sessions.in_session(pair.image, 2999) == {
+        1,
+        2,
+    }  # a new leader has heard of no broker, and trusts all
     sessions.heartbeat(pair.image, beat(pair, 2), 2000)
-    assert sessions.valid(pair.image, 3000) == {2}
-    sessions.ended(2, pair.image.brokers[2].broker_epoch)
-    assert sessions.valid(pair.image, 3500) == frozenset()
+    assert sessions.in_session(pair.image, 3000) == {2}
+    sessions.on_process_ended(2, pair.image.brokers[2].broker_epoch)
+    assert sessions.in_session(pair.image, 3500) == frozenset()
 
 
 def test_a_fenced_broker_that_is_heard_keeps_other_processes_out(
     pair: World, sessions: BrokerSessions
 ) -> None:
     """It opens its logs, and is let in later."""
-    sessions.took_over(pair.image, 0)
+    sessions.on_leadership_gained(pair.image, 0)
     pair.fence(1)
-    assert sessions.valid(pair.image, 1000) == {2}, "a new leader has not heard of it"
+    assert sessions.in_session(pair.image, 1000) == {2}, "a new leader has not heard of it"
     for now_ms in range(1000, 20_000, 1000):
         sessions.heartbeat(pair.image, beat(pair, 1, want_fence=True), now_ms)
         sessions.heartbeat(pair.image, beat(pair, 2), now_ms)
-        assert sessions.valid(pair.image, now_ms + 999) == {1, 2}
-    assert sessions.valid(pair.image, 22_000) == frozenset()
+        assert sessions.in_session(pair.image, now_ms + 999) == {1, 2}
+    assert sessions.in_session(pair.image, 22_000) == frozenset()
 
 
 def test_a_new_process_has_a_whole_session(pair: World, sessions: BrokerSessions) -> None:
-    sessions.took_over(pair.image, 0)
+    sessions.on_leadership_gained(pair.image, 0)
     pair.register(2, incarnation=22, start_fenced=True)
-    assert 2 in sessions.valid(pair.image, 5000), "its first heartbeat is still to come"
-    sessions.overdue(pair.image, 5000)
-    assert sessions.valid(pair.image, 7999) == {2}
-    assert sessions.valid(pair.image, 8000) == frozenset()
+    assert 2 in sessions.in_session(pair.image, 5000), "its first heartbeat is still to come"
+    sessions.fence_expired(pair.image, 5000)
+    assert sessions.in_session(pair.image, 7999) == {2}
+    assert sessions.in_session(pair.image, 8000) == frozenset()
 
 
 def test_who_has_stopped_leaves_its_place_to_the_next_process_at_once(
     pair: World, sessions: BrokerSessions
 ) -> None:
-    sessions.took_over(pair.image, 0)
+    sessions.on_leadership_gained(pair.image, 0)
     while (stops := sessions.heartbeat(pair.image, beat(pair, 2, want_stop=True), 1000)).command is not None:
         pair.do(stops.command)
     assert stops.reply.may_stop and pair.image.brokers[2].fenced
-    assert sessions.valid(pair.image, 1001) == {1}
+    assert sessions.in_session(pair.image, 1001) == {1}
 
 
 def test_a_broker_that_stops_before_it_was_let_in_leaves_its_place_at_once(
     world: World, sessions: BrokerSessions
 ) -> None:
     world.register(1, start_fenced=True)
-    assert sessions.valid(world.image, 0) == {1}
+    assert sessions.in_session(world.image, 0) == {1}
     assert sessions.heartbeat(world.image, beat(world, 1, want_stop=True), 1).command is None
-    assert sessions.valid(world.image, 1) == frozenset()
+    assert sessions.in_session(world.image, 1) == frozenset()

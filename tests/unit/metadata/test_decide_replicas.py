@@ -7,7 +7,7 @@ import pytest
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.balance import rebalance
 from tierlog.metadata.controller.commands import ElectionKind
-from tierlog.metadata.controller.election import leads_others_could
+from tierlog.metadata.controller.election import count_transferable_leaderships
 from tierlog.metadata.controller.replicas import MAX_REPLICAS_PER_REPORT
 from tierlog.protocol.errors import ErrorCode as E
 
@@ -129,7 +129,7 @@ def test_the_preferred_leader_is_not_elected_onto_a_failed_disk(three: World) ->
 def test_a_controlled_shutdown_does_not_wait_for_failed_disks(three: World) -> None:
     report(three, 2, 0)
     report(three, 3, 0)
-    assert leads_others_could(three.image, 1) == 0
+    assert count_transferable_leaderships(three.image, 1) == 0
 
 
 def test_reports_of_other_lives_and_of_other_partitions(three: World) -> None:
@@ -231,7 +231,7 @@ def test_a_restart_alone_makes_no_room(three: World) -> None:
 def test_a_controlled_shutdown_does_not_wait_for_full_disks(three: World) -> None:
     report(three, 2, 0, kind="full")
     report(three, 3, 0, kind="full")
-    assert leads_others_could(three.image, 1) == 0
+    assert count_transferable_leaderships(three.image, 1) == 0
 
 
 def test_an_unclean_election_takes_a_full_disk_rather_than_nobody(three: World) -> None:

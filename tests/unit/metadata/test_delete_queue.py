@@ -46,14 +46,14 @@ def test_it_is_what_a_sorted_dict_is(
             model = {one: queued for one, queued in model.items() if one not in gone}
         else:
             lines = [line(*one) for one in step]
-            queue = queue.with_lines(lines)
+            queue = queue.with_deletes(lines)
             model |= {one.uuid: one for one in lines}
     assert dict(queue) == model and queue == DeleteQueue(model.values())
     assert len(queue) == len(model)
     assert queue.oldest_ms == min((one.queued_ms for one in model.values()), default=None)
     but = {uuid.UUID(int=number) for number in marked}
     due = [one for one in model.values() if one.queued_ms <= queued_by_ms and one.uuid not in but]
-    found = queue.oldest(queued_by_ms, most, but=but)
+    found = queue.oldest(queued_by_ms, most, exclude=but)
     assert [model[one].queued_ms for one in found] == sorted(one.queued_ms for one in due)[:most]
     assert set(found) <= {one.uuid for one in due} and len(set(found)) == len(found)
 

@@ -42,7 +42,7 @@ class Sources(NoPeers):
 
 def snapshot_page(**other: int) -> LogPage:
     named = {"snapshot_index": 7, "snapshot_bytes": len(DATA), "snapshot_crc32c": crc32c(DATA)}
-    return LogPage((), m.NOBODY, {}, **(named | other))
+    return LogPage((), m.NO_NODE, {}, **(named | other))
 
 
 def reader_of(
@@ -98,7 +98,7 @@ async def test_what_cannot_be_taken_ends_the_reading() -> None:
 
 def core_of(node_id: int, *terms: int, voters: tuple[int, ...] = (1, 2, 3)) -> RaftCore:
     entries = [m.Entry(term, index + 1, b"x") for index, term in enumerate(terms)]
-    state = m.HardState(terms[-1] if terms else 0, m.NOBODY, len(terms))
+    state = m.HardState(terms[-1] if terms else 0, m.NO_NODE, len(terms))
     configuration = Configuration({voter: Member() for voter in voters})
     return RaftCore(
         node_id, configuration, RaftLog(m.Snapshot(), entries, len(terms)), state, random.Random(1)
@@ -118,7 +118,7 @@ async def followed(core: RaftCore, peers: Sources, take: Callable[[LogPage, byte
 
 
 async def test_nodes_that_only_the_settings_name_are_asked_after_the_voters() -> None:
-    peers = Sources(LogPage((), m.NOBODY, {}))
+    peers = Sources(LogPage((), m.NO_NODE, {}))
     await followed(core_of(4, 1), peers, lambda page, data: True)
     assert peers.asked == [1, 2, 3, 5]
 
@@ -133,6 +133,6 @@ async def test_only_a_voter_with_a_log_does_not_go_over_to_a_recovered_quorum(
 ) -> None:
     """It may hold what that one has lost."""
     taken: list[LogPage] = []
-    peers = Sources(LogPage((), m.NOBODY, {}, term=TERM_GAP + 2))
+    peers = Sources(LogPage((), m.NO_NODE, {}, term=TERM_GAP + 2))
     await followed(core_of(4, *terms, voters=voters), peers, lambda page, data: not taken.append(page))
     assert bool(taken) is takes

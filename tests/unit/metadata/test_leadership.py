@@ -270,12 +270,12 @@ async def test_who_is_asked_to_take_over_and_dies_is_not_waited_for(tmp_path: Pa
     async with leader(tmp_path) as node:
         handing_over = asyncio.ensure_future(node.hand_over(10))
         await asyncio.sleep(0)
-        assert node.core.transfer_to == 2  # 3 has not answered yet
+        assert node.core.transfer_target == 2  # 3 has not answered yet
         node.receive((holds(3, 1),))
-        node.core.unreachable(2)
+        node.core.on_peer_unreachable(2)
         node.receive((m.HeartbeatReply(term=1, sender=3, to=1),))
-        await node.status_when(lambda _: node.core.transfer_to == 3)
-        node.core.unreachable(3)
+        await node.status_when(lambda _: node.core.transfer_target == 3)
+        node.core.on_peer_unreachable(3)
         node.receive((m.HeartbeatReply(term=1, sender=3, to=1),))
         assert not await handing_over
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tierlog.base.types import InvariantViolation
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.core import NotLeader, RaftCore, Role
-from tierlog.metadata.raft.election_timer import RANK_TICKS, Patience
+from tierlog.metadata.raft.election_timer import RANK_TICKS, ElectionTimer
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import (
     ChangeRefused,
@@ -20,7 +20,7 @@ from tierlog.metadata.raft.membership import (
     decode_configuration,
     encode_configuration,
 )
-from tierlog.metadata.raft.progress import Progress, Sending
+from tierlog.metadata.raft.progress import Progress, ProgressState
 from tierlog.metadata.raft.quorum import VoteResult, committed_index, count_votes
 from tierlog.metadata.raft.reads import Reads
 from tierlog.metadata.raft.settings import RaftSettings
@@ -69,70 +69,70 @@ def test_votes(voters: set[int], votes: dict[int, bool], result: VoteResult) -> 
 def test_five_heartbeats_fit_into_the_shortest_patience(
     election_ms: int, quorum_ms: int, heartbeat_ticks: int
 ) -> None:
-    settings = RaftSettings.of_times(tick_ms=100, election_ms=election_ms, quorum_ms=quorum_ms)
+    settings = RaftSettings.from_durations(tick_ms=100, election_ms=election_ms, quorum_ms=quorum_ms)
     assert settings.heartbeat_ticks == heartbeat_ticks
 
 
-def ticks_until_over(patience: Patience) -> int:
+def ticks_until_over(timer: ElectionTimer) -> int:
     ticks = 0
-    while not patience.is_over:
-        patience.tick()
+    while not timer.has_expired:
+        timer.tick()
         ticks += 1
     return ticks
 
 
 def test_patience_lasts_for_one_election_timeout_to_two_and_is_drawn_anew() -> None:
-    patience, lasted = Patience(RaftSettings(election_ticks=10), random.Random(1)), set()
+    timer, lasted = ElectionTimer(RaftSettings(election_ticks=10), random.Random(1)), set()
     for _ in range(200):
-        lasted.add(ticks_until_over(patience))
-        patience.renew()
+        lasted.add(ticks_until_over(timer))
+        timer.reset()
     assert lasted == set(range(10, 20))
 
 
 def test_orphans_have_their_turns_and_little_patience_until_a_leader_is_heard() -> None:
-    patience = Patience(RaftSettings(election_ticks=10), random.Random(1))
-    patience.orphan()
-    patience.wait_in_rank(3)
-    assert ticks_until_over(patience) == 3 * RANK_TICKS
-    patience.renew()
-    assert ticks_until_over(patience) < 2 * RANK_TICKS
-    patience.heard_leader()
-    patience.renew()
-    assert ticks_until_over(patience) >= 10
+    timer = ElectionTimer(RaftSettings(election_ticks=10), random.Random(1))
+    timer.on_leader_death()
+    timer.delay_for_rank(3)
+    assert ticks_until_over(timer) == 3 * RANK_TICKS
+    timer.reset()
+    assert ticks_until_over(timer) < 2 * RANK_TICKS
+    timer.on_leader_contact()
+    timer.reset()
+    assert ticks_until_over(timer) >= 10
 
 
 def test_progress_probes_one_message_at_a_time() -> None:
     progress = Progress(next_index=10, window=3)
     assert not progress.paused
-    progress.sent(12, 3)
+    progress.on_append_sent(12, 3)
     assert progress.paused
-    progress.heard()
+    progress.on_heartbeat_reply()
     assert not progress.paused
 
 
 def test_progress_pipelines_up_to_its_window() -> None:
     progress = Progress(next_index=1, window=2)
     progress.replicate()
-    progress.sent(1, 1)
-    progress.sent(4, 3)
+    progress.on_append_sent(1, 1)
+    progress.on_append_sent(4, 3)
     assert progress.paused
     assert progress.next_index == 5
-    progress.accepted(1)
+    progress.on_accepted(1)
     assert not progress.paused
-    assert progress.accepted(4)
-    assert not progress.accepted(4)
+    assert progress.on_accepted(4)
+    assert not progress.on_accepted(4)
     assert not progress.in_flight
 
 
 def test_progress_ignores_refusals_that_are_old_news() -> None:
     progress = Progress(next_index=10, window=2)
-    assert not progress.refused(refused_index=5, retry_index=3)  # not of the probe that is out
-    assert progress.refused(refused_index=9, retry_index=4)
-    assert (progress.state, progress.next_index) == (Sending.PROBE, 5)
-    progress.accepted(4)
+    assert not progress.on_refused(refused_index=5, retry_index=3)  # not of the probe that is out
+    assert progress.on_refused(refused_index=9, retry_index=4)
+    assert (progress.state, progress.next_index) == (ProgressState.PROBE, 5)
+    progress.on_accepted(4)
     progress.replicate()
-    assert not progress.refused(refused_index=4, retry_index=2)
-    assert progress.state is Sending.REPLICATE
+    assert not progress.on_refused(refused_index=4, retry_index=2)
+    assert progress.state is ProgressState.REPLICATE
 
 
 def log(*terms: int, commit: int = 0) -> RaftLog:
@@ -158,9 +158,9 @@ def test_a_write_that_was_overtaken_makes_nothing_durable() -> None:
 
 
 def test_a_hint_skips_whole_terms() -> None:
-    assert log(1, 1, 4, 4, 4).last_not_above(5, 3) == (2, 1)
-    assert log(1, 1, 2).last_not_above(9, 9) == (3, 2)
-    assert log(5, 5).last_not_above(2, 1) == (0, 0)
+    assert log(1, 1, 4, 4, 4).find_conflict_by_term(5, 3) == (2, 1)
+    assert log(1, 1, 2).find_conflict_by_term(9, 9) == (3, 2)
+    assert log(5, 5).find_conflict_by_term(2, 1) == (0, 0)
 
 
 def test_compaction_keeps_a_tail_and_its_term() -> None:
@@ -221,7 +221,7 @@ def leader(
         core.persisted(core.ready())
     core.step(m.AppendReply(term=1, sender=2, to=1, accepted=True, match_index=1))
     core.persisted(core.ready())
-    assert core.leads_for_sure
+    assert core.has_committed_in_term
     return core
 
 
@@ -267,7 +267,7 @@ def test_a_learner_that_has_gone_silent_is_not_caught_up_any_more() -> None:
 
 
 def heartbeats(core: RaftCore) -> list[int]:
-    return [told.to for told in core.take_hurried() if isinstance(told, m.Heartbeat)]
+    return [told.to for told in core.take_immediate_messages() if isinstance(told, m.Heartbeat)]
 
 
 def test_heartbeats_that_carry_a_question_put_the_next_ones_off() -> None:
@@ -283,15 +283,15 @@ def test_heartbeats_that_carry_a_question_put_the_next_ones_off() -> None:
 
 def test_an_idle_voter_that_could_not_be_reached_once_takes_over_all_the_same() -> None:
     core = leader()
-    core.unreachable(2)
+    core.on_peer_unreachable(2)
     assert not core.hand_over()
     core.step(m.HeartbeatReply(term=1, sender=2, to=1))
-    probes = [told for told in core.take_hurried() if isinstance(told, m.Append)]
+    probes = [told for told in core.take_immediate_messages() if isinstance(told, m.Append)]
     assert [(told.to, told.prev_index, told.entries) for told in probes] == [(2, 1, ())]
     assert not core.hand_over()
     core.step(m.AppendReply(term=1, sender=2, to=1, accepted=True, match_index=1))
     assert core.hand_over()
-    assert [told.to for told in core.take_hurried() if isinstance(told, m.TimeoutNow)] == [2]
+    assert [told.to for told in core.take_immediate_messages() if isinstance(told, m.TimeoutNow)] == [2]
 
 
 def test_a_follower_commits_no_further_than_the_leaders_message_proves() -> None:
@@ -320,7 +320,7 @@ def test_a_vote_is_given_once_per_term_and_leaves_only_after_it_is_written() -> 
     core.step(m.VoteRequest(term=1, sender=1, to=2, last_index=0, last_term=0))
     core.step(m.VoteRequest(term=1, sender=3, to=2, last_index=0, last_term=0))
     ready = core.ready()
-    assert ready.hurried == ()
+    assert ready.immediate_messages == ()
     assert ready.hard_state == m.HardState(1, 1, 0)
     assert [(vote.to, vote.granted) for vote in ready.messages if isinstance(vote, m.VoteReply)] == [
         (1, True),
@@ -379,8 +379,8 @@ def test_the_last_voter_stays() -> None:
 
 def test_learners_come_and_go_freely_and_what_is_known_of_a_member_is_kept() -> None:
     check_change(VOTERS, VOTERS.with_learner(4, Member("u")).with_learner(5, Member("v")))
-    known = VOTERS.knowing({2: UUID(int=2)})
-    assert known.knowing({2: UUID(int=9), 3: UUID(int=3)}).voters == {
+    known = VOTERS.with_directories({2: UUID(int=2)})
+    assert known.with_directories({2: UUID(int=9), 3: UUID(int=3)}).voters == {
         1: Member(),
         2: Member("", UUID(int=2)),
         3: Member("", UUID(int=3)),
@@ -391,23 +391,23 @@ def test_learners_come_and_go_freely_and_what_is_known_of_a_member_is_kept() -> 
 def test_a_learner_has_caught_up_after_a_round_that_was_short() -> None:
     progress = Progress(next_index=1, window=2)
     progress.round_end, progress.round_ticks = 100, 30
-    progress.accepted(99)
-    progress.end_round(200, most_ticks=10)
+    progress.on_accepted(99)
+    progress.end_round(200, max_ticks=10)
     assert not progress.caught_up  # the round goes on
-    progress.accepted(100)
-    progress.end_round(200, most_ticks=10)
+    progress.on_accepted(100)
+    progress.end_round(200, max_ticks=10)
     assert not progress.caught_up  # it took too long: another
-    progress.accepted(200)
-    progress.end_round(200, most_ticks=10)
+    progress.on_accepted(200)
+    progress.end_round(200, max_ticks=10)
     assert progress.caught_up
 
 
 def test_a_question_waits_for_a_round_that_began_after_it() -> None:
     reads = Reads()
-    reads.asked = reads.sent = 1
-    reads.asked = 2  # while the first is under way
+    reads.requested = reads.sent = 1
+    reads.requested = 2  # while the first is under way
     assert not reads.round_is_due
-    reads.answered(2)
+    reads.on_majority_answered(2)
     assert (reads.confirmed, reads.round_is_due) == (1, True)
 
 
@@ -456,7 +456,7 @@ def test_who_reads_of_its_removal_while_it_stands_stands_no_more() -> None:
     core = follower(1)
     core.campaign()
     removal = m.Entry(3, 2, encode_configuration(VOTERS.without(2)), m.CONFIGURATION)
-    core.take_committed(None, (m.Entry(1, 1, b"x"), removal), leader=1)
+    core.accept_committed(None, (m.Entry(1, 1, b"x"), removal), leader=1)
     core.step(m.VoteReply(term=2, sender=3, to=2, granted=True, pre_vote=True))
     for _ in range(100):
         core.tick()
@@ -466,36 +466,36 @@ def test_who_reads_of_its_removal_while_it_stands_stands_no_more() -> None:
 
 def test_a_voter_takes_nobodys_word_for_who_leads_but_the_leaders() -> None:
     core = follower(1)
-    core.take_committed(None, (m.Entry(1, 1, b"x"), m.Entry(1, 2, b"y")), leader=1)
-    assert (core.leader, core.log.commit) == (m.NOBODY, 2)
+    core.accept_committed(None, (m.Entry(1, 1, b"x"), m.Entry(1, 2, b"y")), leader=1)
+    assert (core.leader, core.log.commit) == (m.NO_NODE, 2)
 
 
 def test_who_is_no_member_takes_the_leaders_term_along() -> None:
     core = removed()
-    assert core.take_committed(None, (), leader=3, term=7)
+    assert core.accept_committed(None, (), leader=3, term=7)
     assert (core.term, core.leader) == (7, 3)
     core.step(m.Heartbeat(term=4, sender=1, to=2, commit=0))  # of one that was deposed
     assert core.leader == 3
-    assert core.take_committed(None, (), leader=m.NOBODY, term=9)
-    assert (core.term, core.leader) == (7, m.NOBODY)  # nobody leads in that one, for all that is known
+    assert core.accept_committed(None, (), leader=m.NO_NODE, term=9)
+    assert (core.term, core.leader) == (7, m.NO_NODE)  # nobody leads in that one, for all that is known
 
 
 def removed() -> RaftCore:
     core = follower(1)
     removal = m.Entry(3, 2, encode_configuration(VOTERS.without(2)), m.CONFIGURATION)
-    assert core.take_committed(None, (m.Entry(1, 1, b"x"), removal), leader=1, term=3, after_term=0)
+    assert core.accept_committed(None, (m.Entry(1, 1, b"x"), removal), leader=1, term=3, after_term=0)
     assert not core.is_member
     return core
 
 
 def test_what_is_committed_elsewhere_and_differs_here_is_of_another_log() -> None:
     core = removed()
-    assert not core.take_committed(None, (m.Entry(3, 3, b"y"),), leader=1, term=3, after_term=2)
-    assert not core.take_committed(m.Snapshot(9, 2, b"s"), (), leader=1, term=3)  # terms never fall
-    assert not core.take_committed(None, (m.Entry(3, 4, b"z"),), leader=1, term=3)  # entries are left out
+    assert not core.accept_committed(None, (m.Entry(3, 3, b"y"),), leader=1, term=3, after_term=2)
+    assert not core.accept_committed(m.Snapshot(9, 2, b"s"), (), leader=1, term=3)  # terms never fall
+    assert not core.accept_committed(None, (m.Entry(3, 4, b"z"),), leader=1, term=3)  # entries are left out
     assert (core.log.commit, core.log.last_index) == (2, 2)
-    assert core.take_committed(None, (m.Entry(3, 3, b"y"),), leader=1, term=3, after_term=3)
-    assert core.take_committed(m.Snapshot(9, 3, b"s"), (), leader=1, term=3)
+    assert core.accept_committed(None, (m.Entry(3, 3, b"y"),), leader=1, term=3, after_term=3)
+    assert core.accept_committed(m.Snapshot(9, 3, b"s"), (), leader=1, term=3)
     assert core.log.commit == 9
     core.check()
 
@@ -511,11 +511,11 @@ def test_a_voter_that_lacks_what_it_acknowledged_fails() -> None:
 def test_a_follower_that_does_not_hear_its_leader_names_none_to_others() -> None:
     core = follower(1)
     core.step(m.Heartbeat(term=1, sender=1, to=2, commit=0))
-    assert core.is_led
-    assert not removed().is_led
+    assert core.knows_leader_first_hand
+    assert not removed().knows_leader_first_hand
     for _ in range(10):
         core.tick()
-    assert not core.is_led
+    assert not core.knows_leader_first_hand
 
 
 def test_the_checksum_that_is_kept_is_that_of_the_present_snapshot() -> None:
